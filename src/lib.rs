@@ -61,7 +61,7 @@ pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, KeyspaceOptions, LevelFilters, Options, WalMode,
 };
 pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, Severity, StallCause};
-pub use report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadSource, ReadStep};
+pub use report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadCost, ReadSource, ReadStep};
 pub use report::stats::{FilterLedger, ReadStats};
 pub use sorted::value::Value;
 pub use write::batch::WriteBatch;

@@ -255,7 +255,7 @@ mod tests {
             }
         }));
         (0..2).for_each(|n| events.send(|| event(n)));
-        while told.lock().len() < 1 {
+        while told.lock().is_empty() {
             thread::yield_now();
         }
         *own.lock() = Some(events.clone());

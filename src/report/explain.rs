@@ -133,7 +133,55 @@ impl ReadStep {
     }
 }
 
+/// What a point read cost, as counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ReadCost {
+    /// Memtables that were searched.
+    pub memtables: u64,
+    /// Tables whose range holds the key.
+    pub tables: u64,
+    /// Filters that were asked.
+    pub filters: u64,
+    /// Of these, those that said no.
+    pub filters_negative: u64,
+    /// Of these, those that were wrong to say maybe.
+    pub filters_wrong: u64,
+    /// Data blocks found in memory.
+    pub blocks_cached: u64,
+    /// Data blocks read from files.
+    pub blocks_read: u64,
+    /// Tables that were opened.
+    pub tables_opened: u64,
+    /// Bytes read from files: data blocks, and what opening tables took.
+    pub bytes_read: u64,
+    /// Duration of the whole read.
+    pub time: Duration,
+}
+
 impl Explanation {
+    /// The steps, added up.
+    pub fn cost(&self) -> ReadCost {
+        let count = |is_counted: &dyn Fn(&&ReadStep) -> bool| self.steps.iter().filter(is_counted).count() as u64;
+        let answered = |answer: FilterAnswer| count(&|step| step.filter == Some(answer));
+        let blocks = self.steps.iter().flat_map(|step| &step.blocks);
+        ReadCost {
+            memtables: count(&|step| matches!(step.source, ReadSource::Memtable(_))),
+            tables: count(&|step| {
+                matches!(step.source, ReadSource::Table { .. }) && step.found != Some(Found::OutOfRange)
+            }),
+            filters: answered(FilterAnswer::No) + answered(FilterAnswer::Maybe),
+            filters_negative: answered(FilterAnswer::No),
+            filters_wrong: count(&|step| step.is_false_positive()),
+            blocks_cached: blocks.filter(|block| block.cached).count() as u64,
+            blocks_read: self.block_reads() as u64,
+            tables_opened: self.tables_opened() as u64,
+            bytes_read: self.bytes_read(),
+            time: self.time,
+        }
+    }
+
     /// Number of tables that were opened.
     pub fn tables_opened(&self) -> usize {
         self.steps.iter().filter(|step| step.opened.is_some()).count()

@@ -158,6 +158,14 @@ fn explain_agrees_with_get_and_with_the_counters() {
         assert_eq!(counted.false_positives, wrong);
         assert_eq!(counted.block_reads, explained.block_reads() as u64);
         assert_eq!(counted.block_bytes, explained.block_bytes());
+        let cost = explained.cost();
+        assert_eq!((cost.blocks_read, cost.bytes_read), (counted.block_reads, explained.bytes_read()));
+        assert_eq!(
+            (cost.filters, cost.filters_negative, cost.filters_wrong),
+            (counted.probes, counted.negatives, wrong)
+        );
+        assert_eq!(cost.blocks_cached + cost.blocks_read, counted.cache_hits + counted.block_reads);
+        assert!(cost.tables >= counted.probes);
         let value = db.get(&key).unwrap();
         let expected = value.map_or(Found::Absent, |value| Found::Value(value.len()));
         assert_eq!(explained.outcome.unwrap(), expected);

@@ -12,10 +12,10 @@ use crate::support::stepped_options;
 fn store(fs: &SimFileSystem) -> Db {
     let db = stepped_options(fs).0.memtable_size(16 << 10).open("/db").unwrap();
     let long = db.keyspace_with("long", KeyspaceOptions::new().separate_values(100)).unwrap();
-    for round in 0..4u32 {
+    for round in 0..4u8 {
         for n in 0..200u32 {
             db.put(n.to_be_bytes(), [7; 50]).unwrap();
-            long.put(n.to_be_bytes(), [round as u8; 200]).unwrap();
+            long.put(n.to_be_bytes(), [round; 200]).unwrap();
         }
         db.flush().unwrap();
     }
