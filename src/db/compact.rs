@@ -17,6 +17,7 @@ use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::options::Compression;
+use crate::report::event::CompactionReason;
 use crate::sorted::table::{Input, TableMeta};
 use crate::tree::compaction::covered::covered_tables;
 use crate::tree::compaction::filters::policy_of_output;
@@ -163,6 +164,10 @@ impl Store {
                 Some(len) => written += len,
                 // The upkeep of range deletes goes on from here.
                 None => return Ok(written),
+            }
+            // A caller's request is done as a whole.
+            if self.background.pausing.load(Ordering::Acquire) && task.reason != CompactionReason::Requested {
+                break;
             }
             from = to;
         }

@@ -38,6 +38,7 @@ mod metrics;
 mod multi_get;
 mod notices;
 mod open;
+mod pause;
 mod premise;
 mod range;
 mod read;
@@ -73,6 +74,7 @@ pub use keys::{Keys, Values};
 pub use keyspace::Keyspace;
 pub use logs::LogStats;
 pub use metrics::Metric;
+pub use pause::BackgroundPause;
 pub use range::KeyRange;
 pub use read::ReadOptions;
 pub use refilter::FilterRebuild;
@@ -411,6 +413,32 @@ impl Db {
     /// retried.
     pub fn wait_for_compactions(&self) -> Result<()> {
         self.store().wait_for_compactions()
+    }
+
+    /// Pauses flushes and compactions until the guard is dropped: they do not change the store's
+    /// tables, and no file is removed. Waits until what runs has ended; a long compaction ends at
+    /// its next stage. For programs that copy the files themselves; [`checkpoint`](Db::checkpoint)
+    /// makes a copy without a pause.
+    ///
+    /// Reads and writes go on, and the log grows. A writer that would have to wait for a flush or a
+    /// compaction, and calls of [`flush`](Db::flush) and [`compact_range`](Db::compact_range), wait
+    /// for the end of the pause; in the thread that has paused they fail with
+    /// [`Error::Paused`](crate::Error::Paused). Closing the store ends the pause.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// db.put("apple", "red")?;
+    /// let pause = db.pause_background()?;
+    /// assert!(matches!(db.flush(), Err(tamis::Error::Paused)));
+    /// // … copy the files …
+    /// drop(pause);
+    /// db.flush()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn pause_background(&self) -> Result<BackgroundPause> {
+        self.store().pause_background()
     }
 
     /// Closes the store: flushes all memtables, ends background work and releases the lock. Other

@@ -18,6 +18,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::background::{Jobs, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
@@ -126,6 +127,10 @@ impl Store {
     fn begin_work(&self) -> Option<Work> {
         let mut jobs = self.background.lock();
         if self.is_stopping() || self.gate.is_read_only() || self.gate.is_poisoned() {
+            return None;
+        }
+        // Closing flushes, whoever has paused the work.
+        if !jobs.pausers.is_empty() && self.gate.check_open().is_ok() {
             return None;
         }
         let work = self.next_work(&mut jobs)?;
@@ -269,6 +274,7 @@ impl Store {
             let Some(tree) = view.tree(keyspace) else { return Ok(None) };
             match self.with_picker(tree, &jobs, &pick) {
                 Requested::Done => return Ok(None),
+                Requested::Task(_) if !jobs.pausers.is_empty() => {}
                 Requested::Task(task) => {
                     jobs.compactions.push((keyspace, task.clone()));
                     jobs.unfinished += 1;
@@ -279,9 +285,12 @@ impl Store {
                 Requested::Wait => {}
             }
             let running = jobs.running(keyspace);
+            let was_paused = !jobs.pausers.is_empty();
             drop(jobs);
             drop(view);
-            self.wait_for_progress(Waiting::Request, |jobs| jobs.running(keyspace) != running)?;
+            self.wait_for_progress(Waiting::Request, |jobs| {
+                jobs.running(keyspace) != running || was_paused && jobs.pausers.is_empty()
+            })?;
         }
         drop(reservation);
         self.wait_for_progress(Waiting::Request, |_| outcome.lock().is_some())?;
@@ -411,6 +420,9 @@ impl Store {
                 return Ok(());
             }
             self.gate.check_poison()?;
+            if jobs.pausers.contains(&thread::current().id()) && self.gate.check_open().is_ok() {
+                return Err(Error::Paused);
+            }
             let mut failures =
                 jobs.failed.iter().filter(|(kind, failure)| is_awaited(kind) && failure.number > failures_before);
             if let Some((_, failure)) = failures.next() {
@@ -436,7 +448,9 @@ impl Store {
         }
         // `wait_for_progress` begins all due work just before it evaluates this, except work in
         // back-off. A job that ends begins the work that is due after it.
-        self.wait_for_progress(Waiting::All, |jobs| jobs.unfinished == 0 && jobs.failed.is_empty())?;
+        self.wait_for_progress(Waiting::All, |jobs| {
+            jobs.unfinished == 0 && jobs.failed.is_empty() && jobs.pausers.is_empty()
+        })?;
         // On a stepped executor, removes jobs whose work other threads have done.
         while self.executor.step() {}
         // A poisoned or closing store begins no more work, so due work may remain.

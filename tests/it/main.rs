@@ -26,6 +26,7 @@ mod merge;
 mod metrics;
 mod model;
 mod parts;
+mod pause;
 mod power_cut;
 mod prefix;
 mod queue;
