@@ -35,6 +35,7 @@ mod memory;
 mod offline;
 pub mod operator;
 mod options;
+mod rate;
 mod report;
 mod sorted;
 mod tree;
@@ -60,6 +61,7 @@ pub use operator::ByteOrder;
 pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, KeyspaceOptions, LevelFilters, Options, WalMode,
 };
+pub use rate::RateLimit;
 pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, Severity, StallCause};
 pub use report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadCost, ReadSource, ReadStep};
 pub use report::stats::{FilterLedger, ReadStats};

@@ -9,6 +9,7 @@ use crate::exec::Executor;
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::deadline::deadline_after;
 use crate::operator::{CompactionFilter, CompactionHook, MergeOperator, NamedOperator};
+use crate::rate::RateLimit;
 use crate::report::delivery::Listener;
 use crate::report::event::Event;
 use crate::vfs::{FileSystem, OsFileSystem};
@@ -464,6 +465,7 @@ pub struct Options {
     pub(crate) background_threads: usize,
     pub(crate) paranoid: bool,
     pub(crate) slow_operation: Option<Duration>,
+    pub(crate) rate_limit: RateLimit,
     pub(crate) wal_mode: WalMode,
     pub(crate) keep_log: KeepLog,
     pub(crate) hash_seed: Option<u64>,
@@ -487,6 +489,7 @@ impl Default for Options {
             background_threads: 2,
             paranoid: false,
             slow_operation: None,
+            rate_limit: RateLimit::None,
             wal_mode: WalMode::Auto,
             keep_log: KeepLog::default(),
             hash_seed: None,
@@ -512,6 +515,7 @@ impl fmt::Debug for Options {
             .field("background_threads", &self.background_threads)
             .field("paranoid", &self.paranoid)
             .field("slow_operation", &self.slow_operation)
+            .field("rate_limit", &self.rate_limit)
             .field("wal_mode", &self.wal_mode)
             .field("keep_log", &self.keep_log)
             .field("default_keyspace", &self.default_keyspace)
@@ -704,6 +708,17 @@ impl Options {
         self
     }
 
+    /// Limits how many bytes a second compactions and flushes read and write. Default:
+    /// [`RateLimit::None`]. [`Db::set_rate_limit`](crate::Db::set_rate_limit) changes it while the
+    /// store is open.
+    ///
+    /// A compaction otherwise takes what the disk gives, and reads that miss the cache wait behind
+    /// it. docs/MEASUREMENTS.md has figures.
+    pub fn rate_limit(mut self, limit: RateLimit) -> Self {
+        self.rate_limit = limit;
+        self
+    }
+
     /// Tells the listener of point reads, writes and syncs that take at least so long
     /// ([`Event::SlowOperation`]), and of closures that the caller passes to the store and that
     /// run so long ([`Event::LongClosure`]). Default: `None`, for which no clock is read; otherwise
@@ -724,6 +739,7 @@ impl Options {
         if self.max_open_files < 8 {
             return Err(Error::invalid("max_open_files must be at least 8"));
         }
+        self.rate_limit.validate()?;
         match &self.default_keyspace {
             Some(options) => options.validate(),
             None => Ok(()),

@@ -343,11 +343,12 @@ impl Store {
     fn rewrite_part(self: &Arc<Self>, merge: &StageMerge, i: usize) -> PartResult {
         let StageMerge { tree, task, filter, compression, .. } = merge;
         let new_number = || self.catalog.new_file_number();
-        let cancelled = || {
+        let cancelled = |bytes| {
             self.do_urgent(Urgent::All);
+            self.pace(bytes);
             self.is_stopping() || merge.failed.load(Ordering::Relaxed) || self.is_pointless(merge)
         };
-        if cancelled() {
+        if cancelled(0) {
             return Ok(None);
         }
         let mut context = self.output_context(tree, *filter, *compression, &new_number, &cancelled);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -73,6 +73,12 @@ pub(super) struct LevelBytes {
 }
 
 impl Counters {
+    /// Bytes that compactions have read and written for each byte flushed.
+    pub(super) fn amplification(&self) -> f64 {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        (count(&self.compacted_bytes_in) + count(&self.compacted_bytes_out)) / count(&self.flushed_bytes).max(1.0)
+    }
+
     pub(super) fn count_read(&self, keyspace: u32, level: u8, bytes: u64) {
         self.level_bytes.lock().entry((keyspace, level)).or_default().read += bytes;
     }

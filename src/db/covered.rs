@@ -148,7 +148,7 @@ impl Store {
 
     fn replace_ranges(&self, tree: &Tree, former: &[Arc<RangeTable>], needed: Vec<Fragment>) -> Result<()> {
         self.check_edit_space()?;
-        let (new_number, cancelled) = (|| self.catalog.new_file_number(), || false);
+        let (new_number, cancelled) = (|| self.catalog.new_file_number(), |_| false);
         let mut context = self.output_context(tree, FilterPolicy::None, Compression::None, &new_number, &cancelled);
         context.origin.level = RANGE_LEVEL;
         let written = write_ranges(&fold(needed, &context.snapshots), &context)?;

@@ -104,6 +104,7 @@ impl Store {
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
         let bytes = added.iter().map(|(_, _, meta)| meta.size).chain(values.iter().map(|(_, meta)| meta.size)).sum();
         self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.rate.note_flush(bytes, self.counters.amplification());
         for (keyspace, bytes) in
             added.iter().map(|(id, _, meta)| (*id, meta.size)).chain(values.iter().map(|(id, meta)| (*id, meta.size)))
         {
@@ -146,7 +147,11 @@ impl Store {
         added: &mut Vec<(u32, u8, TableMeta)>,
         values: &mut Vec<(u32, ValueFileMeta)>,
     ) -> Result<()> {
-        let (new_number, cancelled) = (|| self.catalog.new_file_number(), || false);
+        let new_number = || self.catalog.new_file_number();
+        let cancelled = |bytes| {
+            self.rate.borrow(bytes);
+            false
+        };
         for (keyspace, keys) in memtable.keyspaces() {
             let Some(tree) = trees.iter().find(|tree| tree.id == keyspace) else { continue };
             let held = || tree.filter_bytes(|_, _| false);
@@ -168,7 +173,7 @@ impl Store {
         filter: FilterPolicy,
         compression: Compression,
         new_number: &'a dyn Fn() -> u64,
-        cancelled: &'a dyn Fn() -> bool,
+        cancelled: &'a dyn Fn(usize) -> bool,
     ) -> OutputContext<'a> {
         OutputContext {
             tables: &self.tables,

@@ -171,6 +171,8 @@ impl Stats {
         list.count("tamis_value_read_bytes_total", "Bytes read from value files.", self.value_bytes_read);
         list.count("tamis_compaction_debt_bytes", "Bytes that compactions are behind.", self.compaction_debt);
         list.add("tamis_write_pressure", "How far compaction is behind; at 1 writes stop.", self.write_pressure);
+        let limited = self.rate_limited_time;
+        list.seconds("tamis_rate_limited_seconds_total", "Time that compactions waited for the rate limit.", limited);
         list.count("tamis_lost_events_total", "Events that the listener was too slow to take.", self.lost_events);
         let failing = u64::from(self.background_error.is_some());
         list.count("tamis_background_failing", "1 while background work fails.", failing);

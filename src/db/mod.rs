@@ -95,6 +95,7 @@ use crate::error::Result;
 use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::{KeyspaceOptions, Options};
+use crate::rate::RateLimit;
 use crate::tree::manifest::DEFAULT_KEYSPACE;
 use crate::vfs::MemoryFileSystem;
 use crate::write::batch::WriteBatch;
@@ -439,6 +440,17 @@ impl Db {
     /// ```
     pub fn pause_background(&self) -> Result<BackgroundPause> {
         self.store().pause_background()
+    }
+
+    /// Changes how many bytes a second background work may read and write; see
+    /// [`Options::rate_limit`]. Running compactions follow at once.
+    ///
+    /// Fails with [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the limit is less
+    /// than 64 KiB a second.
+    pub fn set_rate_limit(&self, limit: RateLimit) -> Result<()> {
+        limit.validate()?;
+        self.store().rate.set(limit);
+        Ok(())
     }
 
     /// Closes the store: flushes all memtables, ends background work and releases the lock. Other

@@ -259,7 +259,7 @@ impl Recovery<'_> {
                 values: ValuePolicy::of(&options_of),
                 keyspace: &name,
                 new_number: &|| numbers.replace(numbers.get() + 1),
-                cancelled: &|| false,
+                cancelled: &|_| false,
                 paranoid: self.options.paranoid,
                 origin: Origin { keyspace: definition, flushed: state.flushed_seqno, ..Origin::default() },
             };

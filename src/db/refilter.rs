@@ -114,8 +114,9 @@ impl Store {
         let keys = table.meta().keys.saturating_mul(if prefix.is_some() { 2 } else { 1 });
         let filter_bytes = filter_bytes(policy, keys);
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
-        let cancelled = || {
+        let cancelled = |bytes| {
             self.do_urgent(Urgent::All);
+            self.pace(bytes);
             self.is_stopping()
         };
         let copy = table.refilter(self.catalog.new_file_number(), policy, prefix, &origin, &cancelled)?;

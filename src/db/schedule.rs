@@ -31,11 +31,18 @@ use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
 use crate::options::{Compression, LevelFilters};
 use crate::report::event::{BackgroundWork, Event};
-use crate::tree::compaction::picker::{Debt, Picker, Requested, has_garbage};
+use crate::tree::compaction::picker::{Debt, L0_TRIGGER, Picker, Requested, has_garbage};
 use crate::tree::version::ValueGarbage;
 
 /// The longest time, in milliseconds, until a store looks again for what has expired.
 const LONGEST_SLEEP: Deadline = 60 * 60 * 1000;
+/// The longest sleep of work that waits for the rate limit: so long an urgent flush may wait.
+const LONGEST_NAP: Duration = Duration::from_millis(5);
+
+/// Runs in level 0, and bytes to be compacted in multiples of the size at which level 0 is
+/// compacted, from which on an automatic rate limit is the maximum.
+const L0_URGENT: usize = L0_TRIGGER + L0_TRIGGER / 2;
+const DEBT_URGENT: u64 = 8;
 
 /// Counts a job as ended, even if it panics.
 pub(super) struct JobGuard<'a>(pub(super) &'a Store);
@@ -216,6 +223,23 @@ impl Store {
             help(&store);
         };
         self.executor.spawn(Priority::Help, Box::new(job));
+    }
+
+    /// Waits until the rate limit lets background work go on that has read and written `bytes`
+    /// bytes. Runs urgent work meanwhile.
+    pub(super) fn pace(self: &Arc<Self>, bytes: usize) {
+        let mut begin = None;
+        while let Some(wait) = self.rate.take(bytes) {
+            begin.get_or_insert_with(Instant::now);
+            if self.is_stopping() || self.background.pausing.load(Ordering::Acquire) {
+                break;
+            }
+            thread::sleep(wait.min(LONGEST_NAP));
+            self.do_urgent(Urgent::All);
+        }
+        if let Some(begin) = begin {
+            self.rate.note_wait(begin.elapsed());
+        }
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -517,8 +541,10 @@ impl Store {
     fn update_pressure(&self) {
         let view = self.view.load();
         let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
-        let pressure = throttle::pressure(runs, self.debt().data, self.base_size());
+        let debt = self.debt().data;
+        let pressure = throttle::pressure(runs, debt, self.base_size());
         self.throttle.set_pressure(pressure);
+        self.rate.set_urgent(runs > L0_URGENT || debt > DEBT_URGENT * self.base_size());
         self.notices.note_slowed(pressure > 0.0);
         self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
     }

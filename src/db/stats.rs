@@ -70,6 +70,11 @@ pub struct Stats {
     /// The last failure of background work that has not succeeded since.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub background_error: Option<Error>,
+    /// Bytes a second that background work may read and write now, if there is a limit; see
+    /// [`Options::rate_limit`](crate::Options::rate_limit).
+    pub rate_limit: Option<f64>,
+    /// How long compactions have waited because of it.
+    pub rate_limited_time: Duration,
     /// Events that the listener was too slow to take; see
     /// [`Options::on_event`](crate::Options::on_event).
     pub lost_events: u64,
@@ -296,6 +301,7 @@ impl Store {
         let write_stalls = self.stalls.read();
         let delays = [write_stalls.slowed, write_stalls.flush, write_stalls.compaction];
         let held = self.counters.held.stats(self.view.kept());
+        let (rate_limit, rate_limited_time) = self.rate.stats();
         let (value_reads, value_bytes_read) = self.tables.values().reads();
         let mut retired = self.counters.retired.lock();
         let view = self.view.load();
@@ -331,6 +337,8 @@ impl Store {
             delayed_time: delays.iter().map(|stall| stall.total).sum(),
             write_stalls,
             background_error,
+            rate_limit,
+            rate_limited_time,
             lost_events: self.events.lost(),
             opening: self.opening,
             value_reads,

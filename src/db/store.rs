@@ -36,6 +36,7 @@ use crate::format::key::SeqNo;
 use crate::memory::epoch::Published;
 use crate::memory::pool::MemtablePool;
 use crate::options::Options;
+use crate::rate::RateLimiter;
 use crate::report::delivery::Events;
 use crate::report::event::Event;
 use crate::sorted::range_table::RangeTable;
@@ -91,6 +92,7 @@ pub(super) struct Store {
 
     pub(super) background: Background,
     pub(super) throttle: Throttle,
+    pub(super) rate: RateLimiter,
     pub(super) stalls: Stalls,
     pub(super) events: Events,
     pub(super) notices: Notices,
@@ -129,6 +131,7 @@ pub(super) struct Opened {
 impl Store {
     pub(super) fn new(opened: Opened) -> Store {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let rate_limit = opened.options.rate_limit;
         Store {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             fs: Arc::clone(&opened.options.file_system),
@@ -161,6 +164,7 @@ impl Store {
             signal: Signal::default(),
             background: Background::default(),
             throttle: Throttle::default(),
+            rate: RateLimiter::new(rate_limit),
             stalls: Stalls::default(),
             counters: Counters::default(),
             opening: opened.opening,

@@ -31,6 +31,7 @@ mod power_cut;
 mod prefix;
 mod queue;
 mod range_delete;
+mod rate;
 mod reads;
 mod recovery;
 mod refilter;

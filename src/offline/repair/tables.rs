@@ -207,7 +207,7 @@ impl TableWriter<'_> {
             values: ValuePolicy { separate_from: None, ..ValuePolicy::of(options) },
             keyspace: name,
             new_number: self.new_number,
-            cancelled: &|| false,
+            cancelled: &|_| false,
             paranoid: true,
             origin: Origin { keyspace: encode_definition(name, options), level, by_repair: true, ..origin },
         }

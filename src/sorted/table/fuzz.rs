@@ -228,7 +228,7 @@ pub(crate) fn table(sealed: bool, data: &[u8]) -> bool {
         return true;
     }
     let copy = table
-        .refilter(NUMBER + 1, FilterPolicy::DEFAULT, None, &crate::sorted::table::Origin::default(), &|| false)
+        .refilter(NUMBER + 1, FilterPolicy::DEFAULT, None, &crate::sorted::table::Origin::default(), &|_| false)
         .expect("it verified");
     let copy = Table::new(Arc::clone(&table.fetcher().context), copy.expect("not cancelled"));
     copy.verify().expect("a copy of what verified");

@@ -59,7 +59,7 @@ impl Table {
         policy: FilterPolicy,
         prefix: Option<PrefixExtractor>,
         origin: &Origin,
-        cancelled: &dyn Fn() -> bool,
+        cancelled: &dyn Fn(usize) -> bool,
     ) -> Result<Option<TableMeta>> {
         let context = &self.fetcher().context;
         let output = TableFileWriter::create(context.fs(), context.dir(), number)?;
@@ -77,7 +77,7 @@ impl Table {
         policy: FilterPolicy,
         prefix: Option<PrefixExtractor>,
         origin: &Origin,
-        cancelled: &dyn Fn() -> bool,
+        cancelled: &dyn Fn(usize) -> bool,
     ) -> Result<Option<TableMeta>> {
         let (fetcher, resident) = (self.fetcher(), self.resident()?);
         let properties = Properties {
@@ -95,11 +95,13 @@ impl Table {
         checksum_range(&mut checksum, fetcher, 0..FILE_HEADER_LEN as u64)?;
         let mut ahead = ReadAhead::for_whole_table(data_end);
         for i in 0..resident.index.len() {
-            if cancelled() {
+            let handle = resident.index.handle(i);
+            // Read and written.
+            let bytes = usize::try_from(2 * handle.stored_len()).unwrap_or(usize::MAX);
+            if cancelled(bytes) {
                 return Ok(None);
             }
             ahead.step_to(i);
-            let handle = resident.index.handle(i);
             checksum.update(output.pad_to(handle.offset));
             let (compression, stored, block) =
                 fetcher.data_block_to_copy(handle, properties.largest_block, &mut ahead, &mut checksum)?;

@@ -378,7 +378,7 @@ fn damage_between_blocks_is_found_by_verify_and_gone_in_the_next_copy() {
     assert_eq!(entries_of(&table, false).unwrap(), entries);
     let error = table.verify().unwrap_err();
     assert!(matches!(error, Error::Corruption { offset, .. } if offset == between), "{error}");
-    let copy = table.refilter(13, FilterPolicy::DEFAULT, None, &Origin::default(), &|| false).unwrap().unwrap();
+    let copy = table.refilter(13, FilterPolicy::DEFAULT, None, &Origin::default(), &|_| false).unwrap().unwrap();
     open(&fs, &copy, 0).verify().unwrap();
 }
 

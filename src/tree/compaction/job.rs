@@ -447,7 +447,7 @@ mod tests {
                 values: ValuePolicy::of(&KeyspaceOptions::new()),
                 keyspace: "ks",
                 new_number: &|| last_number.replace(last_number.get() + 1) + 1,
-                cancelled: &|| false,
+                cancelled: &|_| false,
                 paranoid: false,
                 origin: Origin::default(),
             };

@@ -42,9 +42,9 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) keyspace: &'a str,
     /// Takes the next file number.
     pub(crate) new_number: &'a dyn Fn() -> u64,
-    /// Called every [`YIELD_INTERVAL`] bytes; true cancels the write. It may do more urgent work
-    /// before it returns.
-    pub(crate) cancelled: &'a dyn Fn() -> bool,
+    /// Called every [`YIELD_INTERVAL`] bytes, with the bytes read and written since the last call;
+    /// true cancels the write. It may do more urgent work before it returns, and wait.
+    pub(crate) cancelled: &'a dyn Fn(usize) -> bool,
     /// Reads each new table back and compares checksums.
     pub(crate) paranoid: bool,
     /// Origin of the tables. The writer fills in each table's key range and the tables that are
@@ -148,8 +148,9 @@ impl LowerLevels for UnknownLevels {
     fn table_ended(&mut self) {}
 }
 
-/// Bytes of entries read between two calls of `cancelled`. An urgent flush waits this long.
-const YIELD_INTERVAL: usize = 256 << 10;
+/// Bytes of entries read and written between two calls of `cancelled`. An urgent flush waits this
+/// long.
+const YIELD_INTERVAL: usize = 512 << 10;
 /// Bytes of operands that a writer collects before it combines them, unless their result is as
 /// long.
 const CHAIN_LEN: usize = 1 << 20;
@@ -215,7 +216,7 @@ struct RunWriter<'a> {
     /// What new tables have as [`TableMeta::cleared`]: less than the context's once an entry has
     /// been kept for a snapshot.
     cleared: SeqNo,
-    /// Bytes of entries read since the last call of `cancelled`.
+    /// Bytes of entries read and written since the last call of `cancelled`.
     since_yield: usize,
 }
 
@@ -260,8 +261,7 @@ impl<'a> RunWriter<'a> {
             let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
             self.since_yield += ENTRY_COST + key.len() + cursor.value().len();
             if self.since_yield >= YIELD_INTERVAL {
-                self.since_yield = 0;
-                if (self.context.cancelled)() {
+                if (self.context.cancelled)(std::mem::take(&mut self.since_yield)) {
                     return Ok(false);
                 }
             }
@@ -418,6 +418,7 @@ impl<'a> RunWriter<'a> {
         kind: ValueKind,
         value: &[u8],
     ) -> Result<()> {
+        self.since_yield += key.len() + value.len();
         if !self.current.in_table {
             let cut = lower.cut_before(key);
             if cut || self.is_full() {
@@ -434,7 +435,10 @@ impl<'a> RunWriter<'a> {
         match kind {
             ValueKind::Put if self.is_separate(value) => self.add_separate(key, seqno, value),
             ValueKind::SeparatePut if self.is_leaving(value) => match self.read_value(key, value) {
-                Ok(moved) if self.is_separate(moved.bytes()) => self.add_separate(key, seqno, moved.bytes()),
+                Ok(moved) if self.is_separate(moved.bytes()) => {
+                    self.since_yield += moved.bytes().len();
+                    self.add_separate(key, seqno, moved.bytes())
+                }
                 Ok(moved) => self.builder()?.add(key, seqno, ValueKind::Put, moved.bytes()),
                 Err(error) => {
                     if let Ok(pointer) = ValuePointer::decode(value) {

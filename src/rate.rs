@@ -1,0 +1,258 @@
+//! [`RateLimiter`]: how many bytes a second compactions may read and write.
+//!
+//! A bucket of bytes fills at the rate, up to a tenth of a second's worth. Compactions take from it
+//! what they have just read and written, and wait while it is empty. Flushes take what they write
+//! and never wait, so the bucket may owe; compactions then wait until it is paid back.
+//!
+//! The automatic rate is what keeps compactions up with flushes: the rate of the last flushes,
+//! times what compactions have cost per flushed byte so far, and a fifth more. While level 0 or the
+//! debt grows, it is the maximum.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+
+/// Bytes per second that background work may read and write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RateLimit {
+    /// No limit.
+    #[default]
+    None,
+    /// Compactions wait so that they and flushes together read and write at most so many bytes a
+    /// second. Flushes never wait. If it is less than writing the data takes in the long run,
+    /// compactions fall behind and writers are slowed down.
+    Fixed(u64),
+    /// As many as compactions need to keep up with the flushes of the last minutes, and at most so
+    /// many: a busy store compacts evenly instead of in bursts. The maximum applies while level 0
+    /// or the backlog grows.
+    Auto {
+        /// The maximum.
+        max: u64,
+    },
+}
+
+/// The least rate that can be set.
+const LEAST: u64 = 64 << 10;
+/// The bucket holds the bytes of this time.
+const BURST: Duration = Duration::from_millis(100);
+/// The automatic rate is not less than this part of its maximum, as a divisor.
+const AUTO_RANGE: f64 = 20.0;
+/// What compactions cost per flushed byte at least, in a store that has hardly compacted.
+const LEAST_AMPLIFICATION: f64 = 6.0;
+/// How much more than needed the automatic rate is.
+const HEADROOM: f64 = 1.2;
+/// The weight of the last flush in the mean.
+const WEIGHT: f64 = 0.25;
+
+impl RateLimit {
+    pub(crate) fn validate(self) -> Result<()> {
+        match self {
+            RateLimit::Fixed(rate) | RateLimit::Auto { max: rate } if rate < LEAST => {
+                Err(Error::invalid("a rate limit must be at least 64 KiB a second"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(crate) struct RateLimiter(Mutex<Bucket>);
+
+struct Bucket {
+    limit: RateLimit,
+    /// Bytes that may be taken; negative if owed.
+    available: f64,
+    /// When that was so.
+    at: Instant,
+    /// Whether the automatic rate is the maximum for now.
+    is_urgent: bool,
+    /// The mean of the last flushes: their bytes, and the seconds from one to the next.
+    flushed: f64,
+    interval: f64,
+    last_flush: Option<Instant>,
+    amplification: f64,
+    /// Time that compactions have waited.
+    waited: Duration,
+}
+
+impl RateLimiter {
+    pub(crate) fn new(limit: RateLimit) -> RateLimiter {
+        RateLimiter(Mutex::new(Bucket {
+            limit,
+            available: 0.0,
+            at: Instant::now(),
+            is_urgent: false,
+            flushed: 0.0,
+            interval: 0.0,
+            last_flush: None,
+            amplification: 0.0,
+            waited: Duration::ZERO,
+        }))
+    }
+
+    pub(crate) fn set(&self, limit: RateLimit) {
+        let mut bucket = self.0.lock();
+        bucket.fill(Instant::now());
+        bucket.limit = limit;
+    }
+
+    /// Takes `bytes`, unless the bucket is empty: then returns how long to wait before the next
+    /// attempt.
+    pub(crate) fn take(&self, bytes: usize) -> Option<Duration> {
+        self.0.lock().take(bytes, Instant::now())
+    }
+
+    /// Takes `bytes`, whatever the bucket holds.
+    pub(crate) fn borrow(&self, bytes: usize) {
+        self.0.lock().available -= bytes as f64;
+    }
+
+    /// Notes the end of a flush of `bytes` bytes, for the automatic rate.
+    pub(crate) fn note_flush(&self, bytes: u64, amplification: f64) {
+        self.0.lock().note_flush(bytes, amplification, Instant::now());
+    }
+
+    /// Sets whether compactions are behind.
+    pub(crate) fn set_urgent(&self, is_urgent: bool) {
+        self.0.lock().is_urgent = is_urgent;
+    }
+
+    pub(crate) fn note_wait(&self, waited: Duration) {
+        self.0.lock().waited += waited;
+    }
+
+    /// The rate in bytes per second, if there is a limit, and how long compactions have waited.
+    pub(crate) fn stats(&self) -> (Option<f64>, Duration) {
+        let bucket = self.0.lock();
+        (bucket.rate(Instant::now()), bucket.waited)
+    }
+}
+
+impl Bucket {
+    /// Bytes per second; `None` without a limit.
+    fn rate(&self, now: Instant) -> Option<f64> {
+        match self.limit {
+            RateLimit::None => None,
+            RateLimit::Fixed(rate) => Some(rate as f64),
+            RateLimit::Auto { max } if self.is_urgent => Some(max as f64),
+            RateLimit::Auto { max } => {
+                let since = self.last_flush.map_or(0.0, |last| now.duration_since(last).as_secs_f64());
+                let flushed = self.flushed / self.interval.max(since).max(1e-3);
+                let needed = flushed * (1.0 + self.amplification.max(LEAST_AMPLIFICATION)) * HEADROOM;
+                let max = max as f64;
+                Some(needed.clamp(max / AUTO_RANGE, max))
+            }
+        }
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let seconds = now.duration_since(self.at).as_secs_f64();
+        self.at = now;
+        match self.rate(now) {
+            None => self.available = 0.0,
+            Some(rate) => {
+                self.available = (self.available + rate * seconds).min(rate * BURST.as_secs_f64());
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: usize, now: Instant) -> Option<Duration> {
+        self.fill(now);
+        let rate = self.rate(now)?;
+        if self.available < 0.0 {
+            return Some(Duration::from_secs_f64(-self.available / rate));
+        }
+        self.available -= bytes as f64;
+        None
+    }
+
+    fn note_flush(&mut self, bytes: u64, amplification: f64, now: Instant) {
+        if let Some(last) = self.last_flush.replace(now) {
+            let mean = |mean: f64, new: f64| if mean == 0.0 { new } else { mean + WEIGHT * (new - mean) };
+            self.flushed = mean(self.flushed, bytes as f64);
+            self.interval = mean(self.interval, now.duration_since(last).as_secs_f64());
+        }
+        self.amplification = amplification;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: usize = 1_000_000;
+
+    fn bucket(limit: RateLimit) -> (Bucket, Instant) {
+        let RateLimiter(bucket) = RateLimiter::new(limit);
+        let bucket = bucket.into_inner();
+        let start = bucket.at;
+        (bucket, start)
+    }
+
+    /// Seconds that taking `count` times `bytes` takes.
+    fn seconds(bucket: &mut Bucket, start: Instant, count: u32, bytes: usize) -> f64 {
+        let mut now = start;
+        for _ in 0..count {
+            while let Some(wait) = bucket.take(bytes, now) {
+                now += wait.max(Duration::from_nanos(1));
+            }
+        }
+        (now - start).as_secs_f64()
+    }
+
+    #[test]
+    fn bytes_pass_at_the_rate_after_a_burst() {
+        let (mut bucket, start) = bucket(RateLimit::Fixed(10_000_000));
+        let taken = seconds(&mut bucket, start, 100, MB / 2);
+        assert!((4.8..5.01).contains(&taken), "{taken}");
+        // After a rest, only a tenth of a second's worth passes at once.
+        let rested = start + Duration::from_secs(100);
+        let taken = seconds(&mut bucket, rested, 10, MB / 2);
+        assert!((0.3..0.5).contains(&taken), "{taken}");
+    }
+
+    #[test]
+    fn flushes_borrow_and_compactions_pay_back() {
+        let (mut bucket, start) = bucket(RateLimit::Fixed(10_000_000));
+        bucket.available -= 20.0 * MB as f64;
+        assert_eq!(bucket.take(1, start), Some(Duration::from_secs(2)));
+        assert!(bucket.take(1, start + Duration::from_millis(1900)).is_some());
+        assert_eq!(bucket.take(1, start + Duration::from_millis(2001)), None);
+    }
+
+    #[test]
+    fn without_a_limit_nothing_waits_and_nothing_is_owed() {
+        let (mut bucket, start) = bucket(RateLimit::None);
+        assert_eq!(seconds(&mut bucket, start, 1000, 100 * MB), 0.0);
+        bucket.available -= 1e12;
+        bucket.fill(start);
+        bucket.limit = RateLimit::Fixed(1_000_000);
+        assert_eq!(bucket.take(1, start), None);
+    }
+
+    #[test]
+    fn the_automatic_rate_follows_flushes_and_is_the_maximum_when_behind() {
+        let (mut bucket, start) = bucket(RateLimit::Auto { max: 200_000_000 });
+        assert_eq!(bucket.rate(start), Some(10e6), "no flush yet");
+        let mut now = start;
+        for _ in 0..20 {
+            now += Duration::from_secs(8);
+            bucket.note_flush(64 << 20, 7.0, now);
+        }
+        // 8.4 MB/s flushed, each byte read and written seven times more.
+        let rate = bucket.rate(now).unwrap();
+        assert!((rate / (8.39e6 * 8.0 * 1.2) - 1.0).abs() < 0.01, "{rate}");
+        assert_eq!(bucket.rate(now + Duration::from_secs(1000)), Some(10e6), "no flush for long");
+        bucket.is_urgent = true;
+        assert_eq!(bucket.rate(now), Some(200e6));
+    }
+
+    #[test]
+    fn tiny_rates_are_refused() {
+        assert!(RateLimit::Fixed(LEAST - 1).validate().is_err());
+        assert!(RateLimit::Auto { max: 0 }.validate().is_err());
+        assert!(RateLimit::Fixed(LEAST).validate().is_ok() && RateLimit::None.validate().is_ok());
+    }
+}
