@@ -108,7 +108,7 @@ pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Resul
     let mut report = Report::new(contestants.clone(), groups.clone());
     let mut failures = Vec::new();
     for group in &groups {
-        for contestant in &contestants {
+        for contestant in contestants.iter().filter(|contestant| contestant.takes_part(group)) {
             let task = task(args, group, contestant, prefix);
             let done = delegate(&task, |record| {
                 let (half, longest) = (time(record.latency.p50), time(record.latency.max));
@@ -193,7 +193,8 @@ fn list(contestants: &[Contestant]) -> String {
     }
     let _ = writeln!(text, "\nEngines");
     for contestant in contestants {
-        let _ = writeln!(text, "  {:<14}{}", contestant.name, contestant.about);
+        let only = contestant.only_in.map_or(String::new(), |group| format!(" (only group {group})"));
+        let _ = writeln!(text, "  {:<20}{}{only}", contestant.name, contestant.about);
     }
     text
 }

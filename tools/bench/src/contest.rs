@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::Engine;
 use crate::groups::Group;
 use crate::record::Record;
@@ -21,7 +23,24 @@ pub enum Kind {
     Other,
 }
 
-type Perform = fn(&Task, &Group, &mut dyn FnMut(Record) -> Result<()>) -> Result<()>;
+/// How a contestant's settings deviate from those that its engine usually has here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Variant {
+    /// They do not.
+    Usual,
+    /// Reads through mapped files.
+    Mapped,
+    /// Tuned for the workloads.
+    Tuned,
+    /// Updates under a mutex, although the engine has operations for them.
+    Mutex,
+    /// Updates in optimistic transactions.
+    Optimistic,
+    /// Long values are separated from their keys.
+    Separated,
+}
+
+type Perform = fn(&Contestant, &Task, &Group, &mut dyn FnMut(Record) -> Result<()>) -> Result<()>;
 
 /// An engine with its name and description.
 #[derive(Clone, Copy)]
@@ -32,13 +51,32 @@ pub struct Contestant {
     pub kind: Kind,
     /// Version and settings, as text.
     pub about: &'static str,
+    /// How its settings deviate.
+    pub variant: Variant,
+    /// The only group in which it takes part; all if `None`.
+    pub only_in: Option<&'static str>,
     perform: Perform,
 }
 
 impl Contestant {
     /// A contestant that runs engine `E`.
     pub const fn new<E: Engine>(name: &'static str, kind: Kind, about: &'static str) -> Contestant {
-        Contestant { name, kind, about, perform: perform::<E> }
+        Contestant { name, kind, about, variant: Variant::Usual, only_in: None, perform: perform::<E> }
+    }
+
+    /// This contestant with settings that deviate.
+    pub const fn with(self, variant: Variant) -> Contestant {
+        Contestant { variant, ..self }
+    }
+
+    /// This contestant, taking part only in the group of this name.
+    pub const fn only_in(self, group: &'static str) -> Contestant {
+        Contestant { only_in: Some(group), ..self }
+    }
+
+    /// Whether it takes part in a group.
+    pub(crate) fn takes_part(&self, group: &Group) -> bool {
+        self.only_in.is_none_or(|name| name == group.name)
     }
 }
 
@@ -48,7 +86,7 @@ pub(crate) fn do_task(task: &str, contestants: &[Contestant]) -> Result<()> {
     let contestant = contestants.iter().find(|contestant| contestant.name == task.engine);
     let contestant = contestant.ok_or_else(|| format!("there is no engine {}", task.engine))?;
     let group = crate::groups::group_named(&task.group).ok_or_else(|| format!("there is no group {}", task.group))?;
-    (contestant.perform)(&task, group, &mut |record| {
+    (contestant.perform)(contestant, &task, group, &mut |record| {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", serde_json::to_string(&record)?)?;
         Ok(out.flush()?)

@@ -2,11 +2,11 @@
 //! of an engine are not compared.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
+use crate::contest::Variant;
 
 /// The settings shared by all engines. An engine ignores settings that it does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +26,10 @@ pub struct Settings {
     /// The store will get writes that are synced one by one. Engines that choose between speed and
     /// durability when opened choose durability.
     pub durable: bool,
+    /// [`Engine::table_bytes`] will be asked. Engines count them only then if counting takes time.
+    pub count_table_bytes: bool,
+    /// The contestant's deviation from the engine's usual settings.
+    pub variant: Variant,
 }
 
 /// A store under measurement. Several threads may write and read at the same time.
@@ -51,24 +55,26 @@ pub trait Engine: Sized + Sync {
     fn delete(&self, key: &[u8]) -> Result<()>;
 
     /// Adds 1 to the counter at `key`, 8 bytes, little-endian, 0 while it is absent. Atomic against
-    /// all other increments and transfers.
+    /// all other increments and transfers. Returns how often a conflict made it start again.
     ///
-    /// By default what applications write for engines without such an operation: a get and a put
-    /// under `lock`, which is the same in all calls.
-    fn increment(&self, key: &[u8], lock: &Mutex<()>) -> Result<()> {
-        let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counter(&mut self.reader()?, key)?;
-        self.put(key, &(count + 1).to_le_bytes())
+    /// `None` if the engine has no such operation. The workload then does what applications do: a
+    /// get and a put under a mutex.
+    fn increment(&self, key: &[u8]) -> Result<Option<u64>> {
+        let _ = key;
+        Ok(None)
     }
 
     /// Moves 1 between two counters, if the first one has it. Atomic like
-    /// [`increment`](Engine::increment), and by default made in the same way.
-    fn transfer(&self, from: &[u8], to: &[u8], lock: &Mutex<()>) -> Result<()> {
-        let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut reader = self.reader()?;
-        let (giver, taker) = (counter(&mut reader, from)?, counter(&mut reader, to)?);
-        let Some(left) = giver.checked_sub(1) else { return Ok(()) };
-        self.put_batch(&[(from, &left.to_le_bytes()), (to, &(taker + 1).to_le_bytes())])
+    /// [`increment`](Engine::increment), and returns the same.
+    fn transfer(&self, from: &[u8], to: &[u8]) -> Result<Option<u64>> {
+        let _ = (from, to);
+        Ok(None)
+    }
+
+    /// Adds 1 to the counter at `key` without reading it; `false` if the engine has no merges.
+    fn merge(&self, key: &[u8]) -> Result<bool> {
+        let _ = key;
+        Ok(false)
     }
 
     /// A reader that sees all earlier writes.
@@ -80,8 +86,29 @@ pub trait Engine: Sized + Sync {
     /// Compacts the whole store; `false` if the engine has no compaction.
     fn compact(&self) -> Result<bool>;
 
+    /// Bytes that flushes and compactions have written since the store was opened, thus without the
+    /// log; `None` if the engine does not tell.
+    fn table_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Closes the store, so that the next [`open`](Engine::open) has nothing to recover.
     fn close(self) -> Result<()>;
+}
+
+/// A transaction that conflicts more often than this is a fault of the engine or its adapter.
+const MOST_CONFLICTS: u64 = 1_000_000;
+
+/// Repeats `attempt` until it returns `true`: its transaction was committed. Returns the number of
+/// conflicts before that. Gives way to other threads after each, which is fair to them.
+pub fn until_committed(mut attempt: impl FnMut() -> Result<bool>) -> Result<u64> {
+    for conflicts in 0..MOST_CONFLICTS {
+        if attempt()? {
+            return Ok(conflicts);
+        }
+        std::thread::yield_now();
+    }
+    Err(format!("a transaction had {MOST_CONFLICTS} conflicts").into())
 }
 
 /// The counter at `key`.
@@ -92,7 +119,7 @@ pub(crate) fn counter(reader: &mut impl Reader, key: &[u8]) -> Result<u64> {
 }
 
 /// The counter in a value; 0 if it has less than 8 bytes.
-pub(crate) fn count_in(value: &[u8]) -> u64 {
+pub fn count_in(value: &[u8]) -> u64 {
     value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
@@ -131,4 +158,10 @@ pub trait Reader {
         direction: Direction,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()>;
+
+    /// Passes all keys, in order, to `visit`, until it returns `false`. Engines that can scan
+    /// without reading values do.
+    fn scan_keys(&mut self, mut visit: impl FnMut(&[u8]) -> bool) -> Result<()> {
+        self.scan(None, Direction::Forward, |key, _| visit(key))
+    }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::contest::Variant;
 use crate::engine::Settings;
 use crate::keys::Encoding;
 
@@ -22,6 +23,8 @@ pub enum Workload {
     BulkLoad,
     /// Puts of existing keys.
     Overwrite,
+    /// Two puts of every existing key, in two random orders.
+    Overwrite2,
     /// Deletes of existing keys.
     DeleteRandom,
     /// Compaction of the whole store.
@@ -30,6 +33,8 @@ pub enum Workload {
     ReadSeq,
     /// [`ReadSeq`] with cold caches.
     ReadSeqCold,
+    /// A scan of all keys that looks at no value.
+    ReadKeys,
     /// A backward scan of the whole store.
     ReadReverse,
     /// Gets of existing keys.
@@ -72,22 +77,29 @@ pub enum Workload {
     ReadWhileWriting,
     /// Pops the first entry, repeatedly, from a queue of a thousand.
     Queue,
-    /// Increments of a thousand counters.
-    Increment,
-    /// [`Increment`] in eight threads.
-    Increment8,
-    /// Transfers between 10 accounts.
-    Transfer10,
-    /// [`Transfer10`] in eight threads.
-    Transfer10By8,
-    /// Transfers between a thousand accounts.
-    Transfer1K,
-    /// [`Transfer1K`] in eight threads.
-    Transfer1KBy8,
-    /// Transfers between a million accounts.
-    Transfer1M,
-    /// [`Transfer1M`] in eight threads.
-    Transfer1MBy8,
+    /// Increments of counters, in `threads` threads.
+    Increment {
+        /// Number of counters.
+        counters: u64,
+        /// Number of threads.
+        threads: u64,
+    },
+    /// 20,000 increments of one counter in each of four threads.
+    Increment80K,
+    /// Increments of counters by merges, which do not read them.
+    Merge {
+        /// Number of counters.
+        counters: u64,
+        /// Number of threads.
+        threads: u64,
+    },
+    /// Transfers between accounts.
+    Transfer {
+        /// Number of accounts.
+        accounts: u64,
+        /// Number of threads.
+        threads: u64,
+    },
     /// Opening a closed store.
     Open,
     /// Opening after the process was killed with 40 MiB of entries in its log.
@@ -96,8 +108,20 @@ pub enum Workload {
 
 use Workload::*;
 
+const fn increment(counters: u64, threads: u64) -> Workload {
+    Increment { counters, threads }
+}
+
+const fn merge(counters: u64, threads: u64) -> Workload {
+    Merge { counters, threads }
+}
+
+const fn transfer(accounts: u64, threads: u64) -> Workload {
+    Transfer { accounts, threads }
+}
+
 /// All workloads with their names.
-const WORKLOADS: [(Workload, &str); 42] = [
+const WORKLOADS: &[(Workload, &str)] = &[
     (FillSeq, "fillseq"),
     (FillBatch, "fillbatch"),
     (FillRandom, "fillrandom"),
@@ -105,10 +129,12 @@ const WORKLOADS: [(Workload, &str); 42] = [
     (FillSync8, "fillsync8t"),
     (BulkLoad, "bulkload"),
     (Overwrite, "overwrite"),
+    (Overwrite2, "overwrite2x"),
     (DeleteRandom, "deleterandom"),
     (Compact, "compact"),
     (ReadSeq, "readseq"),
     (ReadSeqCold, "readseq-cold"),
+    (ReadKeys, "readkeys"),
     (ReadReverse, "readreverse"),
     (ReadRandom, "readrandom"),
     (ReadMissing, "readmissing"),
@@ -130,14 +156,31 @@ const WORKLOADS: [(Workload, &str); 42] = [
     (YcsbF, "ycsbF"),
     (ReadWhileWriting, "readwhilewriting"),
     (Queue, "queue"),
-    (Increment, "increment"),
-    (Increment8, "increment8t"),
-    (Transfer10, "transfer-10"),
-    (Transfer10By8, "transfer-10-8t"),
-    (Transfer1K, "transfer-1k"),
-    (Transfer1KBy8, "transfer-1k-8t"),
-    (Transfer1M, "transfer-1m"),
-    (Transfer1MBy8, "transfer-1m-8t"),
+    (increment(1, 1), "increment-one"),
+    (increment(1, 4), "increment-one-4t"),
+    (increment(1, 8), "increment-one-8t"),
+    (increment(1000, 1), "increment-1k"),
+    (increment(1000, 4), "increment-1k-4t"),
+    (increment(1000, 8), "increment-1k-8t"),
+    (Increment80K, "increment-80k"),
+    (merge(1, 1), "merge-one"),
+    (merge(1, 4), "merge-one-4t"),
+    (merge(1, 8), "merge-one-8t"),
+    (merge(1000, 1), "merge-1k"),
+    (merge(1000, 4), "merge-1k-4t"),
+    (merge(1000, 8), "merge-1k-8t"),
+    (transfer(10, 1), "transfer-10"),
+    (transfer(10, 2), "transfer-10-2t"),
+    (transfer(10, 4), "transfer-10-4t"),
+    (transfer(10, 8), "transfer-10-8t"),
+    (transfer(1000, 1), "transfer-1k"),
+    (transfer(1000, 2), "transfer-1k-2t"),
+    (transfer(1000, 4), "transfer-1k-4t"),
+    (transfer(1000, 8), "transfer-1k-8t"),
+    (transfer(1_000_000, 1), "transfer-1m"),
+    (transfer(1_000_000, 2), "transfer-1m-2t"),
+    (transfer(1_000_000, 4), "transfer-1m-4t"),
+    (transfer(1_000_000, 8), "transfer-1m-8t"),
     (Open, "open"),
     (OpenKilled, "open-killed"),
 ];
@@ -160,20 +203,22 @@ impl Workload {
 
     /// Whether it only writes, so that the background work it causes is part of its cost.
     pub(crate) fn only_writes(self) -> bool {
-        matches!(self, FillSeq | FillBatch | FillRandom | FillSync | FillSync8 | Overwrite | DeleteRandom)
+        matches!(self, FillSeq | FillBatch | FillRandom | FillSync | FillSync8 | Overwrite | Overwrite2 | DeleteRandom)
     }
 
     /// Whether it may leave background work.
     pub(crate) fn writes(self) -> bool {
         self.only_writes()
             || matches!(self, BulkLoad | YcsbA | YcsbB | YcsbD | YcsbE | YcsbF | ReadWhileWriting | Queue)
-            || matches!(self, Increment | Increment8 | Transfer10 | Transfer10By8)
-            || matches!(self, Transfer1K | Transfer1KBy8 | Transfer1M | Transfer1MBy8)
+            || matches!(self, Increment { .. } | Increment80K | Merge { .. } | Transfer { .. })
     }
 
-    /// Whether it ends after every key had its turn; the others run until time is up.
+    /// Whether it ends after a number of steps; the others run until time is up.
     pub(crate) fn is_finite(self) -> bool {
-        matches!(self, FillSeq | FillBatch | FillRandom | BulkLoad | Overwrite | DeleteRandom | Queue)
+        matches!(
+            self,
+            FillSeq | FillBatch | FillRandom | BulkLoad | Overwrite | Overwrite2 | DeleteRandom | Queue | Increment80K
+        )
     }
 
     /// Whether it runs with cold caches.
@@ -232,10 +277,19 @@ struct GroupSettings {
     /// Cache in MiB at five million keys; it scales with their number.
     cache: u64,
     compress: bool,
+    /// Whether engines count the bytes that they write apart from the log.
+    count_table_bytes: bool,
 }
 
-const USUAL: GroupSettings =
-    GroupSettings { keys_percent: 100, key_len: None, value_len: None, encoding: None, cache: 256, compress: false };
+const USUAL: GroupSettings = GroupSettings {
+    keys_percent: 100,
+    key_len: None,
+    value_len: None,
+    encoding: None,
+    cache: 256,
+    compress: false,
+    count_table_bytes: false,
+};
 
 const fn filled(fill: Workload, work: &'static [Workload]) -> Scene {
     Scene { fill: Some(fill), unmeasured_fill: false, preparation: Preparation::Settled, work }
@@ -254,6 +308,35 @@ const FRESH_READS: &[Workload] = &[ReadRandomFresh, ReadMissingFresh];
 const READS: &[Workload] =
     &[ReadSeq, ReadReverse, ReadRandom, ReadMissing, ReadHot, SeekRandom, Scan100, MultiGet100, ReadRandom2, YcsbC];
 const FEW_READS: &[Workload] = &[ReadSeq, ReadRandom, ReadMissing, ReadHot, SeekRandom, Scan100, MultiGet100];
+
+/// Writes that depend on reads, and merges.
+const UPDATES: &[Workload] = &[
+    Increment80K,
+    increment(1, 1),
+    increment(1, 4),
+    increment(1, 8),
+    increment(1000, 1),
+    increment(1000, 4),
+    increment(1000, 8),
+    merge(1, 1),
+    merge(1, 4),
+    merge(1, 8),
+    merge(1000, 1),
+    merge(1000, 4),
+    merge(1000, 8),
+    transfer(10, 1),
+    transfer(10, 2),
+    transfer(10, 4),
+    transfer(10, 8),
+    transfer(1000, 1),
+    transfer(1000, 2),
+    transfer(1000, 4),
+    transfer(1000, 8),
+    transfer(1_000_000, 1),
+    transfer(1_000_000, 2),
+    transfer(1_000_000, 4),
+    transfer(1_000_000, 8),
+];
 
 /// All groups.
 pub const GROUPS: &[Group] = &[
@@ -356,9 +439,18 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "blobs",
-        about: "values of 16 KiB",
-        settings: GroupSettings { value_len: Some(16 << 10), keys_percent: 2, cache: 12_800, ..USUAL },
-        scenes: &[filled(FillRandom, FEW_READS)],
+        about: "values of 16 KiB; engines with their own settings for long values too",
+        settings: GroupSettings {
+            value_len: Some(16 << 10),
+            keys_percent: 2,
+            cache: 12_800,
+            count_table_bytes: true,
+            ..USUAL
+        },
+        scenes: &[filled(
+            FillRandom,
+            &[ReadSeq, ReadKeys, ReadRandom, ReadMissing, ReadHot, SeekRandom, Scan100, MultiGet100, Overwrite2],
+        )],
     },
     Group {
         name: "grown",
@@ -374,24 +466,10 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "updates",
-        about: "writes that depend on reads: increments of 1,000 counters, transfers between accounts, by 1 and 8 \
-                threads; engines without such operations take a mutex around gets and puts",
+        about: "writes that depend on reads: increments and merges of one and of 1,000 counters, transfers between \
+                accounts; an engine without operations for them takes a mutex around gets and puts",
         settings: GroupSettings { keys_percent: 20, ..USUAL },
-        scenes: &[Scene {
-            fill: None,
-            unmeasured_fill: true,
-            preparation: Preparation::AsFilled,
-            work: &[
-                Increment,
-                Increment8,
-                Transfer10,
-                Transfer10By8,
-                Transfer1K,
-                Transfer1KBy8,
-                Transfer1M,
-                Transfer1MBy8,
-            ],
-        }],
+        scenes: &[Scene { fill: None, unmeasured_fill: true, preparation: Preparation::AsFilled, work: UPDATES }],
     },
 ];
 
@@ -460,6 +538,8 @@ impl Group {
             compress: self.settings.compress,
             background_threads: 2,
             durable: false,
+            count_table_bytes: self.settings.count_table_bytes,
+            variant: Variant::Usual,
         }
     }
 }

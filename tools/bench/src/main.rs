@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tamis_bench::cli::{RunArgs, run};
-use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED};
+use tamis_bench::tamis_engine::CONTESTANTS;
 
 /// Runs the usual workloads over tamis: throughput, latency, processor time, memory, amplification
 #[derive(Parser)]
@@ -15,7 +15,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse().run, &[TAMIS, TAMIS_MAPPED], &[]) {
+    match run(&Arguments::parse().run, &CONTESTANTS, &[]) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tamis-bench: {error}");

@@ -76,6 +76,9 @@ pub struct Settled {
     pub seconds: f64,
     /// Bytes written to a device per byte of keys and values written.
     pub write_amplification: f64,
+    /// Bytes that flushes and compactions wrote per byte of keys and values written; `None` if the
+    /// engine does not tell.
+    pub write_amplification_without_log: Option<f64>,
     /// Bytes on disk.
     pub disk: u64,
     /// Bytes on disk per byte of live keys and values; `None` if few are live.

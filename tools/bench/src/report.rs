@@ -31,6 +31,10 @@ impl Report {
         self.records.push(record);
     }
 
+    fn taking_part(&self, group: &Group) -> impl Iterator<Item = &Contestant> {
+        self.contestants.iter().filter(|contestant| contestant.takes_part(group))
+    }
+
     fn kind(&self, engine: &str) -> Option<Kind> {
         self.contestants.iter().find(|contestant| contestant.name == engine).map(|contestant| contestant.kind)
     }
@@ -77,7 +81,7 @@ impl Report {
                 let record = |workload: &&str| self.record(group, workload, engine).map(|record| record.ops_per_second);
                 workloads.iter().map(record).collect()
             };
-            let engines = self.contestants.iter().map(|contestant| (contestant.name, rates(contestant.name))).collect();
+            let engines = self.taking_part(group).map(|contestant| (contestant.name, rates(contestant.name))).collect();
             let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("bench");
             let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("svg");
             let path = path.with_file_name(format!("{stem}-{}.{extension}", group.name));
@@ -95,7 +99,7 @@ impl fmt::Display for Report {
                 continue;
             }
             writeln!(f, "\n## {}: {}\n", group.name, group.about)?;
-            match &self.contestants[..] {
+            match self.taking_part(group).collect::<Vec<_>>()[..] {
                 [one] => self.write_alone(f, group, &workloads, one)?,
                 _ => self.write_compared(f, group, &workloads)?,
             }
@@ -154,7 +158,7 @@ impl Report {
     /// Writes several engines' figures, a table for each figure.
     fn write_compared(&self, f: &mut fmt::Formatter<'_>, group: &Group, workloads: &[&str]) -> fmt::Result {
         let mut heads = vec!["operations per second"];
-        heads.extend(self.contestants.iter().map(|contestant| contestant.name));
+        heads.extend(self.taking_part(group).map(|contestant| contestant.name));
         heads.extend(["tamis / best LSM", "tamis / LMDB"]);
         let rows = workloads.iter().map(|workload| {
             let mut row = self.row(group, workload, |record| Some(rate_of(record)));
@@ -182,6 +186,13 @@ impl Report {
             Some(format!("{written} / {space} / {}", time(settled.seconds * 1e9)))
         };
         self.write_figure(f, group, workloads, "write / space amplification / settling", settled)?;
+        let tables = |record: &Record| record.settled?.write_amplification_without_log.map(three_digits);
+        self.write_figure(f, group, workloads, "write amplification without the log", tables)?;
+        let conflicts = |record: &Record| {
+            let conflicts = *record.extra.get("conflicts_per_op")?;
+            (conflicts > 0.0).then(|| format!("{conflicts:.4}"))
+        };
+        self.write_figure(f, group, workloads, "conflicts per operation", conflicts)?;
         let reads = |record: &Record| {
             let reads = record.reads_per_op;
             (reads.calls >= 0.001 || reads.device_bytes >= 1.0)
@@ -200,7 +211,7 @@ impl Report {
         figure: impl Fn(&Record) -> Option<String>,
     ) -> fmt::Result {
         let mut heads = vec![head];
-        heads.extend(self.contestants.iter().map(|contestant| contestant.name));
+        heads.extend(self.taking_part(group).map(|contestant| contestant.name));
         let rows: Vec<Vec<String>> = workloads
             .iter()
             .map(|workload| self.row(group, workload, &figure))
@@ -211,7 +222,7 @@ impl Report {
 
     fn row(&self, group: &Group, workload: &str, figure: impl Fn(&Record) -> Option<String>) -> Vec<String> {
         let cell = |contestant: &Contestant| self.record(group, workload, contestant.name).and_then(&figure);
-        let cells = self.contestants.iter().map(|contestant| cell(contestant).unwrap_or_else(|| "-".into()));
+        let cells = self.taking_part(group).map(|contestant| cell(contestant).unwrap_or_else(|| "-".into()));
         std::iter::once(workload.to_owned()).chain(cells).collect()
     }
 
@@ -219,7 +230,7 @@ impl Report {
     fn ratios(&self, group: &Group, workload: &str) -> [String; 2] {
         let rate_of = |engine: &str| self.record(group, workload, engine).map(|record| record.ops_per_second);
         let of_kind = |kind| {
-            let names = self.contestants.iter().filter(move |contestant| contestant.kind == kind);
+            let names = self.taking_part(group).filter(move |contestant| contestant.kind == kind);
             names.filter_map(|contestant| rate_of(contestant.name)).max_by(f64::total_cmp)
         };
         let own = of_kind(Kind::Tamis);

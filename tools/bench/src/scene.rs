@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::clock::TickRate;
+use crate::contest::Contestant;
 use crate::engine::{Direction, Engine, Reader, Settings};
 use crate::groups::{Group, Plan, Preparation, Scene, Workload};
 use crate::keys::{Keys, Permutation};
@@ -61,12 +62,14 @@ impl Task {
 
 /// Performs a task, and passes each result to `report`.
 pub(crate) fn perform<E: Engine>(
+    contestant: &Contestant,
     task: &Task,
     group: &Group,
     report: &mut dyn FnMut(Record) -> Result<()>,
 ) -> Result<()> {
+    let settings = Settings { variant: contestant.variant, ..group.settings(&task.plan) };
     if let Some(entries) = task.die_after {
-        return write_and_wait::<E>(task, group, entries);
+        return write_and_wait::<E>(task, &settings, entries);
     }
     for scene in group.scenes {
         let fill = scene.fill.filter(|&fill| !scene.unmeasured_fill && task.wants(fill));
@@ -75,12 +78,11 @@ pub(crate) fn perform<E: Engine>(
             continue;
         }
         let dir = tempfile::Builder::new().prefix("tamis-bench-").tempdir_in(&task.dir)?;
-        let mut settings = group.settings(&task.plan);
-        settings.durable = matches!(fill, Some(Workload::FillSync | Workload::FillSync8));
+        let durable = matches!(fill, Some(Workload::FillSync | Workload::FillSync8));
         let stage = Stage {
             task,
             dir: dir.path(),
-            settings,
+            settings: Settings { durable, ..settings },
             keys: task.plan.keys()?,
             rate: TickRate::measure(),
             present: AtomicU64::new(0),
@@ -223,6 +225,7 @@ impl Stage<'_> {
     /// Runs a workload and returns its record.
     fn measure<E: Engine>(&self, engine: &E, workload: Workload) -> Result<Record> {
         meter::reset_peak_memory();
+        let table_bytes = engine.table_bytes();
         let mut tally = match workload {
             Workload::Compact => self.compact(engine)?,
             _ => self.bench(engine).run(workload)?,
@@ -240,7 +243,8 @@ impl Stage<'_> {
         }
         let mut record = self.record(workload, &tally, after);
         if workload.only_writes() {
-            record.settled = Some(self.settled(&tally, settling, record.bytes_written)?);
+            let table_bytes = engine.table_bytes().zip(table_bytes).map(|(after, before)| after - before);
+            record.settled = Some(self.settled(&tally, settling, record.bytes_written, table_bytes)?);
         }
         Ok(record)
     }
@@ -255,14 +259,16 @@ impl Stage<'_> {
         Ok(tally)
     }
 
-    fn settled(&self, tally: &Tally, seconds: f64, written: u64) -> Result<Settled> {
+    fn settled(&self, tally: &Tally, seconds: f64, written: u64, table_bytes: Option<u64>) -> Result<Settled> {
         let disk = meter::disk_usage(self.dir)?;
         let entry = (self.keys.key_len() + self.task.plan.value_len) as u64;
         let live = self.present.load(Ordering::Relaxed) * entry;
         let enough = live * 5 > self.keys.count() * entry;
+        let amplification = |bytes: u64| bytes as f64 / tally.user_bytes.max(1) as f64;
         Ok(Settled {
             seconds,
-            write_amplification: written as f64 / tally.user_bytes.max(1) as f64,
+            write_amplification: amplification(written),
+            write_amplification_without_log: table_bytes.map(amplification),
             disk,
             space_amplification: enough.then(|| disk as f64 / live as f64),
         })
@@ -367,8 +373,8 @@ fn has_multi_get<E: Engine>(engine: &E) -> Result<bool> {
 }
 
 /// What the killed process does: writes, reports that, and waits.
-fn write_and_wait<E: Engine>(task: &Task, group: &Group, entries: u64) -> Result<()> {
-    let engine = E::open(&task.dir, &group.settings(&task.plan))?;
+fn write_and_wait<E: Engine>(task: &Task, settings: &Settings, entries: u64) -> Result<()> {
+    let engine = E::open(&task.dir, settings)?;
     let keys = task.plan.keys()?;
     let order = Permutation::new(keys.count(), task.plan.seed);
     let (mut key, mut values) = (keys.buffer(), Values::new(task.plan.value_len, task.plan.seed));

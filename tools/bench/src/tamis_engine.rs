@@ -1,14 +1,14 @@
 //! tamis as an [`Engine`].
 
 use std::path::Path;
-use std::sync::Mutex;
 
+use tamis::operator::Add;
 use tamis::{
     ByteOrder, Compression, Db, Error, FilterPolicy, KeyspaceOptions, Options, ReadOptions, WriteBatch, WriteOptions,
 };
 
 use crate::Result;
-use crate::contest::{Contestant, Kind};
+use crate::contest::{Contestant, Kind, Variant};
 use crate::engine::{Direction, Engine, Reader, Settings, count_in};
 
 /// tamis with default options.
@@ -16,16 +16,31 @@ pub const TAMIS: Contestant = Contestant::new::<Tamis>("tamis", Kind::Tamis, "th
 
 /// tamis with the option `mmap_reads`.
 pub const TAMIS_MAPPED: Contestant =
-    Contestant::new::<TamisMapped>("tamis-mapped", Kind::Other, "this version, with the option mmap_reads");
+    Contestant::new::<Tamis>("tamis-mapped", Kind::Other, "this version, with the option mmap_reads")
+        .with(Variant::Mapped);
 
-/// A tamis store that reads through the block cache.
-pub type Tamis = TamisStore<false>;
-/// A tamis store with the option `mmap_reads`.
-pub type TamisMapped = TamisStore<true>;
+/// tamis, used as if it had neither `fetch_add` nor transactions.
+pub const TAMIS_MUTEX: Contestant =
+    Contestant::new::<Tamis>("tamis-mutex", Kind::Other, "this version, with a mutex around gets and puts")
+        .with(Variant::Mutex)
+        .only_in("updates");
 
-/// A tamis store with default options, except for [`Settings`] and `mmap_reads`.
-pub struct TamisStore<const MAPPED: bool> {
+/// tamis with values of 4 KiB and more in value files.
+pub const TAMIS_SEPARATED: Contestant =
+    Contestant::new::<Tamis>("tamis-separated", Kind::Other, "this version, with separate_values(4096)")
+        .with(Variant::Separated)
+        .only_in("blobs");
+
+/// All contestants that are tamis.
+pub const CONTESTANTS: [Contestant; 4] = [TAMIS, TAMIS_MAPPED, TAMIS_MUTEX, TAMIS_SEPARATED];
+
+/// Values of this length and above are separated from their keys, where any are.
+pub const SEPARATED_FROM: u32 = 4096;
+
+/// A tamis store with default options, except for [`Settings`].
+pub struct Tamis {
     db: Db,
+    variant: Variant,
 }
 
 /// A reader that sees every write that precedes the read.
@@ -33,7 +48,7 @@ pub struct TamisReader<'a> {
     db: &'a Db,
 }
 
-impl<const MAPPED: bool> Engine for TamisStore<MAPPED> {
+impl Engine for Tamis {
     type Reader<'a> = TamisReader<'a>;
 
     fn open(dir: &Path, settings: &Settings) -> Result<Self> {
@@ -41,15 +56,17 @@ impl<const MAPPED: bool> Engine for TamisStore<MAPPED> {
         let keyspace = KeyspaceOptions::new()
             .filter(FilterPolicy::Bloom { bits_per_key: settings.bloom_bits.into() })
             .block_size(u32::try_from(settings.block)?)
-            .compression(compression);
+            .compression(compression)
+            .merge_operator(Add::LITTLE)
+            .separate_values((settings.variant == Variant::Separated).then_some(SEPARATED_FROM));
         let db = Options::new()
             .cache_size(settings.cache)
-            .mmap_reads(MAPPED)
+            .mmap_reads(settings.variant == Variant::Mapped)
             .memtable_size(settings.memtable)
             .background_threads(settings.background_threads.into())
             .default_keyspace(keyspace)
             .open(dir)?;
-        Ok(TamisStore { db })
+        Ok(Tamis { db, variant: settings.variant })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -78,13 +95,22 @@ impl<const MAPPED: bool> Engine for TamisStore<MAPPED> {
         Ok(())
     }
 
-    fn increment(&self, key: &[u8], _: &Mutex<()>) -> Result<()> {
+    fn increment(&self, key: &[u8]) -> Result<Option<u64>> {
+        if self.variant == Variant::Mutex {
+            return Ok(None);
+        }
+        // It does not tell how often it started again.
         self.db.fetch_add(key, 1u64, ByteOrder::Little)?;
-        Ok(())
+        Ok(Some(0))
     }
 
-    fn transfer(&self, from: &[u8], to: &[u8], _: &Mutex<()>) -> Result<()> {
+    fn transfer(&self, from: &[u8], to: &[u8]) -> Result<Option<u64>> {
+        if self.variant == Variant::Mutex {
+            return Ok(None);
+        }
+        let mut attempts = 0;
         self.db.transact(|tx| {
+            attempts += 1;
             let count = |value: Option<tamis::Value>| value.map_or(0, |value| count_in(&value));
             let (giver, taker) = (count(tx.get(from)?), count(tx.get(to)?));
             if let Some(left) = giver.checked_sub(1) {
@@ -93,7 +119,15 @@ impl<const MAPPED: bool> Engine for TamisStore<MAPPED> {
             }
             Ok::<_, Error>(())
         })?;
-        Ok(())
+        Ok(Some(attempts - 1))
+    }
+
+    fn merge(&self, key: &[u8]) -> Result<bool> {
+        if self.variant == Variant::Mutex {
+            return Ok(false);
+        }
+        self.db.merge(key, 1u64.to_le_bytes())?;
+        Ok(true)
     }
 
     fn reader(&self) -> Result<TamisReader<'_>> {
@@ -107,6 +141,11 @@ impl<const MAPPED: bool> Engine for TamisStore<MAPPED> {
     fn compact(&self) -> Result<bool> {
         self.db.compact_range(..)?;
         Ok(true)
+    }
+
+    fn table_bytes(&self) -> Option<u64> {
+        let stats = self.db.stats();
+        Some(stats.flushed_bytes + stats.compacted_bytes_out)
     }
 
     fn close(self) -> Result<()> {
@@ -146,6 +185,15 @@ impl Reader for TamisReader<'_> {
                 Direction::Forward => cursor.next()?,
                 Direction::Backward => cursor.prev()?,
             };
+        }
+        Ok(())
+    }
+
+    fn scan_keys(&mut self, mut visit: impl FnMut(&[u8]) -> bool) -> Result<()> {
+        for key in self.db.keys(..) {
+            if !visit(&key?) {
+                break;
+            }
         }
         Ok(())
     }

@@ -19,6 +19,8 @@ enum Goal {
     TimesBest(f64),
     /// A multiple of the throughput of LMDB in the run.
     TimesLmdb(f64),
+    /// A multiple of tamis's own throughput in another workload of the group.
+    TimesOwn(Workload, f64),
     /// Upper bound on the median step, in milliseconds.
     MillisAtMost(f64),
     /// Upper bound on the longest step, in milliseconds.
@@ -38,6 +40,9 @@ enum Goal {
 }
 
 use Goal::*;
+
+const INCREMENTS: Workload = Increment { counters: 1000, threads: 1 };
+const MERGES: Workload = Merge { counters: 1000, threads: 1 };
 
 /// The targets for 5 M keys of 16 bytes, values of 100, 2 cores.
 const TARGETS: &[Target] = &[
@@ -84,6 +89,8 @@ const TARGETS: &[Target] = &[
     target("big", ReadMissingCold, ReadsAtMost(2.0 * 0.0082)),
     target("raw", FillRandom, MemoryAtMost(1.1)),
     target("raw", ReadRandom, MemoryAtMost(1.1)),
+    // By merges, and by updates.
+    target("updates", MERGES, TimesOwn(INCREMENTS, 3.0)),
     target("grown", FillRandom, GrowthAtMost(1.3)),
     target("grown", ReadRandom, GrowthAtMost(1.3)),
     target("raw", Open, MillisAtMost(2.0)),
@@ -136,6 +143,11 @@ impl Target {
                 times(goal, of(&|record| kind(&record.engine) == Some(Kind::Lsm)), "the best log-structured peer")?
             }
             TimesLmdb(goal) => times(goal, of(&|record| record.engine == "lmdb"), "LMDB")?,
+            TimesOwn(other, goal) => {
+                let same = |record: &&Record| record.group == self.group && record.workload == other.name();
+                let other = records.iter().filter(same).find(|record| record.engine == own.engine)?;
+                times(goal, vec![other], &other.workload)?
+            }
             MillisAtMost(goal) => {
                 // An opening that loses writes does not count.
                 let whole = own.extra.get("recovered").is_none_or(|&share| share >= 1.0);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use tamis_bench::groups::GROUPS;
+use tamis_bench::groups::{GROUPS, group_named};
 
 fn bench(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tamis-bench")).args(args).arg("--dir").arg(dir).output().unwrap()
@@ -20,8 +20,9 @@ fn text(bytes: &[u8]) -> String {
 
 /// Runs some groups over an engine; returns the records by group and workload.
 fn records(dir: &Path, engine: &str, groups: &str, args: &[&str]) -> BTreeMap<(String, String), Value> {
-    let tiny = ["--keys", "5000", "--seconds", "0.02", "--fill-seconds", "60", "--memtable", "1", "--results", "-"];
-    let output = bench(dir, &[&tiny[..], &["--engines", engine, "--groups", groups], args].concat());
+    let tiny = ["--seconds", "0.02", "--fill-seconds", "60", "--memtable", "1", "--results", "-"];
+    let sizes = if args.contains(&"--keys") { &[][..] } else { &["--keys", "5000"] };
+    let output = bench(dir, &[&tiny[..], &["--engines", engine, "--groups", groups], sizes, args].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["failures"], Value::Array(Vec::new()));
@@ -32,18 +33,14 @@ fn records(dir: &Path, engine: &str, groups: &str, args: &[&str]) -> BTreeMap<(S
 
 #[test]
 fn every_workload_runs_and_finds_the_expected_entries() {
-    ["tamis", "tamis-mapped"].into_iter().for_each(check_engine);
+    ["tamis", "tamis-mapped"].into_iter().for_each(check_usual_groups);
 }
 
-fn check_engine(engine: &str) {
+fn check_usual_groups(engine: &str) {
     let dir = tempfile::tempdir().unwrap();
     let groups: Vec<&str> = GROUPS.iter().map(|group| group.name).filter(|name| *name != "grown").collect();
     let records = records(dir.path(), engine, &groups.join(","), &[]);
-    let expected: BTreeSet<(String, String)> = GROUPS
-        .iter()
-        .filter(|group| groups.contains(&group.name))
-        .flat_map(|group| group.workloads().map(|workload| (group.name.to_owned(), workload.name().to_owned())))
-        .collect();
+    let expected: BTreeSet<(String, String)> = groups.iter().flat_map(|group| workloads(group)).collect();
     assert_eq!(records.keys().cloned().collect::<BTreeSet<_>>(), expected);
     for ((group, workload), record) in &records {
         let ops = record["ops"].as_u64().unwrap();
@@ -60,6 +57,38 @@ fn check_engine(engine: &str) {
     assert_eq!(raw("open-killed")["extra"]["recovered"], 1.0);
     assert_eq!(raw("multiget100")["ops"].as_u64().unwrap() % 100, 0);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a store was left behind");
+}
+
+/// A group's workloads, each with the group's name.
+fn workloads(group: &str) -> impl Iterator<Item = (String, String)> {
+    group_named(group).unwrap().workloads().map(|workload| (group.to_owned(), workload.name().to_owned()))
+}
+
+#[test]
+fn contestants_of_one_group_take_part_in_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(dir.path(), "tamis-mutex,tamis-separated", "raw,updates,blobs", &["--keys", "1000"]);
+    // There are no merges under a mutex.
+    let merges = |(_, workload): &(String, String)| workload.starts_with("merge");
+    let expected = workloads("blobs").chain(workloads("updates").filter(|name| !merges(name)));
+    assert_eq!(records.keys().cloned().collect::<BTreeSet<_>>(), expected.collect());
+}
+
+#[test]
+fn updates_and_long_values_have_their_own_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    let chosen = ["--keys", "20000", "--workloads", "increment-80k,merge-one,transfer-10-8t,overwrite2x"];
+    let records = records(dir.path(), "tamis", "updates,blobs", &chosen);
+    let record = |group: &str, workload: &str| &records[&(group.to_owned(), workload.to_owned())];
+    assert_eq!(record("updates", "increment-80k")["ops"], 80_000);
+    assert!(record("updates", "merge-one")["extra"]["seconds_to_read_all"].as_f64().unwrap() > 0.0);
+    assert!(record("updates", "transfer-10-8t")["extra"]["conflicts_per_op"].as_f64().unwrap() >= 0.0);
+    let overwritten = record("blobs", "overwrite2x");
+    assert_eq!(overwritten["ops"], 2 * 20_000 / 50);
+    let settled = &overwritten["settled"];
+    let (all, tables) = (&settled["write_amplification"], &settled["write_amplification_without_log"]);
+    // At least one copy of everything is in tables, and another one in the log.
+    assert!(tables.as_f64().unwrap() > 0.9 && all.as_f64() > tables.as_f64(), "{settled}");
 }
 
 #[test]

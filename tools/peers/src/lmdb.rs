@@ -7,7 +7,7 @@ use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, RoTxn, WithTls};
 use tamis_bench::Result;
 use tamis_bench::contest::{Contestant, Kind};
-use tamis_bench::engine::{Direction, Engine, Reader, Settings};
+use tamis_bench::engine::{Direction, Engine, Reader, Settings, count_in};
 
 /// Set up like the `db_bench` of LMDB's authors: a writable map and no syncs. A power cut may
 /// destroy the file.
@@ -24,6 +24,12 @@ const MAP: usize = 64 << 30;
 pub(crate) struct Lmdb {
     env: Env<WithTls>,
     db: Database<Bytes, Bytes>,
+}
+
+impl Lmdb {
+    fn counter(&self, txn: &RoTxn<'_>, key: &[u8]) -> heed::Result<u64> {
+        Ok(self.db.get(txn, key)?.map_or(0, count_in))
+    }
 }
 
 impl Engine for Lmdb {
@@ -65,6 +71,26 @@ impl Engine for Lmdb {
         let mut txn = self.env.write_txn()?;
         self.db.delete(&mut txn, key)?;
         Ok(txn.commit()?)
+    }
+
+    fn increment(&self, key: &[u8]) -> Result<Option<u64>> {
+        // There is one write transaction at a time: the others wait.
+        let mut txn = self.env.write_txn()?;
+        let count = self.counter(&txn, key)?;
+        self.db.put(&mut txn, key, &(count + 1).to_le_bytes())?;
+        txn.commit()?;
+        Ok(Some(0))
+    }
+
+    fn transfer(&self, from: &[u8], to: &[u8]) -> Result<Option<u64>> {
+        let mut txn = self.env.write_txn()?;
+        let (giver, taker) = (self.counter(&txn, from)?, self.counter(&txn, to)?);
+        if let Some(left) = giver.checked_sub(1) {
+            self.db.put(&mut txn, from, &left.to_le_bytes())?;
+            self.db.put(&mut txn, to, &(taker + 1).to_le_bytes())?;
+        }
+        txn.commit()?;
+        Ok(Some(0))
     }
 
     fn reader(&self) -> Result<LmdbReader<'_>> {

@@ -13,13 +13,15 @@ mod lmdb;
 mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
+#[cfg(feature = "rocksdb")]
+mod rocksdb_optimistic;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use tamis_bench::cli::{RunArgs, run};
 use tamis_bench::contest::Contestant;
-use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED};
+use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED, TAMIS_MUTEX, TAMIS_SEPARATED};
 
 /// Runs the usual workloads over tamis and its peers, in turn, and compares them
 #[derive(Parser)]
@@ -33,14 +35,24 @@ struct Arguments {
 const CONTESTANTS: &[Contestant] = &[
     TAMIS,
     TAMIS_MAPPED,
+    TAMIS_MUTEX,
+    TAMIS_SEPARATED,
     #[cfg(feature = "rocksdb")]
     rocksdb::ROCKSDB,
     #[cfg(feature = "rocksdb")]
     rocksdb::ROCKSDB_TUNED,
+    #[cfg(feature = "rocksdb")]
+    rocksdb_optimistic::ROCKSDB_OPTIMISTIC,
+    #[cfg(feature = "rocksdb")]
+    rocksdb::ROCKSDB_SEPARATED,
     #[cfg(feature = "leveldb")]
     leveldb::LEVELDB,
     #[cfg(feature = "fjall")]
     fjall::FJALL,
+    #[cfg(feature = "fjall")]
+    fjall::FJALL_OPTIMISTIC,
+    #[cfg(feature = "fjall")]
+    fjall::FJALL_SEPARATED,
     #[cfg(feature = "lmdb")]
     lmdb::LMDB,
     #[cfg(feature = "redb")]

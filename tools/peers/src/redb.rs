@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
-use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, TableDefinition, TableError, WriteTransaction};
+use redb::{
+    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, Table, TableDefinition, TableError,
+    WriteTransaction,
+};
 use tamis_bench::Result;
 use tamis_bench::contest::{Contestant, Kind};
-use tamis_bench::engine::{Direction, Engine, Reader, Settings};
+use tamis_bench::engine::{Direction, Engine, Reader, Settings, count_in};
 
 /// redb's own defaults; unsynced commits have `Durability::None`.
 pub(crate) const REDB: Contestant = Contestant::new::<Redb>(
@@ -41,6 +44,10 @@ impl Redb {
     fn table(&self) -> Result<ReadOnlyTable<Bytes, Bytes>> {
         Ok(self.db.begin_read()?.open_table(TABLE)?)
     }
+}
+
+fn counter(table: &Table<'_, Bytes, Bytes>, key: &[u8]) -> Result<u64> {
+    Ok(table.get(key)?.map_or(0, |value| count_in(value.value())))
 }
 
 impl Engine for Redb {
@@ -81,6 +88,30 @@ impl Engine for Redb {
             transaction.open_table(TABLE)?.remove(key)?;
             Ok(())
         })
+    }
+
+    fn increment(&self, key: &[u8]) -> Result<Option<u64>> {
+        // There is one write transaction at a time: the others wait.
+        self.commit(Durability::None, |transaction| {
+            let mut table = transaction.open_table(TABLE)?;
+            let count = counter(&table, key)?;
+            table.insert(key, &(count + 1).to_le_bytes()[..])?;
+            Ok(())
+        })?;
+        Ok(Some(0))
+    }
+
+    fn transfer(&self, from: &[u8], to: &[u8]) -> Result<Option<u64>> {
+        self.commit(Durability::None, |transaction| {
+            let mut table = transaction.open_table(TABLE)?;
+            let (giver, taker) = (counter(&table, from)?, counter(&table, to)?);
+            if let Some(left) = giver.checked_sub(1) {
+                table.insert(from, &left.to_le_bytes()[..])?;
+                table.insert(to, &(taker + 1).to_le_bytes()[..])?;
+            }
+            Ok(())
+        })?;
+        Ok(Some(0))
     }
 
     fn reader(&self) -> Result<RedbReader<'_>> {

@@ -1,40 +1,61 @@
-//! RocksDB, with its defaults and tuned.
+//! RocksDB: with its defaults, tuned, and with long values in blob files.
 
 use std::path::Path;
 
+use rocksdb::statistics::Ticker;
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator,
-    DataBlockIndexType, Options, ReadOptions, WriteBatch, WriteOptions,
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBAccess, DBCompressionType,
+    DBRawIteratorWithThreadMode, DataBlockIndexType, MergeOperands, Options, ReadOptions, WriteBatch, WriteOptions,
 };
 use tamis_bench::Result;
-use tamis_bench::contest::{Contestant, Kind};
-use tamis_bench::engine::{Direction, Engine, Reader, Settings};
+use tamis_bench::contest::{Contestant, Kind, Variant};
+use tamis_bench::engine::{Direction, Engine, Reader, Settings, count_in};
+use tamis_bench::tamis_engine::SEPARATED_FROM;
 
 /// RocksDB's own defaults, except for the settings that all engines share.
 pub(crate) const ROCKSDB: Contestant =
-    Contestant::new::<RocksDb<false>>("rocksdb", Kind::Lsm, "RocksDB 11.8.1 (crate rocksdb), its own defaults");
+    Contestant::new::<RocksDb>("rocksdb", Kind::Lsm, "RocksDB 11.8.1 (crate rocksdb), its own defaults");
 
 /// Tuned as its tuning guide advises for point reads and two cores.
-pub(crate) const ROCKSDB_TUNED: Contestant = Contestant::new::<RocksDb<true>>(
+pub(crate) const ROCKSDB_TUNED: Contestant = Contestant::new::<RocksDb>(
     "rocksdb-tuned",
     Kind::Lsm,
     "RocksDB 11.8.1, tuned: HyperClockCache, hash index in blocks, memtable Bloom filter, subcompactions, recycled logs",
-);
+)
+.with(Variant::Tuned);
+
+/// Its BlobDB.
+pub(crate) const ROCKSDB_SEPARATED: Contestant = Contestant::new::<RocksDb>(
+    "rocksdb-blobdb",
+    Kind::Lsm,
+    "RocksDB 11.8.1, blob files from 4 KiB on with garbage collection, sizes as in its run_blob_bench.sh",
+)
+.with(Variant::Separated)
+.only_in("blobs");
 
 /// The only column family; batched multi-get needs it by name.
 const COLUMN_FAMILY: &str = "default";
 /// No limit on open files: none is closed.
 const ALL_FILES: i32 = -1;
 
-/// A database, with tuned options if `TUNED`.
-pub(crate) struct RocksDb<const TUNED: bool> {
+/// A database.
+pub(crate) struct RocksDb {
     db: DB,
+    /// For their statistics, if the database has any.
+    options: Option<Options>,
     read: ReadOptions,
     write: WriteOptions,
     synced: WriteOptions,
 }
 
-fn options(settings: &Settings, tuned: bool) -> Options {
+/// Adds to a counter.
+fn add(_: &[u8], count: Option<&[u8]>, operands: &MergeOperands) -> Option<Vec<u8>> {
+    let sum = operands.iter().fold(count.map_or(0, count_in), |sum, operand| sum + count_in(operand));
+    Some(sum.to_le_bytes().to_vec())
+}
+
+pub(crate) fn options(settings: &Settings) -> Options {
+    let tuned = settings.variant == Variant::Tuned;
     let mut table = BlockBasedOptions::default();
     table.set_block_size(settings.block);
     table.set_bloom_filter(settings.bloom_bits.into(), false);
@@ -61,20 +82,37 @@ fn options(settings: &Settings, tuned: bool) -> Options {
         options.set_recycle_log_file_num(4);
         options.set_bytes_per_sync(1 << 20);
     }
+    if settings.variant == Variant::Separated {
+        options.set_enable_blob_files(true);
+        options.set_min_blob_size(SEPARATED_FROM.into());
+        options.set_blob_compression_type(compression);
+        options.set_enable_blob_gc(true);
+        // As in the script: blob files as large as memtables; tables, which hold keys and pointers,
+        // as much smaller as entries are: 32 bytes instead of 16 KiB.
+        options.set_blob_file_size(settings.memtable as u64);
+        let table_size = (settings.memtable as u64 / (16 << 10) * 32).max(16 << 10);
+        options.set_target_file_size_base(table_size);
+        options.set_max_bytes_for_level_base(8 * table_size);
+    }
+    options.set_merge_operator_associative("add", add);
     options.set_block_based_table_factory(&table);
     options
 }
 
-impl<const TUNED: bool> Engine for RocksDb<TUNED> {
+impl Engine for RocksDb {
     type Reader<'a> = RocksDbReader<'a>;
 
     fn open(dir: &Path, settings: &Settings) -> Result<Self> {
-        let options = options(settings, TUNED);
+        let mut options = options(settings);
+        if settings.count_table_bytes {
+            options.enable_statistics();
+        }
         let families = [ColumnFamilyDescriptor::new(COLUMN_FAMILY, options.clone())];
         let db = DB::open_cf_descriptors(&options, dir, families)?;
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
-        Ok(RocksDb { db, read: ReadOptions::default(), write: WriteOptions::default(), synced })
+        let options = settings.count_table_bytes.then_some(options);
+        Ok(RocksDb { db, options, read: ReadOptions::default(), write: WriteOptions::default(), synced })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -95,6 +133,16 @@ impl<const TUNED: bool> Engine for RocksDb<TUNED> {
 
     fn delete(&self, key: &[u8]) -> Result<()> {
         Ok(self.db.delete_opt(key, &self.write)?)
+    }
+
+    fn merge(&self, key: &[u8]) -> Result<bool> {
+        self.db.merge_opt(key, 1u64.to_le_bytes(), &self.write)?;
+        Ok(true)
+    }
+
+    fn table_bytes(&self) -> Option<u64> {
+        let written = |ticker| self.options.as_ref().map(|options| options.get_ticker_count(ticker));
+        Some(written(Ticker::FlushWriteBytes)? + written(Ticker::CompactWriteBytes)?)
     }
 
     fn reader(&self) -> Result<RocksDbReader<'_>> {
@@ -146,24 +194,33 @@ impl Reader for RocksDbReader<'_> {
         &mut self,
         from: Option<&[u8]>,
         direction: Direction,
-        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
-        let mut cursor: DBRawIterator<'_> = self.db.raw_iterator();
-        match (from, direction) {
-            (None, Direction::Forward) => cursor.seek_to_first(),
-            (None, Direction::Backward) => cursor.seek_to_last(),
-            (Some(key), Direction::Forward) => cursor.seek(key),
-            (Some(key), Direction::Backward) => cursor.seek_for_prev(key),
-        }
-        while let Some((key, value)) = cursor.item() {
-            if !visit(key, value) {
-                break;
-            }
-            match direction {
-                Direction::Forward => cursor.next(),
-                Direction::Backward => cursor.prev(),
-            }
-        }
-        Ok(cursor.status()?)
+        scan(self.db.raw_iterator(), from, direction, visit)
     }
+}
+
+/// What [`Reader::scan`] does, with an iterator of any kind of database.
+pub(crate) fn scan(
+    mut cursor: DBRawIteratorWithThreadMode<'_, impl DBAccess>,
+    from: Option<&[u8]>,
+    direction: Direction,
+    mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<()> {
+    match (from, direction) {
+        (None, Direction::Forward) => cursor.seek_to_first(),
+        (None, Direction::Backward) => cursor.seek_to_last(),
+        (Some(key), Direction::Forward) => cursor.seek(key),
+        (Some(key), Direction::Backward) => cursor.seek_for_prev(key),
+    }
+    while let Some((key, value)) = cursor.item() {
+        if !visit(key, value) {
+            break;
+        }
+        match direction {
+            Direction::Forward => cursor.next(),
+            Direction::Backward => cursor.prev(),
+        }
+    }
+    Ok(cursor.status()?)
 }

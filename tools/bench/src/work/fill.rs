@@ -76,12 +76,16 @@ impl<E: Engine> Bench<'_, E> {
         Ok(self.written(tally))
     }
 
-    /// Overwrites each key once, in another order than the fill's.
-    pub(super) fn overwrite(&self) -> Result<Tally> {
-        let order = Permutation::new(self.keys.count(), self.seed.wrapping_add(1));
+    /// Overwrites each key `times` times, each time in another order, none of which is the fill's.
+    pub(super) fn overwrite(&self, times: u64) -> Result<Tally> {
+        let count = self.keys.count();
+        let mut order = self.order();
         let (mut key, mut values) = (self.keys.buffer(), self.values(2));
-        let tally = self.drive(self.fill_limit(self.keys.count()), |i| {
-            self.engine.put(self.keys.existing(order.at(i), &mut key), values.next())?;
+        let tally = self.drive(self.fill_limit(times * count), |i| {
+            if i % count == 0 {
+                order = Permutation::new(count, self.seed.wrapping_add(1 + i / count));
+            }
+            self.engine.put(self.keys.existing(order.at(i % count), &mut key), values.next())?;
             Ok(1)
         })?;
         Ok(self.written(tally))

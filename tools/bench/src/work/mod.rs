@@ -13,7 +13,7 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 
 use crate::clock::{TickRate, ticks};
-use crate::engine::Engine;
+use crate::engine::{Direction, Engine};
 use crate::groups::Workload;
 use crate::keys::Keys;
 use crate::meter::Moment;
@@ -87,13 +87,15 @@ impl<E: Engine> Bench<'_, E> {
             Workload::BulkLoad => self.fill_batches(fill::LARGE_BATCH),
             Workload::FillSync => self.fill_synced(1),
             Workload::FillSync8 => self.fill_synced(8),
-            Workload::Overwrite => self.overwrite(),
+            Workload::Overwrite => self.overwrite(1),
+            Workload::Overwrite2 => self.overwrite(2),
             Workload::DeleteRandom => self.delete_random(),
             // A cold scan is cold only once.
             Workload::ReadSeq | Workload::ReadSeqCold => {
-                self.read_all(crate::engine::Direction::Forward, workload.is_cold())
+                self.read_all(read::What::Entries(Direction::Forward), workload.is_cold())
             }
-            Workload::ReadReverse => self.read_all(crate::engine::Direction::Backward, false),
+            Workload::ReadReverse => self.read_all(read::What::Entries(Direction::Backward), false),
+            Workload::ReadKeys => self.read_all(read::What::Keys, false),
             Workload::ReadRandom | Workload::ReadRandomFresh | Workload::ReadRandomCold => self.read_existing(1, 1),
             Workload::ReadMissing | Workload::ReadMissingFresh | Workload::ReadMissingCold => self.read_missing(),
             Workload::ReadHot => self.read_existing(1, 100),
@@ -109,14 +111,10 @@ impl<E: Engine> Bench<'_, E> {
             Workload::YcsbF => self.ycsb(&mixed::YCSB_F),
             Workload::ReadWhileWriting => self.read_while_writing(),
             Workload::Queue => self.queue(),
-            Workload::Increment => self.increment(1),
-            Workload::Increment8 => self.increment(8),
-            Workload::Transfer10 => self.transfer(10, 1),
-            Workload::Transfer10By8 => self.transfer(10, 8),
-            Workload::Transfer1K => self.transfer(1000, 1),
-            Workload::Transfer1KBy8 => self.transfer(1000, 8),
-            Workload::Transfer1M => self.transfer(1_000_000, 1),
-            Workload::Transfer1MBy8 => self.transfer(1_000_000, 8),
+            Workload::Increment80K => self.increment(1, 4, counters::FIXED),
+            Workload::Increment { counters, threads } => self.increment(counters, threads, u64::MAX),
+            Workload::Merge { counters, threads } => self.merge(counters, threads),
+            Workload::Transfer { accounts, threads } => self.transfer(accounts, threads),
             Workload::Compact | Workload::Open | Workload::OpenKilled => {
                 Err(format!("{} does not run on an open store", workload.name()).into())
             }

@@ -10,6 +10,13 @@ const SEVERAL: usize = 100;
 /// Entries of a scan that are timed together.
 const STRIDE: u64 = 1000;
 
+/// What a scan of the whole store visits.
+#[derive(Clone, Copy)]
+pub(super) enum What {
+    Entries(Direction),
+    Keys,
+}
+
 impl<E: Engine> Bench<'_, E> {
     fn read_limit(&self) -> Limit {
         Limit { steps: u64::MAX, seconds: self.seconds }
@@ -51,15 +58,14 @@ impl<E: Engine> Bench<'_, E> {
 
     /// Scans everything, repeatedly unless `only_once`. A pass that is not cut short must find all
     /// existing keys.
-    pub(super) fn read_all(&self, direction: Direction, only_once: bool) -> Result<Tally> {
+    pub(super) fn read_all(&self, what: What, only_once: bool) -> Result<Tally> {
         let mut sum = Tally::empty()?;
         while sum.seconds < self.seconds {
             let mut reader = self.engine.reader()?;
             let start = crate::clock::ticks();
             let deadline = start + self.rate.ticks(self.seconds - sum.seconds);
             let (mut entries, mut last, mut in_time) = (0, start, true);
-            reader.scan(None, direction, |key, value| {
-                std::hint::black_box((key, value));
+            let mut visited = || {
                 entries += 1;
                 if entries % STRIDE == 0 {
                     let now = crate::clock::ticks();
@@ -69,7 +75,17 @@ impl<E: Engine> Bench<'_, E> {
                     in_time = now < deadline;
                 }
                 in_time
-            })?;
+            };
+            match what {
+                What::Entries(direction) => reader.scan(None, direction, |key, value| {
+                    std::hint::black_box((key, value));
+                    visited()
+                })?,
+                What::Keys => reader.scan_keys(|key| {
+                    std::hint::black_box(key);
+                    visited()
+                })?,
+            }
             sum.seconds += self.rate.seconds(crate::clock::ticks() - start);
             sum.ops += entries;
             let present = self.present();

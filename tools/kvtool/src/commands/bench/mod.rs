@@ -3,7 +3,7 @@
 mod reads;
 
 use tamis_bench::cli::RunArgs;
-use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED};
+use tamis_bench::tamis_engine::CONTESTANTS;
 
 use crate::args::{BenchCommand, Common};
 use crate::failure::{Failure, Result};
@@ -19,6 +19,5 @@ fn run_workloads(common: &Common, mut args: RunArgs) -> Result<()> {
     if common.json {
         args.results.get_or_insert("-".into());
     }
-    let engines = [TAMIS, TAMIS_MAPPED];
-    tamis_bench::cli::run(&args, &engines, &["bench", "run"]).map_err(|error| Failure::Wrong(error.to_string()))
+    tamis_bench::cli::run(&args, &CONTESTANTS, &["bench", "run"]).map_err(|error| Failure::Wrong(error.to_string()))
 }
