@@ -230,7 +230,7 @@ impl Stage<'_> {
             Workload::Compact => self.compact(engine)?,
             _ => self.bench(engine).run(workload)?,
         };
-        let mut after = Moment::now();
+        let mut after = tally.ended.unwrap_or_else(Moment::now);
         let mut settling = 0.0;
         if workload.only_writes() {
             engine.flush()?;

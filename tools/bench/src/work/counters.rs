@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::{Bench, Limit, Tally};
 use crate::Result;
 use crate::engine::{Engine, counter};
+use crate::meter::Moment;
 
 /// Increments of each thread, where their number is fixed.
 pub(super) const FIXED: u64 = 20_000;
@@ -124,6 +125,7 @@ impl<E: Engine> Bench<'_, E> {
             tally.user_bytes = tally.ops * (self.keys.key_len() as u64 + COUNTER_LEN);
             Ok(tally)
         })?;
+        tally.ended = Some(Moment::now());
         tally.extra.push(("conflicts_per_op", conflicts.into_inner() as f64 / tally.ops.max(1) as f64));
         Ok(tally)
     }

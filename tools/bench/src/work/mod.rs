@@ -41,6 +41,8 @@ pub(crate) struct Bench<'a, E> {
 pub(crate) struct Tally {
     /// When it began, after all preparations.
     pub(crate) begun: Moment,
+    /// When it ended, if a check of the results followed.
+    pub(crate) ended: Option<Moment>,
     pub(crate) ops: u64,
     pub(crate) seconds: f64,
     pub(crate) steps: Histogram<u64>,
@@ -56,7 +58,7 @@ impl Tally {
         // Three significant digits; the histogram grows as needed.
         let steps = Histogram::new(3)?;
         let begun = Moment::now();
-        Ok(Tally { begun, ops: 0, seconds: 0.0, steps, capped: false, user_bytes: 0, extra: Vec::new() })
+        Ok(Tally { begun, ended: None, ops: 0, seconds: 0.0, steps, capped: false, user_bytes: 0, extra: Vec::new() })
     }
 
     /// Records one step of `ops` operations.
