@@ -260,10 +260,8 @@ impl<'a> RunWriter<'a> {
         while cursor.valid() {
             let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
             self.since_yield += ENTRY_COST + key.len() + cursor.value().len();
-            if self.since_yield >= YIELD_INTERVAL {
-                if (self.context.cancelled)(std::mem::take(&mut self.since_yield)) {
-                    return Ok(false);
-                }
+            if self.since_yield >= YIELD_INTERVAL && (self.context.cancelled)(std::mem::take(&mut self.since_yield)) {
+                return Ok(false);
             }
             if retention.enter(key) {
                 self.end_chain(lower, true)?;

@@ -545,7 +545,9 @@ impl<'a> Picker<'a> {
             self.levels[level].iter().fold(0, |sum: u64, table| sum.saturating_add(table.references.bytes()))
         };
         let above = (0..targets.base_level).map(values).fold(0, u64::saturating_add);
-        if above < self.memtable_size() {
+        // A busy store soon has more of them.
+        let least = if self.is_idle { 1 } else { self.memtable_size() };
+        if above < least {
             return None;
         }
         let all = (targets.base_level..LEVELS).map(values).fold(above, u64::saturating_add);
