@@ -8,7 +8,13 @@
 //! of blocks when they are made, and what is written when it is written back or synced. A store of
 //! a million values of 100 bytes without a cache is read at random while another thread overwrites
 //! it as fast as 4 MB/s, which keeps compactions busy. No figure makes this program fail.
-#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::cast_possible_truncation,
+    reason = "a benchmark"
+)]
 
 use std::io;
 use std::path::Path;

@@ -148,9 +148,8 @@ impl LowerLevels for UnknownLevels {
     fn table_ended(&mut self) {}
 }
 
-/// Bytes of entries read and written between two calls of `cancelled`. An urgent flush waits this
-/// long.
-const YIELD_INTERVAL: usize = 512 << 10;
+/// Bytes of entries read between two calls of `cancelled`. An urgent flush waits this long.
+const YIELD_INTERVAL: usize = 256 << 10;
 /// Bytes of operands that a writer collects before it combines them, unless their result is as
 /// long.
 const CHAIN_LEN: usize = 1 << 20;
@@ -179,8 +178,8 @@ pub(crate) fn write_run(
     let (done, current, cleared) = (Vec::new(), CurrentKey::default(), context.cleared);
     let (fs, dir) = (context.tables.fs(), context.tables.dir());
     let values = ValueWriter::new(fs, dir, context.options.keyspace, context.values.compression, VALUE_FILE_LEN);
-    let since_yield = 0;
-    let mut writer = RunWriter { context, builder: None, values, from, done, current, cleared, since_yield };
+    let (since_yield, written) = (0, 0);
+    let mut writer = RunWriter { context, builder: None, values, from, done, current, cleared, since_yield, written };
     let written = writer.write_all(cursor, part, lower).and_then(|ended| match ended {
         true => Ok(Some(writer.values.finish()?)),
         false => Ok(None),
@@ -216,8 +215,9 @@ struct RunWriter<'a> {
     /// What new tables have as [`TableMeta::cleared`]: less than the context's once an entry has
     /// been kept for a snapshot.
     cleared: SeqNo,
-    /// Bytes of entries read and written since the last call of `cancelled`.
+    /// Bytes of entries read, and of entries written, since the last call of `cancelled`.
     since_yield: usize,
+    written: usize,
 }
 
 /// The key whose versions are being written.
@@ -260,8 +260,11 @@ impl<'a> RunWriter<'a> {
         while cursor.valid() {
             let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
             self.since_yield += ENTRY_COST + key.len() + cursor.value().len();
-            if self.since_yield >= YIELD_INTERVAL && (self.context.cancelled)(std::mem::take(&mut self.since_yield)) {
-                return Ok(false);
+            if self.since_yield >= YIELD_INTERVAL {
+                let bytes = std::mem::take(&mut self.since_yield) + std::mem::take(&mut self.written);
+                if (self.context.cancelled)(bytes) {
+                    return Ok(false);
+                }
             }
             if retention.enter(key) {
                 self.end_chain(lower, true)?;
@@ -416,7 +419,7 @@ impl<'a> RunWriter<'a> {
         kind: ValueKind,
         value: &[u8],
     ) -> Result<()> {
-        self.since_yield += key.len() + value.len();
+        self.written += key.len() + value.len();
         if !self.current.in_table {
             let cut = lower.cut_before(key);
             if cut || self.is_full() {
@@ -434,7 +437,7 @@ impl<'a> RunWriter<'a> {
             ValueKind::Put if self.is_separate(value) => self.add_separate(key, seqno, value),
             ValueKind::SeparatePut if self.is_leaving(value) => match self.read_value(key, value) {
                 Ok(moved) if self.is_separate(moved.bytes()) => {
-                    self.since_yield += moved.bytes().len();
+                    self.written += moved.bytes().len();
                     self.add_separate(key, seqno, moved.bytes())
                 }
                 Ok(moved) => self.builder()?.add(key, seqno, ValueKind::Put, moved.bytes()),
