@@ -139,11 +139,16 @@ impl Names {
         self.check_dir(path.parent().unwrap_or(Path::new("")))
     }
 
-    fn create(&mut self, path: &Path, space: &Arc<Space>) -> io::Result<Arc<File>> {
+    /// Fails if the name is taken, or unless a file may be created there.
+    fn check_free(&self, path: &Path) -> io::Result<()> {
         if self.files.contains_key(path) || self.is_dir(path) {
             return Err(ErrorKind::AlreadyExists.into());
         }
-        self.check_place(path)?;
+        self.check_place(path)
+    }
+
+    fn create(&mut self, path: &Path, space: &Arc<Space>) -> io::Result<Arc<File>> {
+        self.check_free(path)?;
         let (content, is_locked) = Default::default();
         let file = Arc::new(File { content, is_locked, space: Arc::clone(space) });
         self.files.insert(path.to_owned(), Arc::clone(&file));
@@ -165,6 +170,14 @@ impl FileSystem for MemoryFileSystem {
         let file = Arc::clone(names.file(from)?);
         names.check_place(to)?;
         names.files.remove(from);
+        names.files.insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut names = self.names.lock();
+        let file = Arc::clone(names.file(from)?);
+        names.check_free(to)?;
         names.files.insert(to.to_owned(), file);
         Ok(())
     }
@@ -380,6 +393,12 @@ mod tests {
         let new = fs.open(path("/a/b/file")).unwrap();
         assert_eq!((new.read_at(&mut bytes, 0).unwrap(), &bytes[..3]), (3, &b"new"[..]));
         assert_eq!((new.read_at(&mut bytes, 4).unwrap(), new.len().unwrap()), (0, 3));
+        // A second name keeps the content.
+        assert_eq!(kind(fs.hard_link(path("/a/b/file"), path("/a/b"))), ErrorKind::AlreadyExists);
+        assert_eq!(kind(fs.hard_link(path("/a/b/none"), path("/a/c"))), ErrorKind::NotFound);
+        fs.hard_link(path("/a/b/file"), path("/a/c")).unwrap();
+        fs.remove(path("/a/b/file")).unwrap();
+        assert_eq!(fs.open(path("/a/c")).unwrap().len().unwrap(), 3);
         // A relative path without a directory is one in the current directory.
         fs.create(path("file")).unwrap();
         assert_eq!(fs.list(path("")).unwrap(), ["file"]);

@@ -37,6 +37,14 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Renames a file, replacing `to` atomically if it exists.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Gives the file `from` a second name, `to`: each name keeps the content. Fails with
+    /// `AlreadyExists` if `to` is taken. Fails where there are no such links, and so by default;
+    /// the caller then copies the file.
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let _ = (from, to);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 

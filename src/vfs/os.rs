@@ -59,6 +59,10 @@ impl FileSystem for OsFileSystem {
         platform::rename(from, to)
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         platform::remove(path)
     }

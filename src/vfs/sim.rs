@@ -2,7 +2,7 @@
 //!
 //! It promises no more than the worst real file system. A name is durable after a sync of its
 //! directory, contents after a sync of their file; neither implies the other. One seed gives one
-//! outcome. It does not model time, permissions or links.
+//! outcome. It does not model time, permissions or symbolic links.
 //!
 //! `disk` holds directories and files; `crash` is what a power cut leaves of it; `fault` decides
 //! which calls fail.
@@ -125,8 +125,9 @@ impl SimFileSystem {
         self.inner.lock().faults.hit()
     }
 
-    /// Number of mutating calls, successful or not: `create`, `rename`, `remove`, `create_dir`,
-    /// `sync_dir`, `lock`; `append`, `prepare` and `sync` of files; and appends to windows.
+    /// Number of mutating calls, successful or not: `create`, `rename`, `hard_link`, `remove`,
+    /// `create_dir`, `sync_dir`, `lock`; `append`, `prepare` and `sync` of files; and appends to
+    /// windows.
     pub fn mutations(&self) -> u64 {
         self.inner.lock().faults.mutations
     }
@@ -241,6 +242,10 @@ impl FileSystem for SimFileSystem {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.mutate(Call::Rename, |disk| disk.rename(from, to))
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.mutate(Call::Link, |disk| disk.link(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

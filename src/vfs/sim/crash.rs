@@ -55,8 +55,8 @@ impl Disk {
             for &inode in names.values() {
                 match self.files.get(&inode) {
                     Some(file) => {
-                        let file = file.after_power_cut(&mut Rng::new(seed, inode));
-                        disk.files.insert(inode, file);
+                        let survivor = || File { links: 0, ..file.after_power_cut(&mut Rng::new(seed, inode)) };
+                        disk.files.entry(inode).or_insert_with(survivor).links += 1;
                     }
                     None => dirs.push(inode),
                 }

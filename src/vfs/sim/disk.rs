@@ -6,9 +6,9 @@
 //! file was already that long or not. Names have two maps, and between them the list of operations
 //! that no directory sync has covered.
 //!
-//! Invariants: A file has at most one name in each of the two trees. The durable names are those of
-//! some past moment, except that directory syncs may reorder operations on different names. Every
-//! inode in a map of names or in a pending operation is in `dirs` or in `files`.
+//! Invariants: `File::links` counts a file's volatile names. The durable names are those of some
+//! past moment, except that directory syncs may reorder operations on different names. Every inode
+//! in a map of names or in a pending operation is in `dirs` or in `files`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -38,7 +38,7 @@ pub(super) struct Dir {
     pub(super) durable: BTreeMap<String, Inode>,
 }
 
-/// Names that change together, atomically: one for a creation or a removal, two for a renaming.
+/// Names that change together, atomically: two for a renaming, one otherwise.
 #[derive(Clone)]
 pub(super) struct NameOp(pub(super) Vec<Binding>);
 
@@ -69,8 +69,8 @@ pub(super) struct File {
     pub(super) lost: Vec<Range<usize>>,
     /// The appends since the last sync.
     pub(super) appends: Vec<Append>,
-    /// Whether the file has a volatile name.
-    pub(super) linked: bool,
+    /// How many volatile names the file has.
+    pub(super) links: usize,
     /// How many handles are open.
     pub(super) handles: usize,
 }
@@ -84,9 +84,9 @@ pub(super) struct Append {
 }
 
 impl File {
-    /// A file with a name, wholly on disk.
+    /// A file with one name, wholly on disk.
     pub(super) fn durable(data: Arc<Vec<u8>>) -> File {
-        File { end: data.len(), settled: data.len(), data, linked: true, ..File::default() }
+        File { end: data.len(), settled: data.len(), data, links: 1, ..File::default() }
     }
 
     fn append(&mut self, bytes: &[u8], head_len: usize) {
@@ -253,22 +253,34 @@ impl Disk {
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let (inode, from_dir, from_name) = self.find_file(from)?;
         let (to_dir, to_name) = self.parent(to)?;
-        if (from_dir, from_name) == (to_dir, to_name) {
-            return Ok(());
-        }
         if let Some(replaced) = self.lookup(to_dir, to_name) {
+            if replaced == inode {
+                return Ok(());
+            }
             if self.dirs.contains_key(&replaced) {
                 return Err(ErrorKind::IsADirectory.into());
             }
-            self.file_mut(replaced)?.linked = false;
+            self.file_mut(replaced)?.links -= 1;
         }
         self.change_names(vec![bind(from_dir, from_name, None), bind(to_dir, to_name, Some(inode))]);
         Ok(())
     }
 
+    /// Gives a file a second name.
+    pub(super) fn link(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let (inode, ..) = self.find_file(from)?;
+        let (dir, name) = self.parent(to)?;
+        if self.lookup(dir, name).is_some() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        self.file_mut(inode)?.links += 1;
+        self.change_names(vec![bind(dir, name, Some(inode))]);
+        Ok(())
+    }
+
     pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
         let (inode, dir, name) = self.find_file(path)?;
-        self.file_mut(inode)?.linked = false;
+        self.file_mut(inode)?.links -= 1;
         self.change_names(vec![bind(dir, name, None)]);
         Ok(())
     }
@@ -332,7 +344,7 @@ impl Disk {
         let Some(capacity) = self.capacity else {
             return u64::MAX;
         };
-        let taken = self.files.values().filter(|file| file.linked || file.handles > 0);
+        let taken = self.files.values().filter(|file| file.links > 0 || file.handles > 0);
         capacity.saturating_sub(taken.map(|file| file.taken() as u64).sum())
     }
 
@@ -414,7 +426,10 @@ impl Disk {
         files.retain(|inode, file| {
             let mut durable = dirs.values().flat_map(|dir| dir.durable.values());
             let mut bindings = pending.iter().flat_map(|op| &op.0);
-            file.linked || file.handles > 0 || durable.any(|i| i == inode) || bindings.any(|b| b.inode == Some(*inode))
+            file.links > 0
+                || file.handles > 0
+                || durable.any(|i| i == inode)
+                || bindings.any(|b| b.inode == Some(*inode))
         });
     }
 }

@@ -45,6 +45,7 @@ pub(super) enum Call {
     Sync,
     SyncDir,
     Rename,
+    Link,
     Remove,
     CreateDir,
     Lock,

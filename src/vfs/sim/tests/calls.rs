@@ -72,6 +72,38 @@ fn file_without_a_name_lives_until_its_last_handle_goes() {
 }
 
 #[test]
+fn a_linked_file_lives_as_long_as_one_of_its_names() {
+    let fs = SimFileSystem::new();
+    let kind = |result: io::Result<()>| result.unwrap_err().kind();
+    fs.create_dir(p("/d")).unwrap();
+    fs.sync_dir(p("/")).unwrap();
+    let file = create_synced(&fs, "/a", b"abc");
+    assert_eq!(kind(fs.hard_link(p("/no"), p("/b"))), ErrorKind::NotFound);
+    assert_eq!(kind(fs.hard_link(p("/a"), p("/d"))), ErrorKind::AlreadyExists);
+    assert_eq!(kind(fs.hard_link(p("/d"), p("/b"))), ErrorKind::IsADirectory);
+    fs.hard_link(p("/a"), p("/d/b")).unwrap();
+    assert_eq!(kind(fs.hard_link(p("/a"), p("/d/b"))), ErrorKind::AlreadyExists);
+    // Each name is as durable as its directory.
+    let before = outcomes(&fs);
+    let (a, b) = (("/a", "abc"), ("/d/b", "abc"));
+    for names in [&[][..], &[a], &[b], &[a, b]] {
+        assert!(before.contains(&outcome(names)), "{names:?}");
+    }
+    fs.sync_dir(p("/d")).unwrap();
+    assert_eq!(outcomes(&fs), BTreeSet::from([outcome(&[b]), outcome(&[a, b])]));
+    file.append(b"d").unwrap();
+    fs.remove(p("/a")).unwrap();
+    fs.sync_dir(p("/")).unwrap();
+    drop(file);
+    assert_eq!(fs.read("/d/b").unwrap(), b"abcd");
+    fs.set_capacity(Some(10));
+    assert_eq!(fs.free_space(p("/")).unwrap(), 6, "it counts once");
+    fs.remove(p("/d/b")).unwrap();
+    fs.sync_dir(p("/d")).unwrap();
+    assert_eq!((fs.free_space(p("/")).unwrap(), fs.inner.lock().disk.files.len()), (10, 0));
+}
+
+#[test]
 fn lock_is_exclusive_and_ends_with_its_holder() {
     let fs = SimFileSystem::new();
     let lock = fs.lock(p("/LOCK")).unwrap();
