@@ -80,6 +80,10 @@ pub enum Error {
         /// What was seen there.
         found: String,
     },
+    /// A copy of a store was being put into the directory, by a checkpoint or a restore, and was
+    /// not finished.
+    #[error("{} holds an unfinished copy of a store; make the copy again, or remove the directory", .0.display())]
+    Incomplete(PathBuf),
     /// Another process, or another handle in this process, has the store open for writing.
     #[error("{} is locked by {holder}; close it there, or open it read-only", path.display())]
     Locked {

@@ -2,6 +2,7 @@
 //! entries.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -211,10 +212,15 @@ impl Store {
     /// the store's.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         self.check_lock()?;
-        let free = self.fs.free_space(&self.dir).during("measure", &self.dir)?;
+        self.check_space_in(&self.dir, bytes)
+    }
+
+    /// Fails if a file of `bytes` bytes in `dir` would use up what background work leaves free.
+    pub(super) fn check_space_in(&self, dir: &Path, bytes: u64) -> Result<()> {
+        let free = self.fs.free_space(dir).during("measure", dir)?;
         let floor = bytes.clamp(*FREE_SPACE_FLOOR.start(), *FREE_SPACE_FLOOR.end()).min(self.base_size());
         if free < bytes.saturating_add(floor) {
-            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", &self.dir);
+            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", dir);
         }
         Ok(())
     }

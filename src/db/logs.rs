@@ -157,6 +157,13 @@ impl LiveLogs {
         newest.map(|file| (file.number, file.tail.len()))
     }
 
+    /// Number and length of the logs from number `oldest` on that have anything in them.
+    pub(super) fn lengths_from(&self, oldest: u64) -> Vec<(u64, u64)> {
+        let logs = self.files.lock();
+        let needed = logs.files.iter().filter(|file| file.number >= oldest);
+        needed.map(|file| (file.number, file.tail.len())).filter(|(_, len)| *len > 0).collect()
+    }
+
     /// Adds a log just created.
     pub(super) fn add(&self, log: &LogWriter) {
         self.unsynced.lock().push(LiveLog::of(log));

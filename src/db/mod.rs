@@ -14,10 +14,12 @@ use std::time::SystemTime;
 
 mod background;
 mod catalog;
+mod checkpoint;
 mod clock;
 mod close;
 mod commit;
 mod compact;
+mod copy;
 mod counters;
 mod covered;
 mod cursor;
@@ -28,6 +30,7 @@ mod flush;
 mod gaps;
 mod gate;
 mod held;
+mod image;
 mod iter;
 mod keys;
 mod keyspace;
@@ -65,10 +68,13 @@ mod upkeep;
 mod view;
 mod write;
 
+pub use checkpoint::Checkpoint;
+pub use copy::StoreCopy;
 pub use counters::OpeningStats;
 pub use cursor::Cursor;
 pub use feed::{ChangeBatch, Changes, LogPin, Operation, OperationKind};
 pub use held::HeldStats;
+pub use image::{ImageFile, StoreImage};
 pub use iter::Iter;
 pub use keys::{Keys, Values};
 pub use keyspace::Keyspace;
@@ -399,6 +405,53 @@ impl Db {
     /// Every write up to this sequence number is in a table.
     pub fn flushed_seqno(&self) -> SeqNo {
         self.store().sequence.flushed()
+    }
+
+    /// Makes a copy of the store in directory `dir`: a store of its own, as this one is now. When
+    /// this returns, the copy survives a power cut.
+    ///
+    /// Tables and value files are shared by hard links, so that the copy takes no time and no space
+    /// for them; where there are no links, as between two file systems, they are copied and their
+    /// checksums compared. The logs that recovery needs are copied, up to the last write at the
+    /// moment of the call; they are as long as what is in memtables. Writes go on meanwhile. As
+    /// long as the copy exists, the space of its tables is not free, also when the original has
+    /// replaced them.
+    ///
+    /// Of keyspaces without a log the copy has what is in tables, up to
+    /// [`Checkpoint::flushed_seqno`]; call [`flush`](Db::flush) first to have all.
+    ///
+    /// The directory must be absent or empty, or hold a checkpoint that was interrupted, which is
+    /// cleared. Until it is complete, opening it fails with
+    /// [`Error::Incomplete`](crate::Error::Incomplete). It is made in the store's
+    /// [file system](Options::file_system). Fails with [`Error::ReadOnly`](crate::Error::ReadOnly)
+    /// for a store that was opened read-only, whose files may go at any time.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let (path, copy) = (dir.path().join("db"), dir.path().join("monday"));
+    /// use tamis::Db;
+    ///
+    /// let db = Db::open(&path)?;
+    /// let seqno = db.put("apple", "1")?;
+    /// let checkpoint = db.checkpoint(&copy)?;
+    /// assert_eq!(checkpoint.seqno, seqno);
+    /// db.put("apple", "2")?;
+    ///
+    /// let copy = Db::open(&copy)?;
+    /// assert_eq!(copy.get("apple")?.as_deref(), Some(&b"1"[..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<Checkpoint> {
+        self.image()?.put_into(dir.as_ref())
+    }
+
+    /// Takes an image of the store as it is now, to copy it elsewhere. Nothing is written for it.
+    ///
+    /// Fails with [`Error::ReadOnly`](crate::Error::ReadOnly) for a store that was opened
+    /// read-only.
+    pub fn image(&self) -> Result<StoreImage> {
+        StoreImage::new(&self.default.handle)
     }
 
     /// Waits until flushes and compactions have nothing left to do.

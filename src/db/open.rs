@@ -202,6 +202,8 @@ impl StartState {
             }
         };
         find_operators(&mut state, options);
+        // What a copy of a store writes from now on is not its original's.
+        may_stay &= !state.draw_branch(random_seed);
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
         {
@@ -279,7 +281,7 @@ fn remove_unneeded(
         FileKind::Table(number) => manifest.state.has_table(number),
         FileKind::Values(number) => manifest.state.has_values(number),
         FileKind::CurrentTemp => false,
-        FileKind::Current | FileKind::Lock => true,
+        FileKind::Current | FileKind::Lock | FileKind::Partial => true,
     };
     // Before anything is removed: the report of the repair promises to keep these files.
     let moves = manifest::moves::unfinished(fs, dir, files, |kind| needed(&kind))?;
@@ -398,7 +400,7 @@ fn new_tables(options: &Options, dir: &Path, events: &Events) -> Arc<TableContex
 /// Makes the names of a new store's directory and of all above it durable. This includes existing
 /// names, as their creator may have been interrupted. A directory that cannot be synced at all got
 /// no name from a program like this one.
-fn sync_names_above(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+pub(super) fn sync_names_above(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     for above in dir.ancestors().skip(1) {
         match fs.sync_dir(above) {
             Err(error)
@@ -417,7 +419,8 @@ fn new_state(options: &Options) -> ManifestState {
     state
 }
 
-/// Not a secret: it keeps two stores' filters from sharing false positives.
+/// Not a secret: it keeps two stores' filters from sharing false positives, and their files apart
+/// in a backup.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()

@@ -573,7 +573,7 @@ impl Store {
 
     /// Appends a record that counts the operations that the log does not store, if there are any
     /// since the last record.
-    fn append_unlogged(&self, commit: &mut Commit) -> Result<()> {
+    pub(super) fn append_unlogged(&self, commit: &mut Commit) -> Result<()> {
         let Ok(count) = u32::try_from(commit.unlogged) else {
             return Err(Error::invalid("a memtable holds more than 2^32 operations; this is a bug in tamis"));
         };

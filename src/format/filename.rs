@@ -15,6 +15,8 @@ pub enum FileKind {
     CurrentTemp,
     /// Locked while a process has the store open for writing.
     Lock,
+    /// Present while a copy of a store is being put into the directory.
+    Partial,
     /// A log of version edits, with its number.
     Manifest(u64),
     /// A write-ahead log, with its number.
@@ -32,6 +34,7 @@ impl FileKind {
             "CURRENT" => FileKind::Current,
             "CURRENT.tmp" => FileKind::CurrentTemp,
             "LOCK" => FileKind::Lock,
+            "PARTIAL" => FileKind::Partial,
             _ => {
                 if let Some(digits) = name.strip_prefix("MANIFEST-") {
                     FileKind::Manifest(parse_number(digits)?)
@@ -51,7 +54,7 @@ impl FileKind {
     pub fn number(self) -> Option<u64> {
         match self {
             FileKind::Manifest(n) | FileKind::Wal(n) | FileKind::Table(n) | FileKind::Values(n) => Some(n),
-            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => None,
+            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial => None,
         }
     }
 
@@ -61,6 +64,7 @@ impl FileKind {
             FileKind::Current => "CURRENT".into(),
             FileKind::CurrentTemp => "CURRENT.tmp".into(),
             FileKind::Lock => "LOCK".into(),
+            FileKind::Partial => "PARTIAL".into(),
             FileKind::Manifest(n) => format!("MANIFEST-{n:06}"),
             FileKind::Wal(n) => format!("{n:06}.wal"),
             FileKind::Table(n) => format!("{n:06}.sst"),
@@ -90,6 +94,7 @@ mod tests {
             FileKind::Current,
             FileKind::CurrentTemp,
             FileKind::Lock,
+            FileKind::Partial,
             FileKind::Manifest(3),
             FileKind::Wal(8),
             FileKind::Table(1_234_567),

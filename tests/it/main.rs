@@ -2,6 +2,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "tests")]
 
 mod beside_writer;
+mod checkpoint;
 mod closing;
 mod compaction_filter;
 mod concurrency;

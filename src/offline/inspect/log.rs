@@ -12,7 +12,7 @@ use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
-use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
+use crate::tree::manifest::{Branch, RANGE_LEVEL, VersionEdit};
 use crate::vfs::FileSystem;
 use crate::write::batch::{BatchReader, Write};
 use crate::write::log::reader::{End, LogReader, Record, Step};
@@ -112,6 +112,14 @@ pub enum Change {
     },
     /// Everything whose deadline is not later counts as expired, whatever the clock says.
     ExpiredBy(SystemTime),
+    /// From this file number on, files are of another branch than those of the store from which
+    /// this one was copied; 0 if the branch is not drawn yet.
+    Branch {
+        /// The first file number.
+        first: u64,
+        /// The branch.
+        id: u64,
+    },
     /// A keyspace is created, or its options change.
     Keyspace {
         /// Its id.
@@ -301,6 +309,7 @@ fn changes(edit: VersionEdit) -> Vec<Change> {
         count: file.count,
     }));
     changes.extend(edit.added.into_iter().map(|(keyspace, level, table)| added(keyspace, level, table)));
+    changes.extend(edit.branches.into_iter().map(|Branch { first, id }| Change::Branch { first, id }));
     changes
 }
 
@@ -343,6 +352,7 @@ impl fmt::Display for Change {
             Change::SyncedLog { number, seqno } => {
                 write!(f, "log {number} holds synced entries, up to {seqno} and maybe more")
             }
+            Change::Branch { first, id } => write!(f, "from file {first} on: branch {id:016x}"),
             Change::ExpiredBy(mark) => write!(f, "what expires by {} counts as expired", UnixTime(*mark)),
             Change::Keyspace { id, name, options } => {
                 write!(f, "keyspace {id} is {name:?}: {options:?}")

@@ -226,7 +226,7 @@ impl Verifier<'_> {
                 self.note_torn_tail(&path, end);
                 loaded
             }
-            Err(error @ (Error::NotFound(_) | Error::NotAStore { .. })) => return Err(error),
+            Err(error @ (Error::NotFound(_) | Error::NotAStore { .. } | Error::Incomplete(_))) => return Err(error),
             Err(error) => {
                 self.report_error(&current, &error);
                 return Ok(None);
@@ -476,7 +476,7 @@ impl Verifier<'_> {
                     self.report_fault(&path, 0, FindingKind::Foreign, "not a file of the store; it is left alone");
                     continue;
                 }
-                Some(FileKind::Current | FileKind::Lock) => true,
+                Some(FileKind::Current | FileKind::Lock | FileKind::Partial) => true,
                 Some(FileKind::CurrentTemp) => false,
                 Some(FileKind::Manifest(number)) => number == manifest,
                 Some(FileKind::Wal(number)) => number >= state.min_log,

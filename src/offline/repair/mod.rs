@@ -85,7 +85,9 @@ use crate::sorted::merge::MergingCursor;
 use crate::sorted::ranges::Fragment;
 use crate::sorted::table::{Input, Origin, SalvageCursor, TableContext};
 use crate::tree::manifest::moves::{self, Move};
-use crate::tree::manifest::{DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, RANGE_LEVEL, VersionEdit};
+use crate::tree::manifest::{
+    self, Branch, DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, RANGE_LEVEL, VersionEdit,
+};
 use crate::vfs::{FileLock, FileSystem, OsFileSystem, store_files};
 pub(crate) use lost::LOST;
 use lost::{LostDir, TakenNames};
@@ -167,11 +169,12 @@ const TABLE_SIZE: u64 = 64 << 20;
 /// ```
 pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairReport> {
     let (dir, fs) = (dir.as_ref(), options.file_system);
-    let is_store = |kind: &FileKind| !matches!(kind, FileKind::Lock | FileKind::CurrentTemp);
+    let is_store = |kind: &FileKind| !matches!(kind, FileKind::Lock | FileKind::CurrentTemp | FileKind::Partial);
     let files = list(&*fs, dir)?;
     if !files.iter().any(is_store) {
         return Err(Error::NotFound(dir.to_owned()));
     }
+    manifest::refuse_partial(&*fs, dir)?;
     let context = Arc::new(TableContext::new(Arc::clone(&fs), dir, 0, OPEN_FILES));
     owner::refuse_foreign(&context, &files)?;
     let _lock = lock(&*fs, dir, options.dry_run)?;
@@ -337,6 +340,8 @@ impl Execution<'_> {
         let number = self.new_number();
         state.next_file_number = self.next.get();
         state.flushed_seqno = last_seqno;
+        // Numbers of files that were lost may be given again.
+        state.branches = vec![Branch::undrawn(1)];
         state.min_log = min_log.unwrap_or(number);
         for (keyspace, level, meta) in added {
             state.add_table(keyspace, level, meta).map_err(Error::invalid)?;

@@ -139,7 +139,7 @@ impl Plan {
     /// Whether a file belongs to the store after the repair.
     pub(super) fn needs(&self, kind: FileKind) -> bool {
         match kind {
-            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock => true,
+            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial => true,
             FileKind::Manifest(_) => false,
             FileKind::Wal(number) => self.min_log.is_some_and(|min_log| number >= min_log),
             FileKind::Table(number) => self.state.has_table(number),

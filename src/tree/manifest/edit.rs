@@ -19,6 +19,7 @@
 //! | 12 | file number, deadlines | of a table that an earlier tag 7 of this edit adds |
 //! | 13 | deadline | everything whose deadline is not later counts as expired from here on |
 //! | 14 | keyspace id, value file | a value file is added, before the tables that point to it |
+//! | 64 | n, id: u64 | a branch begins with file number n; see `branch` |
 //!
 //! Level 7 holds the range tables of a keyspace, which may overlap.
 //!
@@ -36,6 +37,7 @@
 //! The options of a keyspace are those of the module `definition`. An edit after which no table
 //! points to a value file removes that file.
 
+use super::branch::Branch;
 use super::definition::{keyspace_name, options, put_options, set_once};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
 use crate::format::deadline::Deadline;
@@ -70,6 +72,7 @@ mod tag {
     pub(super) const VALUES: u64 = 14;
     /// Readers skip unknown tags from here on.
     pub(super) const OPTIONAL: u64 = 64;
+    pub(super) const BRANCH: u64 = 64;
 }
 
 /// One atomic change; absent fields keep their value. Drops take effect before creations, and
@@ -97,6 +100,8 @@ pub(crate) struct VersionEdit {
     pub(crate) added: Vec<(u32, u8, TableMeta)>,
     /// Tables removed: keyspace id, level, file number.
     pub(crate) removed: Vec<(u32, u8, u64)>,
+    /// Branches that begin.
+    pub(crate) branches: Vec<Branch>,
 }
 
 impl VersionEdit {
@@ -193,6 +198,11 @@ impl VersionEdit {
                 put_field(&mut out, tag::DEADLINES, &content);
             }
         }
+        for branch in &self.branches {
+            content.clear();
+            branch.put(&mut content);
+            put_field(&mut out, tag::BRANCH, &content);
+        }
         out
     }
 
@@ -261,7 +271,8 @@ impl VersionEdit {
                     let (id, level) = (content.varint_u32()?, level(&mut content)?);
                     edit.removed.push((id, level, number(&mut content)?));
                 }
-                tag::OPTIONAL.. => continue,
+                tag::BRANCH => edit.branches.push(Branch::decode(&mut content)?),
+                other if other >= tag::OPTIONAL => continue,
                 _ => return Err(Malformed("a version edit has a field of an unknown kind")),
             }
             content.finish()?;
@@ -465,11 +476,13 @@ pub(super) mod tests {
             added in vec((any::<u32>(), 0u8..7, any_table()), 0..4),
             removed in vec((any::<u32>(), 0u8..7, 0..=MAX_SEQNO), 0..4),
             values in vec((any::<u32>(), any_value_file()), 0..4),
+            branches in vec((any::<u64>(), any::<u64>()), 0..3),
         ) -> VersionEdit {
             VersionEdit {
                 synced_log: synced_log.map(|(number, seqno)| SyncedLog { number, seqno }),
                 next_file_number, min_log, flushed_seqno, hash_seed, created, dropped, added, removed,
                 expired_by, values,
+                branches: branches.into_iter().map(|(first, id)| Branch { first, id }).collect(),
             }
         }
     }
@@ -620,7 +633,7 @@ pub(super) mod tests {
 
     #[test]
     fn unknown_field_is_skipped_from_tag_64_on_only() {
-        for (tag, known) in [(0, false), (9, false), (63, false), (64, true), (999, true)] {
+        for (tag, known) in [(0, false), (9, false), (63, false), (65, true), (999, true)] {
             let mut payload = Vec::new();
             put_field(&mut payload, tag, b"whatever");
             assert_eq!(VersionEdit::decode(&payload).is_ok(), known, "tag {tag}");

@@ -20,6 +20,7 @@ use crate::vfs::FileSystem;
 use crate::write::log::reader::LogReader;
 use crate::write::log::{LogWriter, NewRecord, replay};
 
+mod branch;
 mod current;
 mod definition;
 mod edit;
@@ -28,10 +29,11 @@ mod place;
 mod salvage;
 mod state;
 
+pub(crate) use branch::Branch;
 pub(crate) use current::{begins_as_ours as begins_as_current, read as read_current};
 pub(crate) use definition::{MAX_NAME_LEN, decode_definition, encode_definition};
 pub(crate) use edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
-pub(crate) use place::find;
+pub(crate) use place::{LOST_AND_FOUND, find, refuse_partial};
 pub(crate) use salvage::salvage;
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
 

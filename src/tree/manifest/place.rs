@@ -13,13 +13,14 @@ use crate::format::header::{FILE_HEADER_LEN, Magic};
 use crate::vfs::FileSystem;
 
 /// Created by ext file systems in their root directory.
-const LOST_AND_FOUND: &str = "lost+found";
+pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 /// Names listed in an error message; the rest are counted.
 const LISTED: usize = 3;
 
 /// The number of the manifest in force, or `None` if `dir` is free for a new store. Any other
 /// content is refused.
 pub(crate) fn find(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
+    refuse_partial(fs, dir)?;
     let error = match current::read(fs, dir) {
         Ok(None) => match refuse_content(fs, dir) {
             Ok(()) => return Ok(None),
@@ -38,6 +39,17 @@ pub(crate) fn find(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
     match current::read(fs, dir) {
         Ok(Some(number)) => Ok(Some(number)),
         _ => Err(error),
+    }
+}
+
+/// Refuses a directory into which a copy of a store was being put: only some of its files may be
+/// there, or not all of them durably.
+pub(crate) fn refuse_partial(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let marker = FileKind::Partial.path(dir);
+    match fs.open(&marker) {
+        Ok(_) => Err(Error::Incomplete(dir.to_owned())),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),
+        Err(error) => Err(error).during("open", &marker),
     }
 }
 
@@ -100,7 +112,7 @@ impl DirContent {
         let mut content = DirContent::default();
         for name in names {
             match FileKind::parse(&name) {
-                Some(FileKind::Current | FileKind::CurrentTemp | FileKind::Lock) => {}
+                Some(FileKind::Current | FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial) => {}
                 Some(kind @ FileKind::Manifest(_)) => content.add(fs, dir, kind, Magic::Manifest)?,
                 Some(kind @ FileKind::Wal(_)) => content.add(fs, dir, kind, Magic::Wal)?,
                 Some(kind @ FileKind::Table(_)) => content.add(fs, dir, kind, Magic::Table)?,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 
+use super::branch::Branch;
 use super::edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
@@ -30,6 +31,8 @@ pub(crate) struct ManifestState {
     pub(crate) synced_log: Option<SyncedLog>,
     /// Everything whose deadline is not later counts as expired; 0 if nothing does.
     pub(crate) expired_by: Deadline,
+    /// Those after the first, ascending.
+    pub(crate) branches: Vec<Branch>,
     pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
 }
 
@@ -93,6 +96,7 @@ impl ManifestState {
             hash_seed: Some(self.hash_seed),
             synced_log: self.synced_log,
             expired_by: (self.expired_by > 0).then_some(self.expired_by),
+            branches: self.branches.clone(),
             ..VersionEdit::default()
         };
         for (&id, keyspace) in &self.keyspaces {
@@ -108,6 +112,23 @@ impl ManifestState {
         let number = self.next_file_number;
         self.next_file_number += 1;
         number
+    }
+
+    /// The branch that wrote file `number`.
+    pub(crate) fn branch_of(&self, number: u64) -> u64 {
+        let branch = self.branches.iter().rfind(|branch| branch.first <= number);
+        branch.map_or(self.hash_seed, |branch| branch.id)
+    }
+
+    /// Draws the id of the last branch if it has none; returns whether it did.
+    pub(crate) fn draw_branch(&mut self, draw: impl Fn() -> u64) -> bool {
+        match self.branches.last_mut().filter(|branch| branch.id == 0) {
+            Some(branch) => {
+                branch.id = draw().max(1);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Whether a table numbered `number` belongs to the store.
@@ -185,6 +206,9 @@ impl ManifestState {
         }
         for (id, level, table) in &edit.added {
             self.add_table(*id, *level, table.clone())?;
+        }
+        for branch in &edit.branches {
+            Branch::add(&mut self.branches, *branch)?;
         }
         self.synced_log = self.synced_log.filter(|log| log.number >= self.min_log);
         for (id, number) in released {
@@ -388,6 +412,24 @@ mod tests {
         let tables: Vec<_> = state.keyspaces[&0].tables().map(|(level, table)| (level, table.number)).collect();
         assert_eq!(tables, [(0, 10), (0, 11), (6, 12)]);
         assert!(state.has_table(14) && !state.has_table(13));
+    }
+
+    #[test]
+    fn a_file_is_of_the_last_branch_that_begins_at_its_number_or_before() {
+        let branches = |branches: &[(u64, u64)]| VersionEdit {
+            branches: branches.iter().map(|&(first, id)| Branch { first, id }).collect(),
+            ..VersionEdit::default()
+        };
+        let mut state = new_state();
+        assert!(!state.draw_branch(|| 9));
+        state.apply(&branches(&[(50, 7), (60, 0)])).unwrap();
+        let of = |state: &ManifestState| [1, 49, 50, 59, 60, 90].map(|number| state.branch_of(number));
+        assert_eq!(of(&state), [42, 42, 7, 7, 0, 0]);
+        assert_eq!(ManifestState::from_snapshot(&state.snapshot_edit()).as_ref(), Ok(&state));
+        assert!(state.apply(&branches(&[(70, 8)])).is_err(), "the last one is not drawn");
+        assert!(state.draw_branch(|| 9) && !state.draw_branch(|| 10));
+        assert_eq!(of(&state), [42, 42, 7, 7, 9, 9]);
+        assert!(state.apply(&branches(&[(60, 8)])).is_err(), "it begins with the last one");
     }
 
     #[test]

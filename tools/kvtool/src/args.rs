@@ -129,6 +129,11 @@ pub(crate) enum Command {
     Keyspaces(StoreDir),
     /// Move entries to the last level, and drop deleted and overwritten ones
     Compact(Compact),
+    /// Make a copy of a store that shares its files by hard links; it survives a power cut
+    ///
+    /// The copy is a store of its own. It takes the space of the log only, until the original
+    /// replaces files. On another file system everything is copied, and checksums are compared.
+    Checkpoint(Checkpoint),
     /// Print what an SSTable contains
     Sst(Sst),
     /// Print a file of a store as text: log, manifest, CURRENT or SSTable
@@ -393,6 +398,14 @@ pub(crate) struct Stats {
 pub(crate) struct StoreDir {
     /// Directory of the store
     pub(crate) db: PathBuf,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Checkpoint {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Directory of the copy: absent, empty, or with a copy that was interrupted
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Group)]

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::Levels(args) => commands::levels::run(&common, args),
         Command::Keyspaces(args) => commands::keyspaces::run(&common, args),
         Command::Compact(args) => commands::compact::run(&common, args),
+        Command::Checkpoint(args) => commands::checkpoint::run(&common, args),
         Command::Sst(args) => commands::sst::run(&common, args),
         Command::Dump(args) => commands::dump::run(&common, args),
         Command::Verify(args) => commands::verify::run(&common, args),

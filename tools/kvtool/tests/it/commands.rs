@@ -459,3 +459,31 @@ fn demo_counts_what_the_filters_save() {
     assert!(table.contains("The filters saved"), "{table}");
     assert_eq!(fs::read_dir(sandbox.dir()).unwrap().count(), 1);
 }
+
+#[test]
+fn a_checkpoint_is_a_store_of_its_own() {
+    let sandbox = Sandbox::with_store(500, 4, &[]);
+    let before = sandbox.text(&["scan", "db"]);
+    let document = sandbox.json(&["checkpoint", "db", "copies/monday"]);
+    let names: Vec<&str> = document["files"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"CURRENT") && names.iter().any(|name| name.ends_with(".sst")), "{document}");
+    assert_eq!(document["linked"], 1);
+    sandbox.check(&["delete-range", "db", "--prefix", "key"], DONE);
+    assert_eq!(sandbox.text(&["scan", "copies/monday"]), before);
+    sandbox.check(&["verify", "copies/monday"], DONE);
+    sandbox.check(&["put", "copies/monday", "key", "value"], DONE);
+    let manifest = sandbox.files("copies/monday").into_keys().find(|path| path.to_str().unwrap().contains("MANIFEST"));
+    let dump = sandbox.text(&["dump", manifest.unwrap().to_str().unwrap()]);
+    assert!(dump.contains("on: branch "), "{dump}");
+    // What is there is left alone, and an interrupted copy is no store.
+    let words = sandbox.words(&["checkpoint", "db", "copies/monday"], USAGE);
+    assert!(words.contains("absent or an empty directory"), "{words}");
+    fs::create_dir(sandbox.path("half")).unwrap();
+    fs::write(sandbox.path("half/PARTIAL"), "tamis: an unfinished copy of a store\n").unwrap();
+    for command in ["scan", "verify"] {
+        let words = sandbox.words(&[command, "half"], IO);
+        assert!(words.contains("unfinished copy"), "{words}");
+    }
+    sandbox.check(&["checkpoint", "db", "half"], DONE);
+    sandbox.check(&["scan", "half"], DONE);
+}
