@@ -405,6 +405,21 @@ fn keyspaces_without_a_log_are_as_of_the_last_flush() {
 }
 
 #[test]
+fn a_copy_that_lacks_a_file_is_damaged() {
+    let fs = SimFileSystem::new();
+    let db = sample(&fs, true);
+    let checkpoint = db.checkpoint(TARGET).unwrap();
+    for file in &checkpoint.files {
+        let path = file.kind.path(Path::new(TARGET));
+        let bytes = fs.read(&path).unwrap();
+        fs.remove(&path).unwrap();
+        assert!(opened(&fs, TARGET).unwrap_err().is_corruption(), "{:?}", file.kind);
+        fs.write(&path, bytes).unwrap();
+    }
+    assert_eq!(logged(&opened(&fs, TARGET).unwrap()), logged(&db));
+}
+
+#[test]
 fn a_directory_in_use_is_left_alone() {
     let fs = SimFileSystem::new();
     let db = sample(&fs, true);

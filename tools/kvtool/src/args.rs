@@ -134,6 +134,15 @@ pub(crate) enum Command {
     /// The copy is a store of its own. It takes the space of the log only, until the original
     /// replaces files. On another file system everything is copied, and checksums are compared.
     Checkpoint(Checkpoint),
+    /// Back up a store to a repository, which is created if absent; copies only what it lacks
+    ///
+    /// The repository is a directory with many generations. An interrupted backup leaves them as
+    /// they were, and the next one goes on with the files that were copied.
+    Backup(Backup),
+    /// List the generations in a backup repository, or check all of its files
+    Backups(Backups),
+    /// Make a store of a generation in a backup repository; every file is compared with its hash
+    Restore(Restore),
     /// Print what an SSTable contains
     Sst(Sst),
     /// Print a file of a store as text: log, manifest, CURRENT or SSTable
@@ -406,6 +415,37 @@ pub(crate) struct Checkpoint {
     pub(crate) db: PathBuf,
     /// Directory of the copy: absent, empty, or with a copy that was interrupted
     pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Backup {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Directory of the repository
+    pub(crate) repository: PathBuf,
+    /// Afterwards, remove all generations but the last N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: Option<u32>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Backups {
+    /// Directory of the repository
+    pub(crate) repository: PathBuf,
+    /// Read every file and compare it with its hash; one line per fault
+    #[arg(long)]
+    pub(crate) verify: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Restore {
+    /// Directory of the repository
+    pub(crate) repository: PathBuf,
+    /// Directory of the store to make: absent, empty, or with a restore that was interrupted
+    pub(crate) dir: PathBuf,
+    /// The generation; the last one if this is not given
+    #[arg(long, value_name = "N")]
+    pub(crate) generation: Option<u64>,
 }
 
 #[derive(Debug, Group)]

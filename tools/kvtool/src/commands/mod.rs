@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod changes;
 pub(crate) mod checkpoint;

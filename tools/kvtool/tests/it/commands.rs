@@ -487,3 +487,33 @@ fn a_checkpoint_is_a_store_of_its_own() {
     sandbox.check(&["checkpoint", "db", "half"], DONE);
     sandbox.check(&["scan", "half"], DONE);
 }
+
+#[test]
+fn generations_are_backed_up_listed_verified_and_restored() {
+    let sandbox = Sandbox::with_store(500, 4, &[]);
+    let first = sandbox.text(&["scan", "db"]);
+    assert_eq!(sandbox.json(&["backup", "db", "backups"])["generation"], 1);
+    sandbox.check(&["put", "db", "another", "value"], DONE);
+    let second = sandbox.text(&["scan", "db"]);
+    let made = sandbox.json(&["backup", "db", "backups"]);
+    assert_eq!(made["generation"], 2);
+    assert!(made["copied_files"].as_u64() < made["files"].as_u64(), "{made}");
+    let listed = sandbox.json(&["backups", "backups"]);
+    assert_eq!(listed["generations"].as_array().unwrap().len(), 2);
+    assert!(sandbox.text(&["backups", "backups"]).contains("last number"));
+    sandbox.check(&["backups", "backups", "--verify"], DONE);
+    sandbox.check(&["restore", "backups", "old", "--generation", "1"], DONE);
+    sandbox.check(&["restore", "backups", "new"], DONE);
+    assert_eq!((sandbox.text(&["scan", "old"]), sandbox.text(&["scan", "new"])), (first, second));
+    sandbox.check(&["restore", "backups", "new"], USAGE);
+    sandbox.check(&["restore", "backups", "none", "--generation", "7"], USAGE);
+    assert!(sandbox.words(&["backups", "db"], USAGE).contains("no backup repository"));
+    assert_eq!(sandbox.json(&["backup", "db", "backups", "--keep", "1"])["removed_generations"], 2);
+    // Damage is found without restoring, and never restored.
+    let data = sandbox.files("backups/data").into_keys().find(|path| path.to_str().unwrap().contains(".sst")).unwrap();
+    flip(&data, 1000);
+    let report = String::from_utf8(sandbox.check(&["backups", "backups", "--verify"], CORRUPTION)).unwrap();
+    assert!(report.contains(".sst") && report.contains("generations [3]"), "{report}");
+    sandbox.check(&["restore", "backups", "bad"], CORRUPTION);
+    assert!(!sandbox.path("bad/CURRENT").exists());
+}

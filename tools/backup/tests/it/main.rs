@@ -1,0 +1,5 @@
+//! Are backups what they were made of, whatever happens while they are made, restored and removed?
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
+
+mod kill;
+mod repository;
