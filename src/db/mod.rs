@@ -471,7 +471,8 @@ impl Db {
 
     /// Pauses flushes and compactions until the guard is dropped: they do not change the store's
     /// tables, and no file is removed. Waits until what runs has ended; a long compaction ends at
-    /// its next stage. For programs that copy the files themselves.
+    /// its next stage. For programs that copy the files themselves; [`checkpoint`](Db::checkpoint)
+    /// makes a copy without a pause.
     ///
     /// Reads and writes go on, and the log grows. A writer that would have to wait for a flush or a
     /// compaction, and calls of [`flush`](Db::flush) and [`compact_range`](Db::compact_range), wait
