@@ -331,8 +331,8 @@ impl KeyspaceOptions {
     /// Up to a quarter of the value files may be garbage, also after
     /// [`compact_range`](crate::Db::compact_range).
     ///
-    /// Values with a deadline and operands of merges stay in the tables. May be changed at any
-    /// time; values already in tables follow when a compaction meets them.
+    /// Operands of merges stay in the tables. May be changed at any time; values already in tables
+    /// follow when a compaction meets them.
     ///
     /// ```
     /// # fn main() -> tamis::Result<()> {

@@ -82,7 +82,7 @@ pub struct Cursor {
     /// uses.
     key: Vec<u8>,
     value: Vec<u8>,
-    /// The deadline of the current value in states `Merged` and `Backward`.
+    /// The deadline of the current value in states `Merged`, `Backward` and `Separate`.
     deadline: Option<Deadline>,
 }
 
@@ -205,8 +205,8 @@ impl Cursor {
     pub(super) fn deadline(&self) -> Option<Deadline> {
         match self.state {
             CursorState::Expiring | CursorState::FirstExpiring => Some(split_expiring(self.inner.value()).0),
-            CursorState::Merged | CursorState::Backward => self.deadline,
-            CursorState::Invalid | CursorState::Forward | CursorState::First | CursorState::Separate => None,
+            CursorState::Merged | CursorState::Backward | CursorState::Separate => self.deadline,
+            CursorState::Invalid | CursorState::Forward | CursorState::First => None,
         }
     }
 
@@ -429,6 +429,10 @@ impl Cursor {
                         let (deadline, _) = split_expiring(self.inner.value());
                         (!self.is_past(deadline)).then_some(CursorState::Expiring)
                     }
+                    ValueKind::SeparateExpiringPut => {
+                        let (deadline, _) = split_expiring(self.inner.value());
+                        (!self.is_past(deadline)).then_some(CursorState::Separate)
+                    }
                     ValueKind::Delete | ValueKind::DeleteRange => None,
                 };
                 if let Some(state) = state {
@@ -518,9 +522,9 @@ impl Cursor {
                     } else {
                         base = newest;
                         operands.clear();
-                        is_separate = kind == ValueKind::SeparatePut;
-                        (visible, self.deadline) = (kind == ValueKind::Put || is_separate, None);
-                        if kind == ValueKind::ExpiringPut {
+                        is_separate = kind.is_separate();
+                        (visible, self.deadline) = (kind.whole() == ValueKind::Put, None);
+                        if kind.whole() == ValueKind::ExpiringPut {
                             let (deadline, _) = split_expiring(self.inner.value());
                             visible = !self.is_past(deadline);
                             self.deadline = Some(deadline);

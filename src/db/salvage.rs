@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::filename::FileKind;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
+use crate::format::pointer::split_separate;
 use crate::format::span::KeySpan;
 use crate::operator::{NamedOperator, OperandChain, Resolved};
 use crate::sorted::iter::{MergeCursor, Stamped};
@@ -214,28 +215,33 @@ impl SalvageIter {
                 if is_new_key {
                     (self.has_last, self.last) = (true, cursor.key().to_vec());
                 }
-                match cursor.kind() {
-                    ValueKind::SeparatePut => match self.values.read(cursor.key(), cursor.value()) {
-                        Ok(value) if is_new_key => found = Some((self.last.clone(), value.bytes().to_vec())),
-                        Ok(value) => self.chain.push(cursor.seqno(), ValueKind::Put, value.bytes())?,
-                        Err(error) => {
-                            // Older versions are not what the key had.
-                            self.chain = OperandChain::default();
-                            self.missing.push(lost_key(&self.dir, &self.last, &error));
-                        }
-                    },
-                    ValueKind::Put if is_new_key => found = Some((self.last.clone(), cursor.value().to_vec())),
-                    ValueKind::Delete if is_new_key => {}
-                    ValueKind::ExpiringPut if split_expiring(cursor.value()).0 <= self.now => {
+                let kind = cursor.kind();
+                let is_past = matches!(kind, ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut)
+                    && split_expiring(cursor.value()).0 <= self.now;
+                let separate = split_separate(kind, cursor.value());
+                let value = separate.map(|(prefix, pointer)| (prefix.len(), self.values.read(cursor.key(), pointer)));
+                match (kind, value) {
+                    _ if is_past => {
                         // Like a delete; what was merged into it stays.
                         if !self.chain.is_empty() {
                             self.chain.push(cursor.seqno(), ValueKind::Delete, &[])?;
                         }
                     }
-                    ValueKind::ExpiringPut if is_new_key => {
+                    (_, Some((prefix, Ok(value)))) if is_new_key => {
+                        found = Some((self.last.clone(), value.without(prefix).bytes().to_vec()));
+                    }
+                    (_, Some((_, Ok(value)))) => self.chain.push(cursor.seqno(), kind.whole(), value.bytes())?,
+                    (_, Some((_, Err(error)))) => {
+                        // Older versions are not what the key had.
+                        self.chain = OperandChain::default();
+                        self.missing.push(lost_key(&self.dir, &self.last, &error));
+                    }
+                    (ValueKind::Put, None) if is_new_key => found = Some((self.last.clone(), cursor.value().to_vec())),
+                    (ValueKind::Delete, None) if is_new_key => {}
+                    (ValueKind::ExpiringPut, None) if is_new_key => {
                         found = Some((self.last.clone(), split_expiring(cursor.value()).1.to_vec()));
                     }
-                    kind => self.chain.push(cursor.seqno(), kind, cursor.value())?,
+                    (kind, None) => self.chain.push(cursor.seqno(), kind, cursor.value())?,
                 }
             }
             cursor.next()?;

@@ -215,7 +215,10 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut => {
+                ValueKind::Delete
+                | ValueKind::DeleteRange
+                | ValueKind::SeparatePut
+                | ValueKind::SeparateExpiringPut => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -240,9 +243,12 @@ impl ReadView {
                 let is_past = is_past(tree, split_expiring(value.bytes()).0, at, trace);
                 (!is_past).then(|| take(Hit::Table(value.without_deadline())))
             }
-            Some(TableHit { kind: ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut, .. }) | None => {
-                None
-            }
+            Some(TableHit {
+                kind:
+                    ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut,
+                ..
+            })
+            | None => None,
         })
     }
 
@@ -274,7 +280,10 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut => {
+                ValueKind::Delete
+                | ValueKind::DeleteRange
+                | ValueKind::SeparatePut
+                | ValueKind::SeparateExpiringPut => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -299,7 +308,10 @@ impl ReadView {
                 let (deadline, value) = split_expiring(&stored);
                 Ok((!is_past(tree, deadline, at, trace)).then(|| take(Hit::Merged(value))))
             }
-            Some((ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut, _)) => Ok(None),
+            Some((
+                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut,
+                _,
+            )) => Ok(None),
             None => {
                 trace.enter(ReadSource::RangeDeletes);
                 trace.leave(Found::DeletedByRange);

@@ -508,7 +508,7 @@ impl Store {
                     ValueKind::Merge => self.insert_operand(&mut writer, &operation, seqno),
                     ValueKind::DeleteRange => writer.delete_range(keyspace, key, value, seqno),
                     // In tables only.
-                    ValueKind::SeparatePut => {}
+                    ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => {}
                 }
             }
         }

@@ -46,8 +46,10 @@ pub(crate) mod features {
     pub(crate) const UNLOGGED: u32 = 8;
     /// Values in value files.
     pub(crate) const VALUES: u32 = 16;
+    /// Values with a deadline in value files.
+    pub(crate) const EXPIRING_VALUES: u32 = 32;
     /// All bits that this version understands.
-    pub(crate) const KNOWN: u32 = RANGE_DELETE | MERGE | EXPIRY | UNLOGGED | VALUES;
+    pub(crate) const KNOWN: u32 = RANGE_DELETE | MERGE | EXPIRY | UNLOGGED | VALUES | EXPIRING_VALUES;
 }
 
 /// The kind of a file that has a header.

@@ -39,6 +39,9 @@ pub(crate) enum ValueKind {
     SeparatePut = 4,
     /// Like `Put`, until a [`deadline`](super::deadline); afterwards like `Delete`.
     ExpiringPut = 5,
+    /// Like `ExpiringPut`, with the value in a value file: a deadline, then a pointer. The record
+    /// has what an `ExpiringPut` stores. Found in tables only, whose point reads make it one.
+    SeparateExpiringPut = 6,
 }
 
 impl ValueKind {
@@ -50,14 +53,30 @@ impl ValueKind {
             3 => Ok(ValueKind::Merge),
             4 => Ok(ValueKind::SeparatePut),
             5 => Ok(ValueKind::ExpiringPut),
+            6 => Ok(ValueKind::SeparateExpiringPut),
             _ => Err(Malformed("an entry is of an unknown kind")),
+        }
+    }
+
+    /// Whether a value file holds the value.
+    #[inline]
+    pub(crate) fn is_separate(self) -> bool {
+        matches!(self, ValueKind::SeparatePut | ValueKind::SeparateExpiringPut)
+    }
+
+    /// What an entry of this kind is once its value has been read.
+    pub(crate) fn whole(self) -> ValueKind {
+        match self {
+            ValueKind::SeparatePut => ValueKind::Put,
+            ValueKind::SeparateExpiringPut => ValueKind::ExpiringPut,
+            kind => kind,
         }
     }
 
     /// The kind of an operation of a batch, which has its value.
     pub(crate) fn decode_in_batch(byte: u64) -> Decoded<ValueKind> {
         match ValueKind::decode(byte)? {
-            ValueKind::SeparatePut => Err(Malformed("a batch has a pointer in place of a value")),
+            kind if kind.is_separate() => Err(Malformed("a batch has a pointer in place of a value")),
             kind => Ok(kind),
         }
     }

@@ -4,11 +4,12 @@
 //! pointer = file number: varint, offset: varint, record length: varint, value length: varint
 //! ```
 //!
-//! An entry of kind 4 has this in place of a value. The record is a whole one of that file, and the
-//! value's length is that before compression.
+//! An entry of kind 4 has this in place of a value, and one of kind 6 after its deadline. The
+//! record is a whole one of that file, and the value's length is that before compression.
 
 use super::coding::{Decoder, put_varint};
-use super::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN};
+use super::deadline::split_expiring;
+use super::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, ValueKind};
 use super::{Decoded, Malformed};
 
 /// Bytes that a record may have in addition to its key and its value.
@@ -47,6 +48,19 @@ impl ValuePointer {
             return Err(Malformed("a pointer to a value states a length beyond the limit of the format"));
         }
         Ok(ValuePointer { file, offset, record_len, value_len })
+    }
+}
+
+/// What an entry stores in front of its pointer, and the encoded pointer; `None` if it has none.
+/// The entry has been verified.
+pub(crate) fn split_separate(kind: ValueKind, stored: &[u8]) -> Option<(&[u8], &[u8])> {
+    match kind {
+        ValueKind::SeparatePut => Some((&[], stored)),
+        ValueKind::SeparateExpiringPut => {
+            let pointer = split_expiring(stored).1;
+            Some((&stored[..stored.len() - pointer.len()], pointer))
+        }
+        _ => None,
     }
 }
 

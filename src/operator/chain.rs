@@ -111,6 +111,7 @@ impl OperandChain {
             | ValueKind::Delete
             | ValueKind::DeleteRange
             | ValueKind::SeparatePut
+            | ValueKind::SeparateExpiringPut
             | ValueKind::ExpiringPut => (0, stored),
         };
         while self.links.last().is_some_and(|last| last.seqno < seqno || last.seqno == seqno && oldest < last.oldest) {
@@ -147,7 +148,7 @@ impl OperandChain {
         key: &[u8],
         is_whole: bool,
     ) -> Result<Resolved> {
-        if self.links.last().is_some_and(|base| base.kind == ValueKind::SeparatePut) {
+        if self.links.last().is_some_and(|base| base.kind.is_separate()) {
             return Err(bug(Malformed("a pointer is merged in place of its value")));
         }
         let older_first = self.links.iter().rev().filter(|link| link.kind != ValueKind::Delete);

@@ -101,6 +101,9 @@ impl<'a> FoundValue<'a> {
             let skipped = skipped.min(*len);
             (*start, *len) = (*start + skipped, *len - skipped);
         }
+        if let FoundValue::Separate(value) = self {
+            return FoundValue::Separate(value.without(DEADLINE_LEN));
+        }
         self
     }
 

@@ -31,6 +31,7 @@ use crate::error::Result;
 use crate::filter::{FilterBank, FirstProbes};
 use crate::format::deadline::Deadline;
 use crate::format::key::{SeqNo, ValueKind, common_prefix_len, compare, equal, head8, strip};
+use crate::format::pointer::split_separate;
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::operator::OperandChain;
@@ -480,13 +481,12 @@ impl Version {
             let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, read.mode.fill_cache);
             cursor.seek(read.key, read.snapshot)?;
             if cursor.valid() && equal(cursor.key(), read.key) && cursor.seqno() > cover {
-                found = Some(match cursor.kind() {
-                    ValueKind::SeparatePut if read.mode.values => {
-                        (ValueKind::Put, Value::separate(table.separate_value(read.key, cursor.value())?))
-                    }
-                    ValueKind::SeparatePut => (ValueKind::Put, Value::copy_of(&[])),
-                    kind => (kind, Value::copy_of(cursor.value())),
-                });
+                let value = match split_separate(cursor.kind(), cursor.value()) {
+                    Some((_, pointer)) if read.mode.values => Value::separate(table.separate_value(read.key, pointer)?),
+                    Some((prefix, _)) => Value::copy_of(prefix),
+                    None => Value::copy_of(cursor.value()),
+                };
+                found = Some((cursor.kind().whole(), value));
             }
             trace.leave(match &found {
                 Some((ValueKind::Put, value)) => Found::Value(value.len()),
@@ -518,12 +518,12 @@ impl Version {
             cursor.seek(read.key, read.snapshot)?;
             let is_of_key = |cursor: &RunCursor| cursor.valid() && equal(cursor.key(), read.key);
             while is_of_key(&cursor) && cursor.seqno() > read.cover && !chain.is_complete() {
-                match cursor.kind() {
-                    ValueKind::SeparatePut => {
-                        let value = table.separate_value(read.key, cursor.value())?;
-                        chain.push(cursor.seqno(), ValueKind::Put, value.bytes())?;
+                match split_separate(cursor.kind(), cursor.value()) {
+                    Some((_, pointer)) => {
+                        let value = table.separate_value(read.key, pointer)?;
+                        chain.push(cursor.seqno(), cursor.kind().whole(), value.bytes())?;
                     }
-                    kind => chain.push(cursor.seqno(), kind, cursor.value())?,
+                    None => chain.push(cursor.seqno(), cursor.kind(), cursor.value())?,
                 }
                 cursor.next()?;
             }

@@ -359,7 +359,7 @@ impl<'a> Write<'a> {
     pub(crate) fn of(kind: ValueKind, stored: &'a [u8]) -> Write<'a> {
         match kind {
             ValueKind::Put => Write::Put(stored),
-            ValueKind::Delete | ValueKind::SeparatePut => Write::Delete,
+            ValueKind::Delete | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => Write::Delete,
             ValueKind::Merge => Write::Merge(stored),
             ValueKind::DeleteRange => Write::DeleteRange(stored),
             ValueKind::ExpiringPut => {
@@ -528,7 +528,7 @@ impl<'a> BatchReader<'a> {
         let key = self.rest.bytes()?;
         let value = match kind {
             ValueKind::Put | ValueKind::Merge | ValueKind::ExpiringPut | ValueKind::DeleteRange => self.rest.bytes()?,
-            ValueKind::Delete | ValueKind::SeparatePut => &[],
+            ValueKind::Delete | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => &[],
         };
         if kind == ValueKind::ExpiringPut {
             decode_expiring(value)?;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use tamis::inspect::{FileKind, Inspector};
 use tamis::operator::{Append, CompactionDecision};
@@ -486,4 +488,104 @@ fn a_batch_with_the_longest_and_the_emptiest_value_is_read_back() {
     assert_eq!(db.get("empty").unwrap().unwrap(), b"");
     assert!(db.get("long").unwrap().unwrap().iter().all(|byte| *byte == 7));
     assert_eq!(db.iter().map(|entry| entry.unwrap().1.len()).collect::<Vec<_>>(), [0, 20 << 20]);
+}
+
+/// A clock that a test sets, in seconds.
+fn with_clock(options: Options, seconds: &Arc<AtomicU64>) -> Options {
+    let seconds = Arc::clone(seconds);
+    options.clock(move || SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.load(Ordering::Relaxed)))
+}
+
+#[test]
+fn long_values_with_a_deadline_go_to_value_files_and_expire() {
+    let fs = SimFileSystem::new();
+    let seconds = Arc::new(AtomicU64::new(1000));
+    let open = || with_clock(options(&fs), &seconds).open("/db").unwrap();
+    let at = |second| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+    let db = open();
+    for i in 0..300 {
+        db.put_with_expiry(key(i), long(i, 1), at(2000 + u64::from(i % 3) * 1000)).unwrap();
+    }
+    db.put_with_expiry(key(300), "short", at(2500)).unwrap();
+    db.flush().unwrap();
+    let stored: u64 = value_files(&fs).iter().map(|(_, len)| len).sum();
+    assert!(stored > (0..300).map(|i| long(i, 1).len() as u64).sum(), "{stored}");
+    let live = |i: u32, second: u64| 2000 + u64::from(i % 3) * 1000 > second;
+    let expect = |db: &Db, second: u64| {
+        check(db, 301, |i| match i {
+            300 => (second < 2500).then(|| b"short".to_vec()),
+            _ => live(i, second).then(|| long(i, 1)),
+        });
+    };
+    expect(&db, 1000);
+    assert_eq!(findings(&fs), [] as [String; 0]);
+    // Scans of keys read no value; a snapshot keeps nothing from expiring.
+    let before = db.stats().value_reads;
+    assert_eq!(db.keys(..).chain(db.keys(..).rev()).count(), 602);
+    assert_eq!(db.stats().value_reads, before);
+    let snapshot = db.snapshot();
+    seconds.store(2000, Ordering::Relaxed);
+    assert_eq!(snapshot.get(key(0)).unwrap(), None);
+    drop(snapshot);
+    expect(&db, 2000);
+    db.compact_range(..).unwrap();
+    expect(&db, 2000);
+    drop(db);
+    let db = open();
+    expect(&db, 2000);
+    // Salvage, repair, and a change of the deadline by a transaction.
+    let salvaged = db.default_keyspace().salvage(..).unwrap().map(|entry| entry.unwrap().0).count();
+    assert_eq!(salvaged, (0..300).filter(|i| live(*i, 2000)).count() + 1);
+    db.transact(|tx| {
+        assert_eq!(tx.get(key(1))?.unwrap(), long(1, 1));
+        tx.put(key(1), long(1, 2));
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+    seconds.store(3999, Ordering::Relaxed);
+    assert_eq!(db.get(key(1)).unwrap().unwrap(), long(1, 2));
+    db.compact_range(..).unwrap();
+    seconds.store(4000, Ordering::Relaxed);
+    db.delete(key(1)).unwrap();
+    db.compact_range(..).unwrap();
+    db.wait_for_compactions().unwrap();
+    drop(db);
+    let db = open();
+    assert!(db.is_empty().unwrap());
+    assert_eq!(value_files(&fs), []);
+}
+
+#[test]
+fn operands_and_filters_meet_long_values_with_a_deadline() {
+    let fs = SimFileSystem::new();
+    let seconds = Arc::new(AtomicU64::new(1000));
+    let at = |second| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+    let appending = || with_clock(options(&fs).default_keyspace(keyspace().merge_operator(Append)), &seconds);
+    let db = appending().merge_operator(Append).open("/db").unwrap();
+    for i in 0..10 {
+        db.put_with_expiry(key(i), long(i, 1), at(2000)).unwrap();
+    }
+    db.flush().unwrap();
+    (0..10).for_each(|i| _ = db.merge(key(i), "+").unwrap());
+    db.flush().unwrap();
+    let merged = |i: u32| [&long(i, 1)[..], b"+"].concat();
+    check(&db, 10, |i| Some(merged(i)));
+    db.compact_range(..).unwrap();
+    check(&db, 10, |i| Some(merged(i)));
+    seconds.store(2000, Ordering::Relaxed);
+    check(&db, 10, |_| Some(b"+".to_vec()));
+    drop(db);
+
+    let fs = SimFileSystem::new();
+    let shorten = |_: &[u8], value: &[u8]| match value.len() {
+        ..200 => CompactionDecision::Keep,
+        len => CompactionDecision::Replace(value[..len / 2].to_vec()),
+    };
+    let db = with_clock(options(&fs), &seconds).default_keyspace(keyspace().compaction_filter(shorten));
+    let db = db.open("/db").unwrap();
+    db.put_with_expiry("k", [7; 1600], at(3000)).unwrap();
+    (0..5).for_each(|_| db.compact_range(..).unwrap());
+    assert_eq!(db.get("k").unwrap().unwrap(), [7; 100]);
+    seconds.store(3000, Ordering::Relaxed);
+    assert_eq!(db.get("k").unwrap(), None);
 }

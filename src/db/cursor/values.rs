@@ -2,7 +2,9 @@
 
 use super::{Cursor, SEEK_AFTER};
 use crate::error::Result;
+use crate::format::deadline::{DEADLINE_LEN, split_expiring};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
+use crate::format::pointer::split_separate;
 use crate::operator::{OperandChain, Resolved, oldest_of_operand};
 use crate::sorted::iter::{InternalCursor, MarkedKey, Stamped};
 use crate::sorted::merge::MergingCursor;
@@ -41,14 +43,13 @@ impl Cursor {
         };
         while !chain.is_complete() && is_here(&self.inner, &self.marked) {
             covered = if self.inner.seqno() < chain.oldest() { 0 } else { covered + 1 };
-            match self.inner.kind() {
-                ValueKind::SeparatePut => {
+            match split_separate(self.inner.kind(), self.inner.value()) {
+                Some((_, pointer)) => {
                     let files = self.files.as_ref();
-                    let value = files.map(|files| files.read(&self.key, self.inner.value())).transpose()?;
-                    let value = value.unwrap_or_default();
-                    chain.push(self.inner.seqno(), ValueKind::Put, value.bytes())?;
+                    let value = files.map(|files| files.read(&self.key, pointer)).transpose()?.unwrap_or_default();
+                    chain.push(self.inner.seqno(), self.inner.kind().whole(), value.bytes())?;
                 }
-                kind => chain.push(self.inner.seqno(), kind, self.inner.value())?,
+                None => chain.push(self.inner.seqno(), self.inner.kind(), self.inner.value())?,
             }
             // A memtable may hold many versions that the newest stands for.
             match covered {
@@ -70,24 +71,27 @@ impl Cursor {
     #[cold]
     pub(super) fn read_forward(&mut self) -> Result<()> {
         self.value.clear();
+        let Some((prefix, pointer)) = split_separate(self.inner.kind(), self.inner.value()) else { return Ok(()) };
+        self.deadline = (!prefix.is_empty()).then(|| split_expiring(prefix).0);
         if self.wants_values
             && let Some(files) = &self.files
         {
-            let value = files.read(self.inner.key(), self.inner.value())?;
+            let value = files.read(self.inner.key(), pointer)?.without(prefix.len());
             self.value.extend_from_slice(value.bytes());
         }
         Ok(())
     }
 
     /// Replaces the pointer in `value`, which belongs to the marked key, by the value, if that is
-    /// wanted or needed.
+    /// wanted or needed. If the value has a deadline, it is `deadline`.
     #[cold]
     pub(super) fn read_backward(&mut self, is_needed: bool) -> Result<()> {
         let pointer = std::mem::take(&mut self.value);
         if (self.wants_values || is_needed)
             && let Some(files) = &self.files
         {
-            let value = files.read(self.marked.key(&mut [0; HEAD16_LEN]), &pointer)?;
+            let prefix = if self.deadline.is_some() { DEADLINE_LEN } else { 0 };
+            let value = files.read(self.marked.key(&mut [0; HEAD16_LEN]), &pointer)?.without(prefix);
             self.value.extend_from_slice(value.bytes());
         }
         Ok(())

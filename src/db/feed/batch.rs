@@ -126,7 +126,7 @@ impl ChangeBatch {
                 ValueKind::Delete => OperationKind::Delete { key },
                 ValueKind::DeleteRange => OperationKind::DeleteRange { from: key, to: operation.as_range()?.upper },
                 // In tables only.
-                ValueKind::SeparatePut => return None,
+                ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => return None,
             };
             Some(Operation { seqno: self.first + u64::from(operation.index), keyspace, kind })
         })

@@ -53,11 +53,12 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
             let is_operand = last.kind == ValueKind::Merge || kind == ValueKind::Merge;
             // It may also have turned a value that had expired into a delete; or a later compaction
             // has, of the input that stayed.
-            let is_expired = matches!(
-                (last.kind, kind),
-                (ValueKind::ExpiringPut, ValueKind::Delete) | (ValueKind::Delete, ValueKind::ExpiringPut)
-            );
-            if !is_operand && !is_expired && (last.kind != kind || last.value != ranked.source.value()) {
+            let expires = |kind: ValueKind| kind.whole() == ValueKind::ExpiringPut;
+            let is_expired =
+                expires(last.kind) && kind == ValueKind::Delete || last.kind == ValueKind::Delete && expires(kind);
+            // Or moved a value to another file: what is in the files is not compared here.
+            let is_moved = last.kind.whole() == kind.whole() && (last.kind.is_separate() || kind.is_separate());
+            if !is_operand && !is_expired && !is_moved && (last.kind != kind || last.value != ranked.source.value()) {
                 return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: seqno }));
             }
         } else {

@@ -293,7 +293,7 @@ impl Iterator for Entries {
         let (oldest, value) = match kind {
             ValueKind::Put | ValueKind::DeleteRange | ValueKind::SeparatePut => (seqno, Some(stored)),
             ValueKind::Delete => (seqno, None),
-            ValueKind::ExpiringPut => {
+            ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut => {
                 let (at, value) = split_expiring(stored);
                 deadline = Some(time_of(at));
                 (seqno, Some(value))

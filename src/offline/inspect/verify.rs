@@ -26,8 +26,7 @@ use super::log::LogEnd;
 use super::order::find_contradiction;
 use super::{FileKind, Inspector};
 use crate::error::{Error, IoContext, Result};
-use crate::format::key::ValueKind;
-use crate::format::pointer::ValuePointer;
+use crate::format::pointer::{ValuePointer, split_separate};
 use crate::offline::repair::LOST;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::range_table::RangeTable;
@@ -355,10 +354,10 @@ impl Verifier<'_> {
         let mut check = || -> Result<()> {
             cursor.seek_to_first()?;
             while cursor.valid() {
-                if cursor.kind() == ValueKind::SeparatePut
-                    && ValuePointer::decode(cursor.value()).is_ok_and(|pointer| !broken.contains(&pointer.file))
+                if let Some((_, pointer)) = split_separate(cursor.kind(), cursor.value())
+                    && ValuePointer::decode(pointer).is_ok_and(|pointer| !broken.contains(&pointer.file))
                 {
-                    table.separate_value(cursor.key(), cursor.value())?;
+                    table.separate_value(cursor.key(), pointer)?;
                 }
                 cursor.next()?;
             }

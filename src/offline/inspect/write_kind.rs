@@ -14,6 +14,8 @@ pub enum WriteKind {
     ExpiringPut,
     /// It sets the key to a value that a value file holds.
     SeparatePut,
+    /// It sets the key to a value that a value file holds, until a deadline.
+    SeparateExpiringPut,
     /// It deletes the key: a tombstone.
     Delete,
     /// It changes the key's value by an operand.
@@ -28,6 +30,7 @@ impl From<ValueKind> for WriteKind {
             ValueKind::Put => WriteKind::Put,
             ValueKind::ExpiringPut => WriteKind::ExpiringPut,
             ValueKind::SeparatePut => WriteKind::SeparatePut,
+            ValueKind::SeparateExpiringPut => WriteKind::SeparateExpiringPut,
             ValueKind::Delete => WriteKind::Delete,
             ValueKind::Merge => WriteKind::Merge,
             ValueKind::DeleteRange => WriteKind::DeleteRange,
@@ -41,6 +44,7 @@ impl fmt::Display for WriteKind {
             WriteKind::Put => "put",
             WriteKind::ExpiringPut => "expiring put",
             WriteKind::SeparatePut => "separate put",
+            WriteKind::SeparateExpiringPut => "separate expiring put",
             WriteKind::Delete => "delete",
             WriteKind::Merge => "merge",
             WriteKind::DeleteRange => "delete range",

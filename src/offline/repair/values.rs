@@ -13,7 +13,7 @@ use super::report::{Loss, LossKind, RepairFault};
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::key::{SeqNo, ValueKind};
-use crate::format::pointer::ValuePointer;
+use crate::format::pointer::{ValuePointer, split_separate};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::{References, SalvageCursor, SalvageTable, TableContext};
 use crate::sorted::values::{SeparateValue, ValueFile, ValueFileMeta, ValueFiles, ValueScan};
@@ -80,8 +80,8 @@ impl FoundValues {
             if last.as_deref() != Some(cursor.key()) {
                 (last, is_settled) = (Some(cursor.key().to_vec()), false);
             }
-            if !is_settled && cursor.kind() == ValueKind::SeparatePut {
-                used.extend(ValuePointer::decode(cursor.value()).map(|pointer| pointer.file));
+            if !is_settled && let Some((_, pointer)) = split_separate(cursor.kind(), cursor.value()) {
+                used.extend(ValuePointer::decode(pointer).map(|pointer| pointer.file));
             }
             is_settled |= cursor.kind() != ValueKind::Merge;
             cursor.next()?;
@@ -129,12 +129,14 @@ impl<C: MergeCursor> RescuingCursor<C> {
 
     fn settle(&mut self) -> Result<()> {
         self.value = None;
-        while self.inner.valid() && self.inner.kind() == ValueKind::SeparatePut {
-            let pointer = ValuePointer::decode(self.inner.value());
+        while self.inner.valid()
+            && let Some((_, encoded)) = split_separate(self.inner.kind(), self.inner.value())
+        {
+            let pointer = ValuePointer::decode(encoded);
             if pointer.is_ok_and(|pointer| self.values.kept.contains(&pointer.file)) {
                 return Ok(());
             }
-            self.value = self.values.rescue(self.inner.key(), self.inner.value())?;
+            self.value = self.values.rescue(self.inner.key(), encoded)?;
             if self.value.is_some() {
                 return Ok(());
             }
@@ -177,7 +179,7 @@ impl<C: MergeCursor> InternalCursor for RescuingCursor<C> {
 
     fn stamp(&self) -> (SeqNo, ValueKind) {
         let (seqno, kind) = self.inner.stamp();
-        (seqno, if self.value.is_some() { ValueKind::Put } else { kind })
+        (seqno, if self.value.is_some() { kind.whole() } else { kind })
     }
 
     fn value(&self) -> &[u8] {

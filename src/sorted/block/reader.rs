@@ -195,7 +195,8 @@ impl<'a> Block<'a> {
                 && header.value_len <= bytes.len() - value_start
                 && seqno <= MAX_SEQNO
                 && let Ok(kind) = ValueKind::decode(packed & 7)
-                && !matches!(kind, ValueKind::Merge | ValueKind::DeleteRange | ValueKind::SeparatePut)
+                && !matches!(kind, ValueKind::Merge | ValueKind::DeleteRange)
+                && !kind.is_separate()
                 && (kind != ValueKind::ExpiringPut || header.value_len >= DEADLINE_LEN)
             {
                 return Ok(BlockEntry { rest, seqno, kind, value_start, value_len: header.value_len });
@@ -240,6 +241,7 @@ impl<'a> Block<'a> {
             ValueKind::Merge => _ = decode_operand(seqno, stored)?,
             ValueKind::ExpiringPut => _ = decode_expiring(stored)?,
             ValueKind::SeparatePut => _ = ValuePointer::decode(stored)?,
+            ValueKind::SeparateExpiringPut => _ = ValuePointer::decode(decode_expiring(stored)?.1)?,
             ValueKind::DeleteRange => check_range(&[self.prefix(), rest].concat(), stored)?,
             ValueKind::Put | ValueKind::Delete => {}
         }

@@ -116,7 +116,7 @@ impl DeadlineCounter {
     /// Counts an entry of the table.
     #[inline]
     pub(super) fn count_entry(&mut self, kind: ValueKind, stored: &[u8]) {
-        if kind == ValueKind::ExpiringPut {
+        if matches!(kind, ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut) {
             self.add(split_expiring(stored).0);
         }
     }

@@ -218,7 +218,7 @@ pub(crate) fn table(sealed: bool, data: &[u8]) -> bool {
         let found = get(&table, key, *seqno, FilterMode::Use).expect("it verified");
         let expected = match kind {
             // The value file is not there, and its value not wanted.
-            ValueKind::SeparatePut => (ValueKind::Put, Vec::new()),
+            ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => (ValueKind::Put, Vec::new()),
             kind => (*kind, value.clone()),
         };
         assert_eq!(found, Some(expected), "{key:?} at {seqno}");

@@ -33,7 +33,7 @@ use super::{Deadlines, References, TableMeta};
 use crate::format::coding::{Decoder, put_field, put_u64_field, put_varint_field};
 use crate::format::header::features;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
-use crate::format::pointer::ValuePointer;
+use crate::format::pointer::{ValuePointer, split_separate};
 use crate::format::{Decoded, Malformed};
 
 /// Longest data block: a single entry of the greatest size, directory included.
@@ -131,8 +131,8 @@ impl Properties {
         self.ranges += u64::from(kind == ValueKind::DeleteRange);
         self.key_bytes += key.len() as u64;
         self.value_bytes += value.len() as u64;
-        if kind == ValueKind::SeparatePut
-            && let Ok(pointer) = ValuePointer::decode(value)
+        if let Some((_, pointer)) = split_separate(kind, value)
+            && let Ok(pointer) = ValuePointer::decode(pointer)
         {
             self.references.count(&pointer);
         }
@@ -145,7 +145,9 @@ impl Properties {
         let merge = if self.operands > 0 { features::MERGE } else { 0 };
         let expiry = if self.deadlines.count > 0 { features::EXPIRY } else { 0 };
         let values = if self.references.is_empty() { 0 } else { features::VALUES };
-        merge | expiry | values | if self.ranges > 0 { features::RANGE_DELETE } else { 0 }
+        // Not told apart from a table that has each of them alone.
+        let both = if expiry != 0 && values != 0 { features::EXPIRING_VALUES } else { 0 };
+        merge | expiry | values | both | if self.ranges > 0 { features::RANGE_DELETE } else { 0 }
     }
 
     /// Counts a data block of `len` bytes before compression.

@@ -15,10 +15,11 @@ use super::{TableContext, TableMeta};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
-use crate::format::deadline::split_expiring;
+use crate::format::deadline::{DEADLINE_LEN, split_expiring};
 use crate::format::filename::FileKind;
 use crate::format::header::features;
 use crate::format::key::{SeqNo, ValueKind};
+use crate::format::pointer::split_separate;
 use crate::memory::epoch::Pin;
 use crate::options::{Compression, FilterMode};
 use crate::report::event::Event;
@@ -541,13 +542,14 @@ impl<'p> Probe<'p> {
             (FilterAnswer::No, _) => return Err(self.denied()),
         }
         if let Lookup::Found(hit) = &mut lookup
-            && hit.kind == ValueKind::SeparatePut
+            && hit.kind.is_separate()
         {
             self.read_value(hit)?;
         }
         trace.leave(match &lookup {
-            Lookup::Found(TableHit { value: FoundValue::Separate(value), .. }) => {
-                Found::SeparateValue(value.bytes().len())
+            Lookup::Found(TableHit { kind, value: FoundValue::Separate(value), .. }) => {
+                let prefix = if *kind == ValueKind::ExpiringPut { DEADLINE_LEN } else { 0 };
+                Found::SeparateValue(value.bytes().len() - prefix)
             }
             Lookup::Found(hit) if hit.kind == ValueKind::Put => Found::Value(hit.value.bytes().len()),
             Lookup::Found(hit) if hit.kind == ValueKind::Merge => Found::Operand,
@@ -567,11 +569,13 @@ impl<'p> Probe<'p> {
     /// Replaces the pointer that was found by the value, if that is wanted.
     #[inline(never)]
     fn read_value(&self, hit: &mut TableHit<'p>) -> Result<()> {
+        let stored = hit.value.bytes();
+        let Some((prefix, pointer)) = split_separate(hit.kind, stored) else { return Ok(()) };
         let value = match self.read.mode.values {
-            true => self.table.separate_value(self.read.key, hit.value.bytes())?,
-            false => SeparateValue::default(),
+            true => self.table.separate_value(self.read.key, pointer)?,
+            false => SeparateValue::prefix(prefix),
         };
-        (hit.kind, hit.value) = (ValueKind::Put, FoundValue::Separate(value));
+        (hit.kind, hit.value) = (hit.kind.whole(), FoundValue::Separate(value));
         Ok(())
     }
 

@@ -50,6 +50,17 @@ pub(crate) struct SeparateValue {
 }
 
 impl SeparateValue {
+    /// What an entry stores in front of its pointer, for reads that need no value.
+    pub(crate) fn prefix(bytes: &[u8]) -> SeparateValue {
+        SeparateValue { bytes: bytes.to_vec(), start: 0 }
+    }
+
+    /// Without the first `len` bytes, which must be there.
+    pub(crate) fn without(mut self, len: usize) -> SeparateValue {
+        self.start = (self.start + len).min(self.bytes.len());
+        self
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use super::retention::Retention;
 use crate::error::{Error, Result};
-use crate::format::deadline::{Deadline, put_expiring, split_expiring};
+use crate::format::deadline::{DEADLINE_LEN, Deadline, put_expiring, split_expiring};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
-use crate::format::pointer::ValuePointer;
+use crate::format::pointer::{ValuePointer, split_separate};
 use crate::format::span::KeySpan;
 use crate::operator::{CompactionDecision, CompactionHook, NamedOperator, OperandChain, Resolved};
 use crate::options::{Compression, KeyspaceOptions};
@@ -309,12 +309,14 @@ impl<'a> RunWriter<'a> {
                     value = self.read_value(key, cursor.value())?;
                     (ValueKind::Put, value.bytes())
                 }
-                ValueKind::ExpiringPut if split_expiring(cursor.value()).0 <= self.context.now => {
+                ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut
+                    if split_expiring(cursor.value()).0 <= self.context.now =>
+                {
                     (ValueKind::Delete, &[][..])
                 }
                 kind => (kind, cursor.value()),
             };
-            if kind == ValueKind::ExpiringPut {
+            if kind.whole() == ValueKind::ExpiringPut {
                 // It stays apart from what was merged into it: only the value expires.
                 self.end_chain(lower, false)?;
                 self.write_value(lower, key, seqno, kind, stored)?;
@@ -368,16 +370,19 @@ impl<'a> RunWriter<'a> {
             return self.write(lower, key, seqno, kind, stored);
         }
         let separate;
-        let (value, deadline) = match kind {
+        let whole = match split_separate(kind, stored) {
+            Some((_, pointer)) => {
+                separate = self.read_value(key, pointer)?;
+                separate.bytes()
+            }
+            None => stored,
+        };
+        let (value, deadline) = match kind.whole() {
             ValueKind::ExpiringPut => {
-                let (deadline, value) = split_expiring(stored);
+                let (deadline, value) = split_expiring(whole);
                 (value, Some(deadline))
             }
-            ValueKind::SeparatePut => {
-                separate = self.read_value(key, stored)?;
-                (separate.bytes(), None)
-            }
-            _ => (stored, None),
+            _ => (whole, None),
         };
         match (self.context.hook.decide(key, value), deadline) {
             (Some(CompactionDecision::Keep), _) => self.write(lower, key, seqno, kind, stored),
@@ -433,16 +438,14 @@ impl<'a> RunWriter<'a> {
                 self.builder()?.add(key, tombstone, ValueKind::Delete, &[])?;
             }
         }
-        match kind {
-            ValueKind::Put if self.is_separate(value) => self.add_separate(key, seqno, value),
-            ValueKind::SeparatePut if self.is_leaving(value) => match self.read_value(key, value) {
-                Ok(moved) if self.is_separate(moved.bytes()) => {
+        match split_separate(kind, value) {
+            Some((_, pointer)) if self.is_leaving(pointer) => match self.read_value(key, pointer) {
+                Ok(moved) => {
                     self.written += moved.bytes().len();
-                    self.add_separate(key, seqno, moved.bytes())
+                    self.add(key, seqno, kind.whole(), moved.bytes())
                 }
-                Ok(moved) => self.builder()?.add(key, seqno, ValueKind::Put, moved.bytes()),
                 Err(error) => {
-                    if let Ok(pointer) = ValuePointer::decode(value) {
+                    if let Ok(pointer) = ValuePointer::decode(pointer) {
                         self.context.tables.values().note_unreadable(pointer.file);
                     }
                     if self.context.values.must_move {
@@ -451,13 +454,24 @@ impl<'a> RunWriter<'a> {
                     self.builder()?.add(key, seqno, kind, value)
                 }
             },
-            _ => self.builder()?.add(key, seqno, kind, value),
+            Some(_) => self.builder()?.add(key, seqno, kind, value),
+            None => self.add(key, seqno, kind, value),
         }
     }
 
+    /// Adds an entry that has its value; the value goes to a value file if it is long enough.
     #[inline]
-    fn is_separate(&self, value: &[u8]) -> bool {
-        self.context.values.separate_from.is_some_and(|least| value.len() >= least as usize)
+    fn add(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, stored: &[u8]) -> Result<()> {
+        match (self.context.values.separate_from, kind) {
+            (Some(least), ValueKind::Put) if stored.len() >= least as usize => {
+                self.add_separate(key, seqno, ValueKind::SeparatePut, &[], stored)
+            }
+            (Some(least), ValueKind::ExpiringPut) if stored.len() >= least as usize + DEADLINE_LEN => {
+                let deadline = &stored[..DEADLINE_LEN];
+                self.add_separate(key, seqno, ValueKind::SeparateExpiringPut, deadline, stored)
+            }
+            _ => self.builder()?.add(key, seqno, kind, stored),
+        }
     }
 
     /// Whether the value must leave the file to which an entry points.
@@ -466,9 +480,11 @@ impl<'a> RunWriter<'a> {
         !leaving.is_empty() && ValuePointer::decode(pointer).is_ok_and(|pointer| leaving.contains(&pointer.file))
     }
 
-    fn add_separate(&mut self, key: &[u8], seqno: SeqNo, value: &[u8]) -> Result<()> {
-        let pointer = self.values.add(key, value, self.context.new_number)?.to_vec();
-        self.builder()?.add(key, seqno, ValueKind::SeparatePut, &pointer)
+    /// Writes `stored` to a value file, and adds an entry of `kind` with `prefix` and the pointer.
+    fn add_separate(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, prefix: &[u8], stored: &[u8]) -> Result<()> {
+        let pointer = self.values.add(key, stored, self.context.new_number)?;
+        let entry = [prefix, pointer].concat();
+        self.builder()?.add(key, seqno, kind, &entry)
     }
 
     /// Adds a version to the chain of operands. A chain that grows too long is combined, or

@@ -347,7 +347,11 @@ impl MemtableWriter<'_> {
         let folded = fold.zip(newest).filter(|(_, newest)| !is_deleted(newest.seqno())).and_then(|(fold, newest)| {
             let (oldest, older) = match newest.kind() {
                 // The base and what is merged into it stay apart: only the base expires.
-                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::ExpiringPut | ValueKind::SeparatePut => {
+                ValueKind::Delete
+                | ValueKind::DeleteRange
+                | ValueKind::ExpiringPut
+                | ValueKind::SeparatePut
+                | ValueKind::SeparateExpiringPut => {
                     return None;
                 }
                 ValueKind::Put => (0, newest.value()),
