@@ -1,0 +1,221 @@
+//! [`SstWriter`]: writes sorted entries to a table.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::SstFormat;
+use crate::error::{Error, IoContext, Result};
+use crate::format::deadline::{deadline_at, put_expiring};
+use crate::format::header::IDENTITY_BIT;
+use crate::format::key::{MAX_OPERAND_LEN, ValueKind};
+use crate::format::random_bits;
+use crate::operator::put_operand;
+use crate::sorted::table::TableBuilder;
+use crate::vfs::{FileSystem, OsFileSystem};
+
+/// Writes sorted entries to a table file, without an open store. `Keyspace::ingest` then adds the
+/// file to a keyspace, which costs a fraction of putting the entries.
+///
+/// Keys must ascend as bytes, each once. An entry is a put, a delete or a merge; there are no range
+/// deletes. Long values stay in the table; a compaction moves them to value files where
+/// [`KeyspaceOptions::separate_values`](crate::KeyspaceOptions::separate_values) says so. A
+/// [`ttl`](crate::KeyspaceOptions::ttl) does not apply.
+///
+/// The writer streams: it takes a few megabytes, and one bit to two bytes per key for filter and
+/// index. End a file at some 64 MiB and begin the next one: several files are ingested together,
+/// and smaller ones are compacted in smaller steps.
+///
+/// A writer that is dropped before [`finish`](SstWriter::finish) removes its file.
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// use tamis::{SstFormat, SstWriter};
+///
+/// let path = dir.path().join("users.sst");
+/// let mut writer = SstWriter::create(&path, &SstFormat::of_store(db.path(), "default")?)?;
+/// writer.put("id1", "Ann")?;
+/// writer.put("id2", "Bob")?;
+/// writer.delete("id3")?;
+/// let info = writer.finish()?;
+/// assert_eq!(info.entries, 3);
+/// # Ok(()) }
+/// ```
+pub struct SstWriter {
+    fs: Arc<dyn FileSystem>,
+    path: PathBuf,
+    format: SstFormat,
+    /// `None` once the file is finished or has failed.
+    builder: Option<TableBuilder<'static>>,
+    /// Whether the file is to be removed when the writer is dropped.
+    is_unfinished: bool,
+    /// Buffer for a value as it is stored.
+    stored: Vec<u8>,
+}
+
+/// A file that [`SstWriter::finish`] has completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SstInfo {
+    /// The file.
+    pub path: PathBuf,
+    /// Number of entries, tombstones included.
+    pub entries: u64,
+    /// Length of the file in bytes.
+    pub bytes: u64,
+    /// The smallest key.
+    pub smallest: Vec<u8>,
+    /// The greatest key.
+    pub greatest: Vec<u8>,
+}
+
+impl SstWriter {
+    /// Creates the file at `path`, whose name is free to choose. Fails if it exists.
+    pub fn create(path: impl AsRef<Path>, format: &SstFormat) -> Result<SstWriter> {
+        SstWriter::create_in(Arc::new(OsFileSystem::new()), path, format)
+    }
+
+    /// Like [`create`](SstWriter::create), in `file_system`.
+    pub fn create_in(
+        file_system: Arc<dyn FileSystem>,
+        path: impl AsRef<Path>,
+        format: &SstFormat,
+    ) -> Result<SstWriter> {
+        format.options().validate()?;
+        let path = path.as_ref();
+        let builder =
+            TableBuilder::unnumbered(&*file_system, path, random_bits() | IDENTITY_BIT, format.table_options())?;
+        Ok(SstWriter {
+            path: path.to_owned(),
+            format: format.clone(),
+            builder: Some(builder),
+            is_unfinished: true,
+            stored: Vec::new(),
+            fs: file_system,
+        })
+    }
+
+    /// Adds a key with its value.
+    ///
+    /// Fails with [`Error::Unsorted`] if the key does not come after the one before it, and with
+    /// [`Error::InvalidArgument`] if key or value are too long. The writer can then go on with
+    /// another key. After any other error it has failed.
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.add(key.as_ref(), ValueKind::Put, value.as_ref())
+    }
+
+    /// Adds a key whose value expires at `deadline`; see
+    /// [`Keyspace::put_with_expiry`](crate::Keyspace::put_with_expiry). Fails like
+    /// [`put`](SstWriter::put).
+    pub fn put_with_expiry(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        deadline: SystemTime,
+    ) -> Result<()> {
+        self.add_stored(key.as_ref(), ValueKind::ExpiringPut, |stored| {
+            put_expiring(stored, deadline_at(deadline), value.as_ref());
+        })
+    }
+
+    /// Adds a delete of a key that the keyspace may have. Fails like [`put`](SstWriter::put).
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.add(key.as_ref(), ValueKind::Delete, &[])
+    }
+
+    /// Adds an operand that is merged into the value that the keyspace has; see
+    /// [`operator`](crate::operator). Fails like [`put`](SstWriter::put), and with
+    /// [`Error::InvalidArgument`] if the keyspace has no merge operator or the operator refuses the
+    /// operand. An operator that does not come with this crate, of a format that was read from
+    /// bytes or from a store, is not asked.
+    pub fn merge(&mut self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        let (key, operand) = (key.as_ref(), operand.as_ref());
+        let Some(operator) = &self.format.options().merge_operator else {
+            let name = self.format.keyspace();
+            return Err(Error::invalid(format_args!("the keyspace {name:?} has no merge operator")));
+        };
+        if operand.len() > MAX_OPERAND_LEN {
+            let len = operand.len();
+            return Err(Error::invalid(format_args!("an operand takes up to {MAX_OPERAND_LEN} bytes, not {len}")));
+        }
+        let checked = operator.check(key, operand);
+        checked.map_err(|why| Error::invalid(format_args!("an operand of key {}: {why}", key.escape_ascii())))?;
+        self.add_stored(key, ValueKind::Merge, |stored| put_operand(stored, 0, 0, operand))
+    }
+
+    /// Number of entries so far.
+    pub fn entries(&self) -> u64 {
+        self.builder.as_ref().map_or(0, TableBuilder::entries)
+    }
+
+    /// Approximate length in bytes of the file if it were finished now, without its filter.
+    pub fn estimated_size(&self) -> u64 {
+        self.builder.as_ref().map_or(0, TableBuilder::estimated_size)
+    }
+
+    fn add_stored(&mut self, key: &[u8], kind: ValueKind, put: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+        let mut stored = std::mem::take(&mut self.stored);
+        stored.clear();
+        put(&mut stored);
+        let added = self.add(key, kind, &stored);
+        self.stored = stored;
+        added
+    }
+
+    fn add(&mut self, key: &[u8], kind: ValueKind, value: &[u8]) -> Result<()> {
+        let Some(builder) = &mut self.builder else {
+            return Err(Error::invalid(format_args!("writing {} has failed before", self.path.display())));
+        };
+        if let Some(last) = builder.last_key()
+            && last >= key
+        {
+            let (position, last) = (builder.entries(), last.to_vec());
+            return Err(Error::Unsorted { file: self.path.clone(), position, key: key.to_vec(), last });
+        }
+        let added = builder.add(key, 0, kind, value);
+        if !matches!(added, Ok(()) | Err(Error::InvalidArgument(_))) {
+            self.builder = None;
+        }
+        added
+    }
+
+    /// Completes the file and makes it and its name durable.
+    ///
+    /// Fails with [`Error::InvalidArgument`] if there are no entries, and then removes the file, as
+    /// after any other error.
+    pub fn finish(mut self) -> Result<SstInfo> {
+        let Some(builder) = self.builder.take() else {
+            return Err(Error::invalid(format_args!("writing {} has failed before", self.path.display())));
+        };
+        let meta = builder.finish()?;
+        let dir = self.path.parent().unwrap_or(Path::new(""));
+        self.fs.sync_dir(dir).during("sync", dir)?;
+        self.is_unfinished = false;
+        Ok(SstInfo {
+            path: self.path.clone(),
+            entries: meta.entries,
+            bytes: meta.size,
+            smallest: meta.smallest.into_vec(),
+            greatest: meta.largest.into_vec(),
+        })
+    }
+}
+
+impl Drop for SstWriter {
+    fn drop(&mut self) {
+        if self.is_unfinished {
+            // Closed first: some systems remove no open file.
+            self.builder = None;
+            let _ = self.fs.remove(&self.path);
+        }
+    }
+}
+
+impl fmt::Debug for SstWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SstWriter").field("path", &self.path).field("entries", &self.entries()).finish_non_exhaustive()
+    }
+}
