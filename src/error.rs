@@ -69,6 +69,30 @@ pub enum Error {
     /// An argument or option is outside its allowed range.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
+    /// A key was added to a table out of order. Nothing of it was written, and the writer can go on
+    /// with a greater key.
+    #[error(
+        "entry {position} of {} is not sorted: key {} does not come after {}; sort the input, with each key once",
+        file.display(), key.escape_ascii(), last.escape_ascii()
+    )]
+    Unsorted {
+        /// The table that was being written.
+        file: PathBuf,
+        /// Number of entries before the one that was refused.
+        position: u64,
+        /// Its key.
+        key: Vec<u8>,
+        /// The key before it.
+        last: Vec<u8>,
+    },
+    /// A file cannot be ingested into a keyspace. The store is as it was.
+    #[error("{} cannot be ingested: {rule}", file.display())]
+    Unfit {
+        /// The file.
+        file: PathBuf,
+        /// The rule that does not hold, and what to do.
+        rule: String,
+    },
     /// There is no store in the directory, and the options say not to create one.
     #[error("there is no store in {}; create it with `create_if_missing`", .0.display())]
     NotFound(PathBuf),

@@ -38,6 +38,7 @@ mod options;
 mod rate;
 mod report;
 mod sorted;
+mod sst;
 mod tree;
 pub mod vfs;
 mod write;
@@ -67,4 +68,5 @@ pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event,
 pub use report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadCost, ReadSource, ReadStep};
 pub use report::stats::{FilterLedger, ReadStats};
 pub use sorted::value::Value;
+pub use sst::{SstFormat, SstInfo, SstWriter};
 pub use write::batch::WriteBatch;

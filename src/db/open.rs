@@ -28,6 +28,7 @@ use crate::exec::ThreadPool;
 use crate::format::filename::FileKind;
 use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
+use crate::format::random_bits;
 use crate::memory::pool::{CHUNK_LEN, MemtablePool};
 use crate::options::Options;
 use crate::report::delivery::Events;
@@ -412,18 +413,12 @@ pub(super) fn sync_names_above(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
 }
 
 fn new_state(options: &Options) -> ManifestState {
-    let seed = options.hash_seed.unwrap_or_else(random_seed);
+    // It keeps two stores' filters from sharing false positives.
+    let seed = options.hash_seed.unwrap_or_else(random_bits);
     let mut state = ManifestState::new(seed);
     let options = options.default_keyspace.clone().unwrap_or_default();
     state.keyspaces.insert(0, KeyspaceState::new(DEFAULT_KEYSPACE, options));
     state
-}
-
-/// Not a secret: it keeps two stores' filters from sharing false positives, and their files apart
-/// in a backup.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 fn clock_of(options: &Options, state: &ManifestState, recovered: &Recovered) -> Arc<Clock> {

@@ -115,8 +115,7 @@ impl Keyspace {
         for (level, tables) in levels.iter().enumerate() {
             let mut run = Vec::new();
             for meta in tables.iter().map(|table| table.meta()) {
-                let bounds = Some((meta.smallest.to_vec(), meta.largest.to_vec()));
-                match SalvageTable::open(&store.tables, meta.number, bounds) {
+                match SalvageTable::open(&store.tables, meta.number, Some(meta)) {
                     Ok(table) => run.push(Arc::new(table)),
                     Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                         missing.push(SkippedRange {

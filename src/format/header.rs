@@ -46,11 +46,18 @@ pub(crate) mod features {
     pub(crate) const UNLOGGED: u32 = 8;
     /// Values in value files.
     pub(crate) const VALUES: u32 = 16;
+    /// Ingested tables: tables whose entries have no sequence numbers, manifests that state these
+    /// numbers, logs with ingests.
+    pub(crate) const INGEST: u32 = 32;
     /// Values with a deadline in value files.
-    pub(crate) const EXPIRING_VALUES: u32 = 32;
+    pub(crate) const EXPIRING_VALUES: u32 = 64;
     /// All bits that this version understands.
-    pub(crate) const KNOWN: u32 = RANGE_DELETE | MERGE | EXPIRY | UNLOGGED | VALUES | EXPIRING_VALUES;
+    pub(crate) const KNOWN: u32 = RANGE_DELETE | MERGE | EXPIRY | UNLOGGED | VALUES | INGEST | EXPIRING_VALUES;
 }
+
+/// Set in the number of a table that was written outside of a store: its *identity*, 63 random bits
+/// beside this one. Numbers of a store's files are below 2^56. Part of the format.
+pub(crate) const IDENTITY_BIT: u64 = 1 << 63;
 
 /// The kind of a file that has a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,12 @@ pub(crate) mod pointer;
 pub(crate) mod record;
 pub(crate) mod span;
 
+/// 64 bits that are drawn anew with each call. They are no secret.
+pub(crate) fn random_bits() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
 /// The rule of the format that some bytes break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);

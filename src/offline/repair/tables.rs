@@ -48,8 +48,7 @@ pub(super) fn check(context: &Arc<TableContext>, number: u64, meta: Option<&Tabl
         table.verify()?;
         Ok(table.meta().clone())
     });
-    let bounds = meta.map(|meta| (meta.smallest.to_vec(), meta.largest.to_vec()));
-    let open = || SalvageTable::open(context, number, bounds).map(Arc::new);
+    let open = || SalvageTable::open(context, number, meta).map(Arc::new);
     match verified {
         Ok(meta) => Ok(Some(Checked {
             table: open()?,

@@ -49,12 +49,14 @@ pub(crate) use cursor::BlockCursor;
 pub(crate) use frame::{BlockRef, BorrowedFrame, Frame, FramedBlock};
 pub(crate) use kept::{CursorBlock, LookupBlock, MappedBlock};
 pub(crate) use reader::BlockHit;
-pub(crate) use view::{Block, prefetch_block};
+pub(crate) use view::{Block, prefetch_block, set_seqno};
 
 use crate::format::key::HEAD4_LEN;
 
 /// Bytes before the fingerprints. Part of the format.
 const HEADER_LEN: usize = 16;
+/// Where the smallest sequence number is. Part of the format.
+const BASE_OFFSET: usize = 8;
 /// Flag: offsets take four bytes instead of two. Part of the format.
 const WIDE_OFFSETS: u8 = 1;
 /// Longest common prefix that is taken out of the keys. Part of the format.

@@ -1,7 +1,7 @@
 //! [`Block`]: a view of a data block's bytes, in a frame or a mapped file, with its decoded header.
 
-use super::{HEADER_LEN, WIDE_OFFSETS, directory_len};
-use crate::format::coding::Decoder;
+use super::{BASE_OFFSET, HEADER_LEN, WIDE_OFFSETS, directory_len};
+use crate::format::coding::{Decoder, set_u64};
 use crate::format::key::{HEAD4_LEN, SeqNo};
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
@@ -104,6 +104,17 @@ impl<'a> Block<'a> {
     pub(crate) fn part(&self, start: u32, len: u32) -> &'a [u8] {
         self.bytes().get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
     }
+}
+
+/// Gives `seqno` to all entries of an encoded block that have the sequence number 0. Refuses a block
+/// whose base is another number. Entries above the base stay above it.
+pub(crate) fn set_seqno(block: &mut [u8], seqno: SeqNo) -> Decoded<()> {
+    let base = block.get_mut(BASE_OFFSET..HEADER_LEN).ok_or(Malformed("a data block is shorter than its header"))?;
+    if base.iter().any(|&byte| byte != 0) {
+        return Err(Malformed("an entry of an ingested table has a sequence number"));
+    }
+    set_u64(block, BASE_OFFSET, seqno);
+    Ok(())
 }
 
 /// Prefetches the lines that a search of the block at the front of `buffer` reads first.

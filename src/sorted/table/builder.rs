@@ -60,9 +60,26 @@ impl<'a> TableBuilder<'a> {
         number: u64,
         options: TableOptions,
     ) -> Result<TableBuilder<'a>> {
+        let output = TableFileWriter::create(fs, FileKind::Table(number).path(dir), number)?;
+        Ok(TableBuilder::of(TableFileWriter { fs: Some(fs), ..output }, options))
+    }
+
+    /// Creates the file of a table that is to be ingested. Its entries must have the sequence
+    /// number 0. After a failure, the caller removes the file.
+    pub(crate) fn unnumbered(
+        fs: &dyn FileSystem,
+        path: &Path,
+        identity: u64,
+        options: TableOptions,
+    ) -> Result<TableBuilder<'a>> {
+        let mut builder = TableBuilder::of(TableFileWriter::create(fs, path.to_owned(), identity)?, options);
+        builder.properties.is_unnumbered = true;
+        Ok(builder)
+    }
+
+    fn of(output: TableFileWriter<'a>, options: TableOptions) -> TableBuilder<'a> {
         let mut builder = TableBuilder {
             options,
-            output: TableFileWriter::create(fs, dir, number)?,
             block: BlockBuilder::new(),
             block_limit: 0,
             raw: Vec::new(),
@@ -70,7 +87,7 @@ impl<'a> TableBuilder<'a> {
             filter: FilterBuilder::new(options.filter, options.seed).with_prefixes(options.prefix),
             fingerprint: 0,
             properties: Properties {
-                number,
+                number: output.number,
                 compression: options.compression.code().into(),
                 block_size: options.block_size,
                 seed: options.seed,
@@ -81,9 +98,10 @@ impl<'a> TableBuilder<'a> {
             },
             deadlines: DeadlineCounter::default(),
             origin: Vec::new(),
+            output,
         };
         builder.begin_block(0);
-        Ok(builder)
+        builder
     }
 
     /// Records where the table comes from. May be called at any time before
@@ -201,7 +219,7 @@ impl<'a> TableBuilder<'a> {
     pub(crate) fn finish(self) -> Result<TableMeta> {
         let (fs, path) = (self.output.fs, self.output.path.clone());
         let result = self.complete();
-        if result.is_err() {
+        if let (Err(_), Some(fs)) = (&result, fs) {
             let _ = fs.remove(&path);
         }
         result
@@ -222,13 +240,14 @@ impl<'a> TableBuilder<'a> {
     /// Gives up and removes the file, best effort. A file that stays belongs to no version; the
     /// next open of the store removes it.
     pub(crate) fn abandon(self) {
-        let _ = self.output.fs.remove(&self.output.path);
+        let _ = self.output.fs.map(|fs| fs.remove(&self.output.path));
     }
 }
 
 /// The file being written, with a buffer of bytes not yet appended.
 pub(super) struct TableFileWriter<'a> {
-    fs: &'a dyn FileSystem,
+    /// Removes the file after a failure.
+    fs: Option<&'a dyn FileSystem>,
     file: Box<dyn WritableFile>,
     path: PathBuf,
     number: u64,
@@ -240,11 +259,10 @@ pub(super) struct TableFileWriter<'a> {
 }
 
 impl<'a> TableFileWriter<'a> {
-    pub(super) fn create(fs: &'a dyn FileSystem, dir: &Path, number: u64) -> Result<TableFileWriter<'a>> {
-        let path = FileKind::Table(number).path(dir);
+    pub(super) fn create(fs: &dyn FileSystem, path: PathBuf, number: u64) -> Result<TableFileWriter<'a>> {
         let header = FileHeader { number, ..FileHeader::default() };
         Ok(TableFileWriter {
-            fs,
+            fs: None,
             file: fs.create(&path).during("create", &path)?,
             path,
             number,

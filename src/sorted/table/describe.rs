@@ -7,11 +7,24 @@ use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::properties::Properties;
 use super::reader::Counting;
 use super::verify::file_checksum;
-use super::{Table, TableContext};
+use super::{Ingested, Table, TableContext};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
-use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, IDENTITY_BIT, Magic};
 use crate::sorted::block::BlockCursor;
+
+impl Ingested {
+    /// What the file of table `number` itself tells of an ingested one: its identity. `None` if the
+    /// file has the number in its name, or no sound header.
+    pub(super) fn found(context: &TableContext, number: u64) -> Result<Option<Ingested>> {
+        let path = FileKind::Table(number).path(context.dir());
+        let mut header = [0; FILE_HEADER_LEN];
+        let read = context.fs().open(&path).and_then(|file| file.read_at(&mut header, 0)).during("open", &path)?;
+        let identity = FileHeader::sound_number(&header[..read], Magic::Table);
+        let identity = identity.filter(|identity| identity & IDENTITY_BIT != 0);
+        Ok(identity.map(Ingested::unknown))
+    }
+}
 
 /// Description of one data block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,15 +48,17 @@ impl Table {
     pub(crate) fn alone(context: Arc<TableContext>, number: u64, checksum: bool) -> Result<Table> {
         let path = FileKind::Table(number).path(context.dir());
         let size = context.fs().open(&path).and_then(|file| file.len()).during("open", &path)?;
-        let fetcher = Fetcher::new(Arc::clone(&context), number, size);
+        let ingested = Ingested::found(&context, number)?;
+        let identity = Ingested::identity_of(ingested, number);
+        let fetcher = Fetcher::new(Arc::clone(&context), number, size, ingested);
         let footer_offset = size.saturating_sub(FOOTER_LEN as u64);
         // The footer of a later version may be anything; the header states the version.
         if let Err(later @ Error::Unsupported { .. }) =
-            FileHeader::decode(&fetcher.bytes(0, FILE_HEADER_LEN as u64)?, Magic::Table, number, &path)
+            FileHeader::decode(&fetcher.bytes(0, FILE_HEADER_LEN as u64)?, Magic::Table, identity, &path)
         {
             return Err(later);
         }
-        let footer = Footer::decode(&fetcher.bytes(footer_offset, FOOTER_LEN as u64)?, number, footer_offset, &path)?;
+        let footer = Footer::decode(&fetcher.bytes(footer_offset, FOOTER_LEN as u64)?, identity, footer_offset, &path)?;
         let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
         let checksum = if checksum { file_checksum(&fetcher)? } else { 0 };

@@ -7,18 +7,19 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::TableContext;
 use super::footer::{BlockHandle, TRAILER_LEN};
 use super::mapped::Mapped;
 use super::properties::Properties;
+use super::{Ingested, TableContext};
 use crate::error::{Error, IoContext, Result};
 use crate::format::Decoded;
 use crate::format::checksum::{FileChecksum, bound_crc};
 use crate::format::coding::get_u32;
 use crate::format::filename::FileKind;
+use crate::format::key::SeqNo;
 use crate::options::Compression;
 use crate::report::stats::ReadCounters;
-use crate::sorted::block::{BlockRef, Frame};
+use crate::sorted::block::{BlockRef, Frame, set_seqno};
 use crate::sorted::compress::{decompress_into, from_code, highest_code, raw_len};
 use crate::vfs::ReadableFile;
 
@@ -26,6 +27,10 @@ use crate::vfs::ReadableFile;
 pub(super) struct Fetcher {
     pub(super) context: Arc<TableContext>,
     number: u64,
+    /// The number that checksums are bound to.
+    pub(super) identity: u64,
+    /// Sequence number of all entries, if the file has none.
+    seqno: Option<SeqNo>,
     /// File length in bytes.
     pub(super) size: u64,
     pub(super) path: PathBuf,
@@ -34,8 +39,10 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    pub(super) fn new(context: Arc<TableContext>, number: u64, size: u64) -> Fetcher {
-        Fetcher { path: FileKind::Table(number).path(&context.dir), context, number, size, counters: Arc::default() }
+    pub(super) fn new(context: Arc<TableContext>, number: u64, size: u64, ingested: Option<Ingested>) -> Fetcher {
+        let (path, counters) = (FileKind::Table(number).path(&context.dir), Arc::default());
+        let (identity, seqno) = (Ingested::identity_of(ingested, number), ingested.map(|ingested| ingested.seqno));
+        Fetcher { path, context, number, identity, seqno, size, counters }
     }
 
     pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {
@@ -121,7 +128,7 @@ impl Fetcher {
         };
         if let Some(stored) = ahead.and_then(|ahead| ahead.block(self, handle)) {
             let (compression, packed) = self.verified(handle, stored)?;
-            let block = block_of(compression, packed, longest, frame).map_err(malformed)?;
+            let block = self.block_of(compression, packed, longest, frame).map_err(malformed)?;
             return Ok((compression, block));
         }
         let stored_len = self.checked_len(handle.offset, handle.stored_len())?;
@@ -131,7 +138,7 @@ impl Fetcher {
             let bytes = &mut stored.bytes_mut()[..stored_len];
             self.fill(bytes, handle.offset, before_wait)?;
             let (compression, packed) = self.verified(handle, bytes)?;
-            let block = block_of(compression, packed, longest, frame).map_err(malformed);
+            let block = self.block_of(compression, packed, longest, frame).map_err(malformed);
             stored.spare();
             return Ok((compression, block?));
         }
@@ -141,9 +148,9 @@ impl Fetcher {
         let (compression, block) = match self.verified(handle, bytes)? {
             (Compression::None, block) => {
                 let len = block.len();
-                (Compression::None, stored.into_block(len))
+                (Compression::None, self.numbered(stored, len).and_then(|stored| stored.into_block(len)))
             }
-            (compression, packed) => (compression, block_of(compression, packed, longest, Frame::new)),
+            (compression, packed) => (compression, self.block_of(compression, packed, longest, Frame::new)),
         };
         Ok((compression, block.map_err(malformed)?))
     }
@@ -160,7 +167,7 @@ impl Fetcher {
         let stored = self.stored(handle, Some(ahead))?;
         checksum.update(&stored);
         let (compression, packed) = self.verified(handle, &stored)?;
-        let block = block_of(compression, packed, longest, Frame::new);
+        let block = self.block_of(compression, packed, longest, Frame::new);
         let block = block.map_err(|malformed| self.corrupt(handle.offset, malformed))?;
         Ok((compression, without_trailer(stored), block))
     }
@@ -173,13 +180,43 @@ impl Fetcher {
         }
     }
 
+    /// Decodes `packed` into a new frame. A compressed block may have at most `longest` bytes.
+    fn block_of(
+        &self,
+        compression: Compression,
+        packed: &[u8],
+        longest: u32,
+        frame: impl FnOnce(usize) -> Frame,
+    ) -> Decoded<BlockRef> {
+        let len = match compression {
+            Compression::None => packed.len(),
+            _ => raw_len(compression, packed, longest)?,
+        };
+        let mut raw = frame(len);
+        match (compression, &mut raw.bytes_mut()[..len]) {
+            (Compression::None, raw) => raw.copy_from_slice(packed),
+            (compression, raw) => decompress_into(compression, packed, raw)?,
+        }
+        self.numbered(raw, len)?.into_block(len)
+    }
+
+    /// Gives the entries of the block in the first `len` bytes their sequence number, if they have
+    /// none. Readers then need not know where the table comes from.
+    #[inline]
+    fn numbered(&self, mut frame: Frame, len: usize) -> Decoded<Frame> {
+        if let Some(seqno) = self.seqno {
+            set_seqno(&mut frame.bytes_mut()[..len], seqno)?;
+        }
+        Ok(frame)
+    }
+
     /// Verifies `stored`, a block with its trailer. Returns the block and its compression.
     fn verified<'a>(&self, handle: BlockHandle, stored: &'a [u8]) -> Result<(Compression, &'a [u8])> {
         let split = stored.split_last_chunk::<4>();
         let Some((checked @ [block @ .., compression], crc)) = split else {
             return Err(self.corrupt(handle.offset, "a block is shorter than its trailer"));
         };
-        if get_u32(crc) != bound_crc(self.number, handle.offset, checked) {
+        if get_u32(crc) != bound_crc(self.identity, handle.offset, checked) {
             return Err(self.corrupt(handle.offset, "the checksum of a block does not match"));
         }
         match from_code(*compression) {
@@ -192,25 +229,6 @@ impl Fetcher {
             }),
         }
     }
-}
-
-/// Decodes `packed` into a new frame. A compressed block may have at most `longest` bytes.
-fn block_of(
-    compression: Compression,
-    packed: &[u8],
-    longest: u32,
-    frame: impl FnOnce(usize) -> Frame,
-) -> Decoded<BlockRef> {
-    let len = match compression {
-        Compression::None => packed.len(),
-        _ => raw_len(compression, packed, longest)?,
-    };
-    let mut raw = frame(len);
-    match (compression, &mut raw.bytes_mut()[..len]) {
-        (Compression::None, raw) => raw.copy_from_slice(packed),
-        (compression, raw) => decompress_into(compression, packed, raw)?,
-    }
-    raw.into_block(len)
 }
 
 fn without_trailer(stored: Cow<'_, [u8]>) -> Vec<u8> {

@@ -92,6 +92,30 @@ pub(crate) struct TableMeta {
     /// Smallest and largest user key in the table.
     pub(crate) smallest: Box<[u8]>,
     pub(crate) largest: Box<[u8]>,
+    /// `None` for a table that the store has written.
+    pub(crate) ingested: Option<Ingested>,
+}
+
+/// What the manifest alone says of an ingested table: its file is the same wherever it is ingested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ingested {
+    /// The number that the file states and that its checksums are bound to, in place of the one in
+    /// its name.
+    pub(crate) identity: u64,
+    /// Sequence number of every entry. The file has 0 in its place.
+    pub(crate) seqno: SeqNo,
+}
+
+impl Ingested {
+    /// What a table has whose number nothing tells.
+    fn unknown(identity: u64) -> Ingested {
+        Ingested { identity, seqno: 1 }
+    }
+
+    /// The number to which the checksums of table `number` are bound.
+    fn identity_of(ingested: Option<Ingested>, number: u64) -> u64 {
+        ingested.map_or(number, |ingested| ingested.identity)
+    }
 }
 
 impl TableMeta {

@@ -26,10 +26,11 @@
 //! | 30 | [`References`]; absent if no entry points to a value file |
 //! | 31 | [`Deadlines`]; absent if no entry has one |
 //! | 32 | range deletes; absent if there are none: a range table has nothing else |
+//! | 33 | 1 if the entries have no sequence numbers, but 0: the manifest states one for all |
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Deadlines, References, TableMeta};
+use super::{Deadlines, Ingested, References, TableMeta};
 use crate::format::coding::{Decoder, put_field, put_u64_field, put_varint_field};
 use crate::format::header::features;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
@@ -54,6 +55,8 @@ pub(crate) struct Properties {
     pub(crate) references: References,
     /// Entries that are range deletes: all or none.
     pub(crate) ranges: u64,
+    /// Whether the entries have no sequence numbers in the file.
+    pub(crate) is_unnumbered: bool,
     pub(crate) data_blocks: u64,
     /// Bytes of all user keys.
     pub(crate) key_bytes: u64,
@@ -95,12 +98,20 @@ const OPERANDS: u64 = 29;
 const REFERENCES: u64 = 30;
 const DEADLINES: u64 = 31;
 const RANGES: u64 = 32;
+const UNNUMBERED: u64 = 33;
 /// One bit per mandatory tag.
 const MANDATORY_TAGS: u64 = (1 << FILTER_HASH) - 2;
 
 impl Properties {
-    /// What the manifest says of table `number`, whose file has `size` bytes.
+    /// What the manifest says of table `number`, whose file has `size` bytes. The caller knows the
+    /// sequence number of entries that have none.
     pub(super) fn into_meta(self, number: u64, size: u64, checksum: u32) -> TableMeta {
+        let ingested = self.is_unnumbered.then_some(Ingested::unknown(self.number));
+        let properties = self.numbered(ingested);
+        properties.meta(number, size, checksum, ingested)
+    }
+
+    fn meta(self, number: u64, size: u64, checksum: u32, ingested: Option<Ingested>) -> TableMeta {
         TableMeta {
             number,
             size,
@@ -115,7 +126,25 @@ impl Properties {
             cleared: 0,
             smallest: self.smallest,
             largest: self.largest,
+            ingested,
         }
+    }
+
+    /// The properties with the sequence number that the manifest states for all entries. Entries
+    /// that have numbers of their own keep them: the manifest will contradict them.
+    pub(super) fn numbered(mut self, ingested: Option<Ingested>) -> Properties {
+        if self.is_unnumbered && self.largest_seqno == 0 {
+            (self.smallest_seqno, self.largest_seqno) = ingested.map_or((0, 0), |of| (of.seqno, of.seqno));
+        }
+        self
+    }
+
+    /// The properties as the file of a table with the same blocks states them.
+    pub(super) fn as_stored(mut self) -> Properties {
+        if self.is_unnumbered {
+            (self.smallest_seqno, self.largest_seqno) = (0, 0);
+        }
+        self
     }
 
     /// Counts an entry of the table. The largest key is set after the last one.
@@ -147,7 +176,8 @@ impl Properties {
         let values = if self.references.is_empty() { 0 } else { features::VALUES };
         // Not told apart from a table that has each of them alone.
         let both = if expiry != 0 && values != 0 { features::EXPIRING_VALUES } else { 0 };
-        merge | expiry | values | both | if self.ranges > 0 { features::RANGE_DELETE } else { 0 }
+        let ingest = if self.is_unnumbered { features::INGEST } else { 0 };
+        merge | expiry | values | both | ingest | if self.ranges > 0 { features::RANGE_DELETE } else { 0 }
     }
 
     /// Counts a data block of `len` bytes before compression.
@@ -198,6 +228,9 @@ impl Properties {
         if self.ranges > 0 {
             put_varint_field(&mut out, RANGES, self.ranges);
         }
+        if self.is_unnumbered {
+            put_varint_field(&mut out, UNNUMBERED, 1);
+        }
         out
     }
 
@@ -206,7 +239,8 @@ impl Properties {
         let mut seen = 0u64;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            if !(1..=FILTER_HASH).contains(&tag) && ![OPERANDS, REFERENCES, DEADLINES, RANGES].contains(&tag) {
+            let is_later = [OPERANDS, REFERENCES, DEADLINES, RANGES, UNNUMBERED].contains(&tag);
+            if !(1..=FILTER_HASH).contains(&tag) && !is_later {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -256,6 +290,7 @@ impl Properties {
             REFERENCES => self.references = References::decode(content)?,
             DEADLINES => self.deadlines = Deadlines::decode(content)?,
             OPERANDS => self.operands = content.varint()?,
+            UNNUMBERED => self.is_unnumbered = content.varint()? == 1,
             _ => self.ranges = content.varint()?,
         }
         Ok(())
@@ -277,6 +312,7 @@ mod tests {
             references: References::default(),
             deadlines: Deadlines { count: 30, first: 5, quarter: 1 << 41, last: u64::MAX },
             ranges: 3,
+            is_unnumbered: true,
             data_blocks: 4,
             key_bytes: 1000,
             value_bytes: 9000,
@@ -318,7 +354,8 @@ mod tests {
             fields.field().unwrap();
             let end = bytes.len() - fields.remaining();
             let without = [&bytes[..start], &bytes[end..]].concat();
-            let is_mandatory = ![FILTER_HASH, OPERANDS, DEADLINES, RANGES].contains(&u64::from(bytes[start]));
+            let is_mandatory =
+                ![FILTER_HASH, OPERANDS, DEADLINES, RANGES, UNNUMBERED].contains(&u64::from(bytes[start]));
             assert_eq!(Properties::decode(&without).is_err(), is_mandatory);
             let twice = [&bytes[..], &bytes[start..end]].concat();
             assert!(Properties::decode(&twice).is_err());

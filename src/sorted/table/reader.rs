@@ -127,7 +127,7 @@ impl Table {
         let values = meta.references.iter().map(|reference| context.values().hold(reference.file));
         Table {
             _values: values.collect(),
-            fetcher: Fetcher::new(context, meta.number, meta.size),
+            fetcher: Fetcher::new(context, meta.number, meta.size, meta.ingested),
             meta,
             resident: OnceLock::new(),
             opening: Mutex::new(()),

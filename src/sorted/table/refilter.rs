@@ -14,7 +14,7 @@ use super::fetch::ReadAhead;
 use super::properties::Properties;
 use super::resident::TableFilter;
 use super::verify::{TableChecker, check_file_checksum, checksum_range};
-use super::{Origin, Table, TableMeta};
+use super::{Ingested, Origin, Table, TableMeta};
 use crate::error::Result;
 use crate::filter::FilterBuilder;
 use crate::filter::{FilterPolicy, PrefixExtractor};
@@ -62,7 +62,7 @@ impl Table {
         cancelled: &dyn Fn(usize) -> bool,
     ) -> Result<Option<TableMeta>> {
         let context = &self.fetcher().context;
-        let output = TableFileWriter::create(context.fs(), context.dir(), number)?;
+        let output = TableFileWriter::create(context.fs(), FileKind::Table(number).path(context.dir()), number)?;
         let result = self.copy_to(output, number, policy, prefix, origin, cancelled);
         if !matches!(result, Ok(Some(_))) {
             let _ = context.fs().remove(&FileKind::Table(number).path(context.dir()));
@@ -87,7 +87,8 @@ impl Table {
             filter_keys: 0,
             filter_hash: None,
             ..resident.properties.clone()
-        };
+        }
+        .as_stored();
         let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);
         let mut checker = TableChecker::default();
         let data_end = resident.index.data_end();
@@ -120,6 +121,9 @@ impl Table {
         let origin = Origin { dead: fetcher.context.graveyard().numbers(), ..origin.clone() };
         let mut encoded = Vec::new();
         origin.encode(&mut encoded);
-        output.complete(filter, properties, &encoded, &index).map(Some)
+        let meta = output.complete(filter, properties, &encoded, &index)?;
+        let ingested = self.meta().ingested.map(|of| Ingested { identity: number, ..of });
+        let Some(Ingested { seqno, .. }) = ingested else { return Ok(Some(meta)) };
+        Ok(Some(TableMeta { ingested, smallest_seqno: seqno, largest_seqno: seqno, ..meta }))
     }
 }

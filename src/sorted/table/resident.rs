@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::TableMeta;
 use super::cache::BlockSlots;
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::mapped::{InPlace, Mapped};
 use super::properties::{Properties, filter_hash};
+use super::{Ingested, TableMeta};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
@@ -71,17 +71,20 @@ impl Resident {
             return Err(fetcher.corrupt(0, "the file is not as long as the manifest says"));
         }
         let header = fetcher.bytes(0, FILE_HEADER_LEN as u64)?;
-        FileHeader::decode(&header, Magic::Table, meta.number, path)?;
+        let identity = Ingested::identity_of(meta.ingested, meta.number);
+        FileHeader::decode(&header, Magic::Table, identity, path)?;
         // If the file is too short, the read reports it.
         let footer_offset = meta.size.saturating_sub(FOOTER_LEN as u64);
         let footer = fetcher.bytes(footer_offset, FOOTER_LEN as u64)?;
-        let footer = Footer::decode(&footer, meta.number, footer_offset, path)?;
+        let footer = Footer::decode(&footer, identity, footer_offset, path)?;
         let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
-            .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
+            .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?
+            .numbered(meta.ingested);
         let index = Index::decode(&fetcher.meta_block(footer.index)?, Some(memory))
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
         let filter = TableFilter::read(fetcher, &footer, &properties);
-        let mapped = match properties.compression == u64::from(Compression::None.code()) {
+        // A mapped block cannot be given sequence numbers.
+        let mapped = match properties.compression == u64::from(Compression::None.code()) && !properties.is_unnumbered {
             true => fetcher
                 .file()
                 .ok()
@@ -118,7 +121,14 @@ impl Resident {
     fn contradiction(&self, meta: &TableMeta) -> Option<&'static str> {
         let Resident { footer, properties, .. } = self;
         let rules = [
-            (properties.number == meta.number, "the properties are those of another table"),
+            (
+                properties.number == Ingested::identity_of(meta.ingested, meta.number),
+                "the properties are those of another table",
+            ),
+            (
+                properties.is_unnumbered == meta.ingested.is_some(),
+                "the table has no sequence numbers, or the manifest says so, but not both",
+            ),
             (
                 footer.entries == meta.entries && properties.entries == meta.entries,
                 "the number of entries is not the one in the manifest",

@@ -17,12 +17,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::TableContext;
 use super::fetch::{Fetcher, ReadHint};
 use super::footer::{BlockHandle, FOOTER_LEN, Footer, PAGE, TRAILER_LEN};
 use super::index::Index;
 use super::origin::Origin;
 use super::properties::{LONGEST_BLOCK, Properties};
+use super::{Ingested, TableContext, TableMeta};
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::BoundCrc;
 use crate::format::coding::{Decoder, get_u32};
@@ -74,18 +74,19 @@ pub(crate) struct SalvageTable {
 }
 
 impl SalvageTable {
-    /// Finds the blocks of table `number`. `bounds` are its smallest and largest key, if the caller
-    /// knows them.
+    /// Finds the blocks of table `number`; `known` is what the manifest says of it, if anything
+    /// does.
     ///
     /// Fails if the file does not exist, cannot be read, or is of a later version of the format.
-    pub(crate) fn open(
-        context: &Arc<TableContext>,
-        number: u64,
-        bounds: Option<(Vec<u8>, Vec<u8>)>,
-    ) -> Result<SalvageTable> {
+    pub(crate) fn open(context: &Arc<TableContext>, number: u64, known: Option<&TableMeta>) -> Result<SalvageTable> {
         let path = FileKind::Table(number).path(context.dir());
         let size = context.fs().open(&path).and_then(|file| file.len()).during("open", &path)?;
-        let fetcher = Fetcher::new(Arc::clone(context), number, size);
+        let ingested = match known {
+            Some(meta) => meta.ingested,
+            None => Ingested::found(context, number)?,
+        };
+        let bounds = known.map(|meta| (meta.smallest.to_vec(), meta.largest.to_vec()));
+        let fetcher = Fetcher::new(Arc::clone(context), number, size, ingested);
         let mut table = SalvageTable {
             fetcher,
             number,
@@ -107,7 +108,7 @@ impl SalvageTable {
             }
         }
         if table.index.is_none() {
-            Search::new(&table.fetcher, number).run(&mut table.blocks)?;
+            Search::new(&table.fetcher).run(&mut table.blocks)?;
             table.search_properties()?;
         }
         if let (None, Some(properties)) = (&table.bounds, &table.properties) {
@@ -151,7 +152,7 @@ impl SalvageTable {
             return Ok(());
         }
         let header = self.fetcher.bytes(0, FILE_HEADER_LEN as u64)?;
-        match FileHeader::decode(&header, Magic::Table, self.number, path) {
+        match FileHeader::decode(&header, Magic::Table, self.fetcher.identity, path) {
             Err(error @ Error::Unsupported { .. }) => Err(error),
             _ => Ok(()),
         }
@@ -160,12 +161,13 @@ impl SalvageTable {
     fn footer(&self) -> Result<Footer> {
         let offset = self.fetcher.size.saturating_sub(FOOTER_LEN as u64);
         let bytes = self.fetcher.bytes(offset, (FOOTER_LEN as u64).min(self.fetcher.size))?;
-        Footer::decode(&bytes, self.number, offset, &self.fetcher.path)
+        Footer::decode(&bytes, self.fetcher.identity, offset, &self.fetcher.path)
     }
 
     fn read_properties(&mut self, handle: BlockHandle) -> Result<()> {
         if let Some(bytes) = none_if_damaged(self.fetcher.meta_block(handle))? {
-            self.properties = Properties::decode(&bytes).ok().filter(|properties| properties.number == self.number);
+            let identity = self.fetcher.identity;
+            self.properties = Properties::decode(&bytes).ok().filter(|properties| properties.number == identity);
             if self.properties.is_some() {
                 self.origin = Origin::decode(&bytes).unwrap_or_default();
             }
@@ -178,7 +180,7 @@ impl SalvageTable {
     fn search_properties(&mut self) -> Result<()> {
         let mut offset = self.blocks.last().and_then(|last| last.end()).unwrap_or(FILE_HEADER_LEN as u64);
         for _ in 0..3 {
-            let found = Search::new(&self.fetcher, self.number).block_of_any_length(offset, u64::MAX, &[0])?;
+            let found = Search::new(&self.fetcher).block_of_any_length(offset, u64::MAX, &[0])?;
             let Some(handle) = found else { return Ok(()) };
             if self.properties.is_none() {
                 self.read_properties(handle)?;
@@ -238,7 +240,6 @@ fn check_order(block: &BlockRef) -> Decoded<()> {
 /// Searches for blocks without an index.
 struct Search<'a> {
     fetcher: &'a Fetcher,
-    number: u64,
     /// Bytes of the file from `start` on.
     start: u64,
     window: Vec<u8>,
@@ -248,9 +249,9 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(fetcher: &'a Fetcher, number: u64) -> Search<'a> {
+    fn new(fetcher: &'a Fetcher) -> Search<'a> {
         let budget = fetcher.size.saturating_mul(TIMES_SEARCHED);
-        Search { fetcher, number, start: 0, window: Vec::new(), budget }
+        Search { fetcher, start: 0, window: Vec::new(), budget }
     }
 
     /// Collects the data blocks.
@@ -332,7 +333,7 @@ impl<'a> Search<'a> {
     fn block_of_any_length(&mut self, offset: u64, longest: u64, codes: &[u8]) -> Result<Option<BlockHandle>> {
         let max_len = self.fetcher.size.saturating_sub(offset).saturating_sub(TRAILER_LEN as u64).min(longest);
         let max_len = max_len.min(self.budget);
-        let mut crc = BoundCrc::new(self.number, offset);
+        let mut crc = BoundCrc::new(self.fetcher.identity, offset);
         let mut len = 0;
         while len <= max_len {
             // The next byte belongs to the block, or is the code in its trailer.

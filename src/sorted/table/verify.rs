@@ -163,6 +163,7 @@ impl TableChecker {
             largest: self.last_key.into(),
             deadlines,
             number: stated.number,
+            is_unnumbered: stated.is_unnumbered,
             compression: stated.compression,
             block_size: stated.block_size,
             seed: stated.seed,

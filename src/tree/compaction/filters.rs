@@ -85,7 +85,7 @@ pub(crate) fn policies(options: &KeyspaceOptions, levels: &LevelMetas<'_>) -> Ve
 }
 
 /// The filter of a level, independent of the tree.
-fn fixed(options: &KeyspaceOptions, level: usize) -> FilterPolicy {
+pub(crate) fn fixed(options: &KeyspaceOptions, level: usize) -> FilterPolicy {
     match &options.level_filters {
         LevelFilters::Each(policies) => policies.get(level).or(policies.last()).copied().unwrap_or(options.filter),
         LevelFilters::Uniform | LevelFilters::Budget(_) => options.filter,
@@ -137,6 +137,7 @@ mod tests {
             smallest_seqno: 0,
             largest_seqno: 0,
             cleared: 0,
+            ingested: None,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

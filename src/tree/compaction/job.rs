@@ -213,6 +213,7 @@ mod tests {
             smallest_seqno: 1,
             largest_seqno: 2,
             cleared: 0,
+            ingested: None,
             smallest: smallest.as_bytes().into(),
             largest: largest.as_bytes().into(),
         };

@@ -109,6 +109,7 @@ mod tests {
             smallest_seqno: 1,
             largest_seqno: 1,
             cleared: 0,
+            ingested: None,
             smallest: key(smallest),
             largest: key(largest),
         };

@@ -19,14 +19,16 @@
 //! | 12 | file number, deadlines | of a table that an earlier tag 7 of this edit adds |
 //! | 13 | deadline | everything whose deadline is not later counts as expired from here on |
 //! | 14 | keyspace id, value file | a value file is added, before the tables that point to it |
+//! | 15 | file number, identity, s | of an ingested table, as in tag 12: all entries are numbered s |
+//! | 16 | s | ingests numbered up to s have taken effect: their tables are or were in the manifest |
 //! | 64 | n, id: u64 | a branch begins with file number n; see `branch` |
 //!
 //! Level 7 holds the range tables of a keyspace, which may overlap.
 //!
-//! Tags 1 to 4, 9 and 13 occur at most once. A manifest with tag 12 or 13, or with field 4 of a
+//! Tags 1 to 4, 9, 13 and 16 occur at most once. A manifest with tag 12 or 13, or with field 4 of a
 //! keyspace's options, requires feature bit 2 in its header; one with field 5, bit 3; one with tag
-//! 10 or level 7, bit 0; one with tag 11 or 14, or with field 6, bit 4. Readers refuse unknown tags
-//! below 64 and skip others. The rules between edits are in `state`.
+//! 10 or level 7, bit 0; one with tag 11 or 14, or with field 6, bit 4; one with tag 15 or 16, bit
+//! 5. Readers refuse unknown tags below 64 and skip others. The rules between edits are in `state`.
 //!
 //! ```text
 //! table      = file number, size, file checksum, entries, distinct user keys, tombstones,
@@ -45,7 +47,7 @@ use crate::format::header::features;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
 use crate::format::{Decoded, Malformed};
 use crate::options::KeyspaceOptions;
-use crate::sorted::table::{Deadlines, References, TableMeta};
+use crate::sorted::table::{Deadlines, Ingested, References, TableMeta};
 use crate::sorted::values::ValueFileMeta;
 use crate::write::wal::SyncedLog;
 
@@ -70,6 +72,8 @@ mod tag {
     pub(super) const DEADLINES: u64 = 12;
     pub(super) const EXPIRED_BY: u64 = 13;
     pub(super) const VALUES: u64 = 14;
+    pub(super) const INGESTED_TABLE: u64 = 15;
+    pub(super) const INGESTED: u64 = 16;
     /// Readers skip unknown tags from here on.
     pub(super) const OPTIONAL: u64 = 64;
     pub(super) const BRANCH: u64 = 64;
@@ -91,6 +95,8 @@ pub(crate) struct VersionEdit {
     pub(crate) synced_log: Option<SyncedLog>,
     /// Everything whose deadline is not later counts as expired, whatever the clock says.
     pub(crate) expired_by: Option<Deadline>,
+    /// Ingests numbered up to it need no log any more.
+    pub(crate) ingested: Option<SeqNo>,
     /// Keyspaces created, or whose options change: id, name, options.
     pub(crate) created: Vec<(u32, String, KeyspaceOptions)>,
     pub(crate) dropped: Vec<u32>,
@@ -117,10 +123,12 @@ impl VersionEdit {
         let separates = !self.values.is_empty()
             || added().any(|(.., table)| !table.references.is_empty())
             || self.created.iter().any(|(.., options)| options.separate_values.is_some());
+        let ingests = self.ingested.is_some() || added().any(|(.., table)| table.ingested.is_some());
         let values = if separates { features::VALUES } else { 0 };
+        let ingest = if ingests { features::INGEST } else { 0 };
         let expiry = if expires { features::EXPIRY } else { 0 };
         let unlogged = if is_unlogged { features::UNLOGGED } else { 0 };
-        expiry | unlogged | values | if has_ranges { features::RANGE_DELETE } else { 0 }
+        expiry | unlogged | values | ingest | if has_ranges { features::RANGE_DELETE } else { 0 }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -146,6 +154,9 @@ impl VersionEdit {
         }
         if let Some(mark) = self.expired_by {
             put_varint_field(&mut out, tag::EXPIRED_BY, mark);
+        }
+        if let Some(seqno) = self.ingested {
+            put_varint_field(&mut out, tag::INGESTED, seqno);
         }
         for &id in &self.dropped {
             put_varint_field(&mut out, tag::DROPPED, id.into());
@@ -196,6 +207,13 @@ impl VersionEdit {
                 put_varint(&mut content, table.number);
                 table.deadlines.put(&mut content);
                 put_field(&mut out, tag::DEADLINES, &content);
+            }
+            if let Some(Ingested { identity, seqno }) = table.ingested {
+                content.clear();
+                put_varint(&mut content, table.number);
+                put_varint(&mut content, identity);
+                put_varint(&mut content, seqno);
+                put_field(&mut out, tag::INGESTED_TABLE, &content);
             }
         }
         for branch in &self.branches {
@@ -261,6 +279,18 @@ impl VersionEdit {
                         return Err(Malformed("more entries have a deadline than there are"));
                     }
                 }
+                tag::INGESTED_TABLE => {
+                    let table = edit.added_table(number(&mut content)?)?;
+                    let ingested = Ingested { identity: content.varint()?, seqno: number(&mut content)? };
+                    if table.ingested.is_some() {
+                        return Err(Malformed("a version edit says twice how a table was ingested"));
+                    }
+                    if (table.smallest_seqno, table.largest_seqno) != (ingested.seqno, ingested.seqno) {
+                        return Err(Malformed("the entries of an ingested table have several sequence numbers"));
+                    }
+                    table.ingested = Some(ingested);
+                }
+                tag::INGESTED => set_once(&mut edit.ingested, number(&mut content)?)?,
                 tag::EXPIRED_BY => set_once(&mut edit.expired_by, content.varint()?)?,
                 tag::DROPPED => edit.dropped.push(content.varint_u32()?),
                 tag::ADDED => {
@@ -330,6 +360,7 @@ fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
         cleared: 0,
         smallest: content.bytes()?.into(),
         largest: content.bytes()?.into(),
+        ingested: None,
     };
     let counts = 1..=table.entries;
     let broken = if !counts.contains(&table.keys) || table.tombstones > table.entries {
@@ -371,6 +402,7 @@ pub(super) mod tests {
             smallest_seqno: 5,
             largest_seqno: 40,
             cleared: 0,
+            ingested: None,
             smallest: range.0.into(),
             largest: range.1.into(),
         }
@@ -443,9 +475,10 @@ pub(super) mod tests {
                         last: 9 * (u64::from(checksum) % 3).min(1),
                     },
                     references: References::default(),
-                    smallest_seqno: seqnos[0],
+                    smallest_seqno: seqnos[usize::from(checksum % 5 == 0)],
                     largest_seqno: seqnos[1],
                     cleared: 0,
+                    ingested: (checksum % 5 == 0).then_some(Ingested { identity: !number, seqno: seqnos[1] }),
                     smallest: smallest.into(),
                     largest: largest.into(),
                 }
@@ -471,6 +504,7 @@ pub(super) mod tests {
             hash_seed: Option<u64>,
             synced_log in option::of((0..=MAX_SEQNO, 0..=MAX_SEQNO)),
             expired_by: Option<u64>,
+            ingested in option::of(0..=MAX_SEQNO),
             created in vec((any::<u32>(), "\\PC{1,60}", any_options()), 0..4),
             dropped in vec(any::<u32>(), 0..4),
             added in vec((any::<u32>(), 0u8..7, any_table()), 0..4),
@@ -481,7 +515,7 @@ pub(super) mod tests {
             VersionEdit {
                 synced_log: synced_log.map(|(number, seqno)| SyncedLog { number, seqno }),
                 next_file_number, min_log, flushed_seqno, hash_seed, created, dropped, added, removed,
-                expired_by, values,
+                expired_by, ingested, values,
                 branches: branches.into_iter().map(|(first, id)| Branch { first, id }).collect(),
             }
         }

@@ -31,6 +31,8 @@ pub(crate) struct ManifestState {
     pub(crate) synced_log: Option<SyncedLog>,
     /// Everything whose deadline is not later counts as expired; 0 if nothing does.
     pub(crate) expired_by: Deadline,
+    /// Ingests numbered up to it have taken effect; 0 without any.
+    pub(crate) ingested: SeqNo,
     /// Those after the first, ascending.
     pub(crate) branches: Vec<Branch>,
     pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
@@ -96,6 +98,7 @@ impl ManifestState {
             hash_seed: Some(self.hash_seed),
             synced_log: self.synced_log,
             expired_by: (self.expired_by > 0).then_some(self.expired_by),
+            ingested: (self.ingested > 0).then_some(self.ingested),
             branches: self.branches.clone(),
             ..VersionEdit::default()
         };
@@ -177,6 +180,7 @@ impl ManifestState {
         raise(&mut self.min_log, edit.min_log)?;
         raise(&mut self.flushed_seqno, edit.flushed_seqno)?;
         raise(&mut self.expired_by, edit.expired_by)?;
+        raise(&mut self.ingested, edit.ingested)?;
         if edit.hash_seed.is_some_and(|seed| seed != self.hash_seed) {
             return Err(Malformed("the hash seed changes"));
         }

@@ -68,6 +68,7 @@ mod tests {
             smallest_seqno: 1,
             largest_seqno: 9,
             cleared: 0,
+            ingested: None,
             smallest: b"k1000".as_slice().into(),
             largest: b"k8999".as_slice().into(),
         };

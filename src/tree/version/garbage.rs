@@ -174,6 +174,7 @@ mod tests {
             smallest_seqno: 1,
             largest_seqno: 2,
             cleared: 0,
+            ingested: None,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

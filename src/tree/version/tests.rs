@@ -25,6 +25,7 @@ fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str
         smallest_seqno: number,
         largest_seqno: number,
         cleared: 0,
+        ingested: None,
         smallest: smallest.as_bytes().into(),
         largest: largest.as_bytes().into(),
     };

@@ -273,7 +273,7 @@ fn with_filter(
     let table = open(fs, meta, 0);
     let (fetcher, resident) = (table.fetcher(), table.resident().unwrap());
     let other = file_system();
-    let mut output = TableFileWriter::create(&other, Path::new("/db"), NUMBER).unwrap();
+    let mut output = TableFileWriter::create(&other, PATH.into(), NUMBER).unwrap();
     for i in 0..resident.index.len() {
         let BlockHandle { offset, len } = resident.index.handle(i);
         output.copy_block(&fetcher.bytes(offset, len.into()).unwrap(), Compression::None).unwrap();

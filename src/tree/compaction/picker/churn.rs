@@ -105,6 +105,7 @@ impl ModelStore {
             smallest_seqno: seqnos().min().unwrap(),
             largest_seqno: seqnos().max().unwrap(),
             cleared: 0,
+            ingested: None,
             smallest: keys().min().unwrap().to_be_bytes().into(),
             largest: keys().max().unwrap().to_be_bytes().into(),
         };

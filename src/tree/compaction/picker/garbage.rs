@@ -98,6 +98,7 @@ mod tests {
             smallest_seqno: 1,
             largest_seqno: seqno,
             cleared: 0,
+            ingested: None,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

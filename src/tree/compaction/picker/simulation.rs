@@ -46,6 +46,7 @@ impl SimulatedTree {
             smallest_seqno: number,
             largest_seqno: number,
             cleared: 0,
+            ingested: None,
             smallest: key(from),
             largest: key(to),
         });

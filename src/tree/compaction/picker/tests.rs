@@ -24,6 +24,7 @@ fn table(line: &str) -> TableMeta {
         smallest_seqno: number * 100,
         largest_seqno: number * 100 + 99,
         cleared: 0,
+        ingested: None,
         smallest: words[1].as_bytes().into(),
         largest: words[2].as_bytes().into(),
     }
