@@ -196,6 +196,18 @@ pub enum Error {
         /// The store's last sequence number.
         last: u64,
     },
+    /// A follower of the change feed cannot apply a batch: it ingested tables, whose entries are not
+    /// in the log. Copy their key ranges from the source, or begin again with
+    /// [`Db::follow`](crate::Db::follow).
+    #[error(
+        "change {seqno} ingested tables into keyspace {keyspace:?}, whose entries are not in the log; copy them from the source"
+    )]
+    Ingested {
+        /// The keyspace of the source.
+        keyspace: String,
+        /// Sequence number of the ingest.
+        seqno: u64,
+    },
     /// The keyspace was dropped.
     #[error("the keyspace {0:?} was dropped")]
     KeyspaceDropped(String),

@@ -49,6 +49,9 @@ impl Manifest {
     }
 }
 
+/// The manifest, locked for an edit.
+pub(super) type LockedManifest<'a> = Ranked<MappedMutexGuard<'a, Manifest>>;
+
 /// The manifest of an open store, and the next file number.
 pub(super) struct Catalog {
     /// `None` if the store is closed or read-only.
@@ -72,7 +75,7 @@ impl Catalog {
     }
 
     /// Locks the manifest for one edit, until the edit is visible.
-    pub(super) fn lock(&self) -> Result<Ranked<MappedMutexGuard<'_, Manifest>>> {
+    pub(super) fn lock(&self) -> Result<LockedManifest<'_>> {
         self.manifest.lock().try_map(Option::as_mut).ok_or(Error::Closed)
     }
 

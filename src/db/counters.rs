@@ -22,6 +22,8 @@ pub(super) struct Counters {
     pub(super) moves: AtomicU64,
     pub(super) expired_tables: AtomicU64,
     pub(super) covered_tables: AtomicU64,
+    pub(super) ingested_tables: AtomicU64,
+    pub(super) ingested_bytes: AtomicU64,
     pub(super) held: Held,
     /// Bytes of tables and value files that flushes and compactions have read from a level and
     /// written to it, by keyspace and level.
@@ -42,6 +44,8 @@ impl Default for Counters {
             moves: AtomicU64::default(),
             expired_tables: AtomicU64::default(),
             covered_tables: AtomicU64::default(),
+            ingested_tables: AtomicU64::default(),
+            ingested_bytes: AtomicU64::default(),
             held: Held::default(),
             level_bytes: Mutex::default(),
             retired: RankedMutex::new(LockRank::RetiredTables, RetiredTables::default()),

@@ -200,7 +200,7 @@ impl Store {
     }
 
     /// Checks for space before an edit: one that finds none poisons the store.
-    fn check_edit_space(&self) -> Result<()> {
+    pub(super) fn check_edit_space(&self) -> Result<()> {
         let free = self.fs.free_space(&self.dir).during("measure", &self.dir)?;
         if free < self.catalog.max_edit_len() {
             return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", &self.dir);

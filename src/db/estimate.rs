@@ -34,7 +34,7 @@ impl Store {
         let tree = tree_of(&view, target.keyspace, target.name)?;
         let range = KeySpan::of(range.into_bounds());
         let mut estimate = Estimate::default();
-        let (_, covers) = view.covers(tree, None, || self.sequence.visible());
+        let (_, covers) = view.covers(tree, None, || view.visible(&self.sequence));
         let covers = covers.as_deref();
         view.memtables().for_each(|memtable| estimate.add(memtable.estimate(tree.id, range.borrowed(), covers)));
         let now = if tree.version.has_deadlines() { self.clock.now() } else { 0 };

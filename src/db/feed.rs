@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 mod batch;
 mod syncer;
 
-pub use batch::{ChangeBatch, Operation, OperationKind};
+pub use batch::{ChangeBatch, IngestedTable, IngestedTables, Operation, OperationKind};
 
 use self::syncer::Syncer;
 use super::logs::{LogPart, Pin, survey};

@@ -25,7 +25,7 @@ impl Store {
         // batch may be long.
         let view = self.view.load();
         let tree = tree_of(&view, target.keyspace, target.name)?;
-        let (snapshot, covers) = view.covers(tree, target.snapshot, || self.sequence.visible());
+        let (snapshot, covers) = view.covers(tree, target.snapshot, || view.visible(&self.sequence));
         let mode = options.mode();
         let cover = |key: &[u8]| covers.as_ref().map_or(0, |covers| covers.cover(key));
         let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, cover: cover(key), mode };
@@ -46,10 +46,7 @@ impl Store {
                 let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
                 match entry.kind {
                     ValueKind::Put => values[i] = Some(Value::copy_of(entry.value)),
-                    ValueKind::Delete
-                    | ValueKind::DeleteRange
-                    | ValueKind::SeparatePut
-                    | ValueKind::SeparateExpiringPut => {}
+                    ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {}
                     ValueKind::Merge => merged.push(i),
                     ValueKind::ExpiringPut => {
                         let (deadline, value) = split_expiring(entry.value);
@@ -61,7 +58,7 @@ impl Store {
         }
         let batch = MultiGet::new(&reads, pending, |i, hit| match hit.kind {
             ValueKind::Put => values[i] = Some(hit.value.into_value()),
-            ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => {}
+            ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {}
             ValueKind::Merge => merged.push(i),
             ValueKind::ExpiringPut => {
                 let is_past = now.is_past(split_expiring(hit.value.bytes()).0, &tree.clock);

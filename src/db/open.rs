@@ -61,6 +61,7 @@ impl Store {
         let void = void_logs(&files, oldest_log, &logs);
         let logs_time = phases.next();
         start.may_stay &= void.iter().all(|kind| kind.number() < Some(known_numbers));
+        start.may_stay &= !recovered.has_ingested;
 
         let (log_number, seed) = (start.state.take_number(), start.state.hash_seed);
         let first = recovered.last_seqno + 1;
@@ -457,7 +458,8 @@ fn view_of(
             values: Arc::clone(tables.values()),
         })
     };
-    Ok(ReadView { active, sealed, trees: state.keyspaces.iter().map(tree).collect::<Result<_>>()? })
+    let trees = state.keyspaces.iter().map(tree).collect::<Result<_>>()?;
+    Ok(ReadView { active, sealed, trees, horizon: Arc::default() })
 }
 
 fn list_files(options: &Options, dir: &Path) -> Result<Vec<FileKind>> {

@@ -9,8 +9,9 @@
 //!   snapshot and the moment, for which it may read blocks (`transaction/check.rs`), and leaves the
 //!   rest to the premise.
 //!
-//! While the memtable of the moment is the active one, it holds all writes since. Once it is
-//! sealed, the premise is refused as [stale](Refusal::Stale), and the writer notes a new moment.
+//! While the memtable of the moment is the active one, it holds all writes since, except ingests.
+//! Once it is sealed, or after an ingest, the premise is refused as [stale](Refusal::Stale), and the
+//! writer notes a new moment.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use super::clock::Clock;
 use super::read_set::{ReadKey, ReadSet};
 use super::sequence::Sequence;
-use super::view::ReadView;
+use super::view::{Horizon, ReadView};
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
@@ -32,6 +33,8 @@ pub(super) struct Moment {
     mark: u32,
     /// The last visible write.
     pub(super) seqno: SeqNo,
+    /// Of the view. An ingest is in no memtable.
+    horizon: Arc<Horizon>,
 }
 
 impl Moment {
@@ -40,7 +43,7 @@ impl Moment {
         let memtable = Arc::clone(&view.active);
         // The position first: what is before it was visible before it was noted.
         let mark = memtable.visible_mark();
-        Moment { memtable, mark, seqno: sequence.visible() }
+        Moment { memtable, mark, seqno: view.visible(sequence), horizon: Arc::clone(&view.horizon) }
     }
 }
 
@@ -60,7 +63,8 @@ enum Reads<'a> {
 /// Why a premise does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It cannot be checked: its memtable has been sealed, or too much was written since.
+    /// It cannot be checked: its memtable has been sealed, tables were ingested, or too much was
+    /// written since.
     Stale,
     /// A value that was read has expired.
     Expired,
@@ -107,8 +111,8 @@ impl<'a> Premise<'a> {
     /// Why the premise does not hold, deadlines aside; `None` if it holds. The caller holds the
     /// commit lock, and `active` is the memtable that it will write to.
     pub(super) fn refusal(&self, active: &Arc<Memtable>) -> Option<Refusal> {
-        let Moment { memtable, mark, seqno: since } = &self.moment;
-        if !Arc::ptr_eq(memtable, active) {
+        let Moment { memtable, mark, seqno: since, horizon } = &self.moment;
+        if !Arc::ptr_eq(memtable, active) || horizon.has_ended() {
             return Some(Refusal::Stale);
         }
         match &self.reads {
@@ -162,7 +166,7 @@ mod tests {
         memtable.mark_visible();
         let mark = memtable.visible_mark();
         [(4, "d"), (5, "e"), (6, "b")].iter().for_each(|(seqno, key)| put(&memtable, *seqno, key.as_bytes()));
-        (Arc::clone(&memtable), Moment { memtable, mark, seqno: 4 })
+        (Arc::clone(&memtable), Moment { memtable, mark, seqno: 4, horizon: Arc::default() })
     }
 
     fn reads(keys: &[&str], ranges: &[(&str, &str)], absent: usize) -> Arc<ReadSet> {
@@ -212,6 +216,12 @@ mod tests {
         let other = Arc::new(Memtable::new(2, 4096, 0, &MemtablePool::new(0)));
         let on_key = Premise::on_key(moment.clone(), 0, b"a", KeyHash::new(0, b"a"));
         assert_eq!(on_key.refusal(&other), Some(Refusal::Stale));
+        moment.horizon.end_before(7);
+        assert_eq!(
+            Premise::on_key(moment.clone(), 0, b"a", KeyHash::new(0, b"a")).refusal(&memtable),
+            Some(Refusal::Stale)
+        );
+        let (memtable, moment) = scene();
         let on_range = |most| Premise::on_set(moment.clone(), reads(&[], &[("x", "z")], 0), most).refusal(&memtable);
         assert_eq!((on_range(1), on_range(2)), (Some(Refusal::Stale), None), "two entries are newer");
     }

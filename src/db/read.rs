@@ -169,7 +169,7 @@ impl Store {
         self.gate.check_open()?;
         let view = self.view.load();
         let tree = tree_of(&view, target.keyspace, target.name)?;
-        let (seqno, covers) = view.covers(tree, target.snapshot, || self.sequence.visible());
+        let (seqno, covers) = view.covers(tree, target.snapshot, || view.visible(&self.sequence));
         let sources = view.cursor(tree, options.fill_cache, None);
         Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, covers, Now::new(target.at)))
     }
@@ -183,14 +183,15 @@ impl Store {
             Ok(tree) => tree.clone(),
             Err(error) => return Iter::failed(error),
         };
-        let (seqno, covers) = view.covers(&tree, target.snapshot, || self.sequence.visible());
+        let (seqno, covers) = view.covers(&tree, target.snapshot, || view.visible(&self.sequence));
         let probe = match (tree.options.prefix, mode.filters) {
             (None, _) | (_, FilterMode::Ignore) => None,
             (Some(extractor), filters) => common_prefix(&range, extractor)
                 .map(|prefix| Arc::new(PrefixProbe::new(extractor, prefix, self.seed, filters))),
         };
         // Keeps only the parts of the view that this keyspace needs.
-        let view = ReadView { active: Arc::clone(&view.active), sealed: view.sealed.clone(), trees: Vec::new() };
+        let (active, sealed, horizon) = (Arc::clone(&view.active), view.sealed.clone(), Arc::clone(&view.horizon));
+        let view = ReadView { active, sealed, trees: Vec::new(), horizon };
         let now = Now::new(target.at);
         let open = move || {
             let sources = view.cursor(&tree, mode.fill_cache, probe.as_ref());

@@ -19,11 +19,11 @@ use crate::report::event::Event;
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, ValuePolicy, write_memtable};
-use crate::tree::manifest::{ManifestState, encode_definition};
+use crate::tree::manifest::{ManifestState, encode_definition, ingested_tables};
 use crate::write::batch::Op;
 use crate::write::log::reader::LogReader;
 use crate::write::memtable::Memtable;
-use crate::write::wal::{self, BatchGroup, ManifestLogs};
+use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs};
 
 /// New file numbers follow the greatest number in the directory, but only up to half of what the
 /// format allows: a stray file must not use up the numbers.
@@ -49,6 +49,8 @@ pub(super) struct Recovered {
     pub(super) has_deadlines: bool,
     /// Operations in the logs that were replayed.
     pub(super) operations: u64,
+    /// Whether tables were added that the manifest did not know yet.
+    pub(super) has_ingested: bool,
 }
 
 /// The files that a store is opened from.
@@ -207,12 +209,13 @@ impl Recovery<'_> {
             flushed: known.flushed,
             has_deadlines: false,
             progress: Progress { logs: &logs, replaying: None, operations: 0 },
+            has_ingested: false,
         };
         // An executor that runs one job at a time is for callers that need a deterministic order.
         let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
         let apply = &mut |group: BatchGroup<'_>| rebuilt.add(group);
         let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply);
-        let Rebuilt { state, current, mut full, mut flushed, has_deadlines, progress, .. } = rebuilt;
+        let Rebuilt { state, current, mut full, mut flushed, has_deadlines, has_ingested, progress, .. } = rebuilt;
         let operations = progress.operations;
         let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
         match current {
@@ -225,7 +228,8 @@ impl Recovery<'_> {
         if keep == KeepIn::Tables && flushed > known.flushed {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
-        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables: full, has_deadlines, operations })
+        let memtables = full;
+        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables, has_deadlines, operations, has_ingested })
     }
 
     /// Writes a recovered memtable to tables of level 0.
@@ -292,6 +296,8 @@ struct Rebuilt<'a> {
     flushed: SeqNo,
     /// Whether an entry has a deadline.
     has_deadlines: bool,
+    /// Whether an ingest was applied.
+    has_ingested: bool,
     progress: Progress<'a>,
 }
 
@@ -339,6 +345,12 @@ impl Rebuilt<'_> {
                 self.memtable().prefetch(operation.keyspace, hash);
                 let begins = (at == 0).then_some((batch.log, batch.first));
                 let seqno = batch.first + u64::from(operation.index);
+                if operation.kind == ValueKind::Ingest {
+                    self.insert(&group)?;
+                    group.clear();
+                    self.ingest(&batch, &operation, seqno)?;
+                    continue;
+                }
                 group.push(Insertion { operation, hash, seqno, begins });
                 self.progress.operations += 1;
             }
@@ -359,6 +371,27 @@ impl Rebuilt<'_> {
             logs: logs.len(),
             operations: *operations,
         });
+    /// Adds the tables of an ingest whose edit is not in the manifest. When it was logged, tables
+    /// held all older entries of their keys.
+    fn ingest(&mut self, batch: &LogBatch<'_>, operation: &Op<'_>, seqno: SeqNo) -> Result<()> {
+        let Sources { dir, files, .. } = self.recovery.sources;
+        if seqno <= self.state.ingested || !self.state.keyspaces.contains_key(&operation.keyspace) {
+            return Ok(());
+        }
+        self.finish_memtable(batch.log, batch.first)?;
+        for meta in ingested_tables(operation, seqno).map_err(|rule| batch.corruption(dir, rule))? {
+            let kind = FileKind::Table(meta.number);
+            if files.binary_search(&kind).is_err() {
+                let log = FileKind::Wal(batch.log).name();
+                let rule =
+                    format!("{log} says at offset {} that it was ingested, but there is no such file", batch.offset);
+                return Err(Error::corruption(&kind.path(dir), 0, rule));
+            }
+            self.state.add_table(operation.keyspace, 0, meta).map_err(|rule| batch.corruption(dir, rule))?;
+        }
+        self.state.ingested = seqno;
+        self.has_ingested = true;
+        Ok(())
     }
 
     fn insert(&mut self, mut group: &[Insertion<'_>]) -> Result<()> {

@@ -102,7 +102,7 @@ impl Keyspace {
         let view = store.view.load();
         let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
         let (operator, keyspace) = (tree.options.merge_operator.clone(), Arc::clone(&tree.name));
-        let (visible, covers) = view.covers(tree, None, || store.sequence.visible());
+        let (visible, covers) = view.covers(tree, None, || view.visible(&store.sequence));
         let mut sources: Vec<SalvageInput> =
             view.memtables().map(|memtable| SalvageInput::Memory(memtable.cursor(self.id))).collect();
         let is_within = |table: &&Arc<Table>| table.meta().overlaps(&span);

@@ -56,6 +56,10 @@ pub struct Stats {
     pub clock_lag: Duration,
     /// Tables dropped unread because range deletes had deleted all that they held.
     pub covered_tables: u64,
+    /// Tables that were [ingested](crate::Keyspace::ingest).
+    pub ingested_tables: u64,
+    /// Bytes of these.
+    pub ingested_bytes: u64,
     /// Bytes to compact until every level is within its target, plus deleted data that compactions
     /// will drop. 0 when no compaction is due or running.
     pub compaction_debt: u64,
@@ -331,6 +335,8 @@ impl Store {
             expired_tables: count(&self.counters.expired_tables),
             clock_lag: if self.clock.has_deadlines() { self.clock.lag() } else { Duration::ZERO },
             covered_tables: count(&self.counters.covered_tables),
+            ingested_tables: count(&self.counters.ingested_tables),
+            ingested_bytes: count(&self.counters.ingested_bytes),
             compaction_debt: debt.data.saturating_add(debt.garbage),
             write_pressure: self.throttle.pressure(),
             delayed_writes: delays.iter().map(|stall| stall.count).sum(),

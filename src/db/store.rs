@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::background::Background;
-use super::catalog::{Catalog, Manifest};
+use super::catalog::{Catalog, LockedManifest, Manifest};
 use super::clock::Clock;
 use super::commit::{Commit, Queue};
 use super::counters::{Counters, OpeningStats};
@@ -216,8 +216,17 @@ impl Store {
     ///
     /// A failure poisons the store: whether the manifest holds the edit is unknown until it is read
     /// again.
-    pub(super) fn install(&self, mut edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
-        let mut manifest = self.catalog.lock()?;
+    pub(super) fn install(&self, edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
+        self.install_locked(self.catalog.lock()?, edit, change)
+    }
+
+    /// [`install`](Store::install) by a caller that has locked the manifest, to make the edit.
+    pub(super) fn install_locked(
+        &self,
+        mut manifest: LockedManifest<'_>,
+        mut edit: VersionEdit,
+        change: impl FnOnce(&mut ReadView),
+    ) -> Result<()> {
         self.gate.check_poison()?;
         self.check_lock()?;
         // A keyspace may have been dropped while its tables were written.

@@ -1,9 +1,11 @@
 //! [`ReadView`]: everything that a read consults, as of one moment.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock::{Clock, Now};
 use super::gaps::Gaps;
+use super::sequence::Sequence;
 use crate::error::Result;
 use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::key::{SeqNo, ValueKind};
@@ -33,6 +35,30 @@ pub(super) struct ReadView {
     pub(super) sealed: Vec<Arc<Memtable>>,
     /// Ordered by id.
     pub(super) trees: Vec<Tree>,
+    /// Shared by all views until the next ingest.
+    pub(super) horizon: Arc<Horizon>,
+}
+
+/// Up to which number views have all that was written: an ingest changes tables and no memtable, so
+/// that views made before it lack it for ever, although their memtables get later writes.
+pub(super) struct Horizon(AtomicU64);
+
+impl Default for Horizon {
+    fn default() -> Horizon {
+        Horizon(AtomicU64::new(SeqNo::MAX))
+    }
+}
+
+impl Horizon {
+    /// Ends before the ingest numbered `seqno`, which is published after this call.
+    pub(super) fn end_before(&self, seqno: SeqNo) {
+        self.0.store(seqno - 1, Ordering::Release);
+    }
+
+    /// Whether there has been an ingest.
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.load(Ordering::Acquire) != SeqNo::MAX
+    }
 }
 
 /// One keyspace in a view.
@@ -126,6 +152,15 @@ impl ReadView {
         self.set_tree(redefined);
     }
 
+    /// The number up to which a read of several keys in this view sees what was written: all that is
+    /// visible, unless it comes after an ingest that the view lacks.
+    #[inline]
+    pub(super) fn visible(&self, sequence: &Sequence) -> SeqNo {
+        // In this order: the horizon has ended before the ingest is published.
+        let visible = sequence.visible();
+        visible.min(self.horizon.0.load(Ordering::Acquire))
+    }
+
     /// Memtables, newest first.
     pub(super) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(&self.sealed)
@@ -215,10 +250,7 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete
-                | ValueKind::DeleteRange
-                | ValueKind::SeparatePut
-                | ValueKind::SeparateExpiringPut => {
+                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -243,12 +275,8 @@ impl ReadView {
                 let is_past = is_past(tree, split_expiring(value.bytes()).0, at, trace);
                 (!is_past).then(|| take(Hit::Table(value.without_deadline())))
             }
-            Some(TableHit {
-                kind:
-                    ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut,
-                ..
-            })
-            | None => None,
+            // Other kinds are no put.
+            Some(_) | None => None,
         })
     }
 
@@ -280,10 +308,7 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete
-                | ValueKind::DeleteRange
-                | ValueKind::SeparatePut
-                | ValueKind::SeparateExpiringPut => {
+                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -308,10 +333,7 @@ impl ReadView {
                 let (deadline, value) = split_expiring(&stored);
                 Ok((!is_past(tree, deadline, at, trace)).then(|| take(Hit::Merged(value))))
             }
-            Some((
-                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut,
-                _,
-            )) => Ok(None),
+            Some(_) => Ok(None),
             None => {
                 trace.enter(ReadSource::RangeDeletes);
                 trace.leave(Found::DeletedByRange);
@@ -355,7 +377,8 @@ impl ReadView {
     /// lacks.
     pub(super) fn clamp(&self, tree: &Tree, snapshot: SeqNo) -> SeqNo {
         let mut memtables = self.memtables().map(|memtable| memtable.last_seqno());
-        let last = memtables.find(|&last| last > 0).unwrap_or_else(|| tree.version.largest_seqno());
+        // What was ingested is in no memtable, and may be newer than all of them.
+        let last = memtables.find(|&last| last > 0).unwrap_or(0).max(tree.version.largest_seqno());
         last.min(snapshot)
     }
 

@@ -507,8 +507,8 @@ impl Store {
                     }
                     ValueKind::Merge => self.insert_operand(&mut writer, &operation, seqno),
                     ValueKind::DeleteRange => writer.delete_range(keyspace, key, value, seqno),
-                    // In tables only.
-                    ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => {}
+                    // In tables only, and never in a group.
+                    ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {}
                 }
             }
         }
@@ -569,6 +569,21 @@ impl Store {
             self.clock.note_deadlines();
         }
         Ok(())
+    }
+
+    /// Appends the record of one operation that does not go to the memtable, and syncs the log
+    /// through it. Returns its number, which is not visible yet.
+    ///
+    /// Fails before it appends anything, or else poisons the store.
+    pub(super) fn append_alone(self: &Arc<Self>, commit: &mut Commit, encoded: &Encoded<'_>) -> Result<SeqNo> {
+        self.ensure_features(commit, encoded.features)?;
+        self.append_unlogged(commit)?;
+        let log = self.reserved_log(commit, (MAX_RECORD_HEADER_LEN + encoded.payload.len()) as u64)?;
+        log.append([encoded.record()], self.sequence.durable()).map_err(|error| self.poison(error))?;
+        let seqno = log.next() - 1;
+        self.sequence.note_logged(seqno);
+        self.sync_through(seqno).map_err(|error| self.poison(error))?;
+        Ok(seqno)
     }
 
     /// Appends a record that counts the operations that the log does not store, if there are any

@@ -42,6 +42,8 @@ pub(crate) enum ValueKind {
     /// Like `ExpiringPut`, with the value in a value file: a deadline, then a pointer. The record
     /// has what an `ExpiringPut` stores. Found in tables only, whose point reads make it one.
     SeparateExpiringPut = 6,
+    /// The keyspace gets tables, which the edit in place of the value adds. Found in logs only.
+    Ingest = 7,
 }
 
 impl ValueKind {
@@ -75,6 +77,9 @@ impl ValueKind {
 
     /// The kind of an operation of a batch, which has its value.
     pub(crate) fn decode_in_batch(byte: u64) -> Decoded<ValueKind> {
+        if byte == ValueKind::Ingest as u64 {
+            return Ok(ValueKind::Ingest);
+        }
         match ValueKind::decode(byte)? {
             kind if kind.is_separate() => Err(Malformed("a batch has a pointer in place of a value")),
             kind => Ok(kind),

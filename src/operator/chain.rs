@@ -112,7 +112,8 @@ impl OperandChain {
             | ValueKind::DeleteRange
             | ValueKind::SeparatePut
             | ValueKind::SeparateExpiringPut
-            | ValueKind::ExpiringPut => (0, stored),
+            | ValueKind::ExpiringPut
+            | ValueKind::Ingest => (0, stored),
         };
         while self.links.last().is_some_and(|last| last.seqno < seqno || last.seqno == seqno && oldest < last.oldest) {
             self.links.pop();

@@ -9,7 +9,7 @@ use crate::format::Malformed;
 use crate::format::checksum::crc;
 use crate::format::coding::{Decoder, get_u32, put_u32, put_u64, put_varint};
 use crate::options::KeyspaceOptions;
-use crate::sorted::table::TableOptions;
+use crate::sorted::table::{Origin, TableOptions};
 use crate::tree::compaction::filters::fixed;
 use crate::tree::manifest::{self, LEVEL_COUNT, decode_definition, encode_definition};
 use crate::vfs::{FileSystem, OsFileSystem};
@@ -18,7 +18,8 @@ use crate::vfs::{FileSystem, OsFileSystem};
 /// compression, block size, filter policy and prefix extractor, the seed of the filters' hash, and
 /// the name of the merge operator.
 ///
-/// [`SstFormat::of_store`] reads it from a store. [`encode`](SstFormat::encode) and
+/// [`Keyspace::sst_format`](crate::Keyspace::sst_format) returns that of a keyspace, and
+/// [`SstFormat::of_store`] reads it from a store that is not open. [`encode`](SstFormat::encode) and
 /// [`decode`](SstFormat::decode) take it to another machine.
 ///
 /// Tables written by it fit the store and its copies, also if the options of the keyspace have
@@ -91,6 +92,11 @@ impl SstFormat {
             Ok(SstFormat { seed, keyspace, name, options })
         };
         decode().map_err(|rule: Malformed| Error::invalid(format_args!("the bytes are no format of tables: {rule}")))
+    }
+
+    /// The keyspace, as a table states it.
+    pub(super) fn origin(&self) -> Origin {
+        Origin { keyspace: encode_definition(&self.name, &self.options), ..Origin::default() }
     }
 
     /// How a table is written: for the last level, where most of what is ingested goes.

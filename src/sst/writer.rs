@@ -15,7 +15,7 @@ use crate::operator::put_operand;
 use crate::sorted::table::TableBuilder;
 use crate::vfs::{FileSystem, OsFileSystem};
 
-/// Writes sorted entries to a table file, without an open store. `Keyspace::ingest` then adds the
+/// Writes sorted entries to a table file, without an open store. [`Keyspace::ingest`] then adds the
 /// file to a keyspace, which costs a fraction of putting the entries.
 ///
 /// Keys must ascend as bytes, each once. An entry is a put, a delete or a merge; there are no range
@@ -33,17 +33,22 @@ use crate::vfs::{FileSystem, OsFileSystem};
 /// # fn main() -> tamis::Result<()> {
 /// # let dir = tempfile::tempdir().expect("a temporary directory");
 /// # let db = tamis::Db::open(dir.path().join("db"))?;
-/// use tamis::{SstFormat, SstWriter};
+/// use tamis::{IngestOptions, SstWriter};
 ///
 /// let path = dir.path().join("users.sst");
-/// let mut writer = SstWriter::create(&path, &SstFormat::of_store(db.path(), "default")?)?;
+/// let mut writer = SstWriter::create(&path, &db.sst_format()?)?;
 /// writer.put("id1", "Ann")?;
 /// writer.put("id2", "Bob")?;
 /// writer.delete("id3")?;
 /// let info = writer.finish()?;
 /// assert_eq!(info.entries, 3);
+///
+/// db.ingest([&path], IngestOptions::new())?;
+/// assert_eq!(db.get("id2")?.as_deref(), Some(&b"Bob"[..]));
 /// # Ok(()) }
 /// ```
+///
+/// [`Keyspace::ingest`]: crate::Keyspace::ingest
 pub struct SstWriter {
     fs: Arc<dyn FileSystem>,
     path: PathBuf,
@@ -86,8 +91,9 @@ impl SstWriter {
     ) -> Result<SstWriter> {
         format.options().validate()?;
         let path = path.as_ref();
-        let builder =
-            TableBuilder::unnumbered(&*file_system, path, random_bits() | IDENTITY_BIT, format.table_options())?;
+        let identity = random_bits() | IDENTITY_BIT;
+        let mut builder = TableBuilder::unnumbered(&*file_system, path, identity, format.table_options())?;
+        builder.set_origin(&format.origin());
         Ok(SstWriter {
             path: path.to_owned(),
             format: format.clone(),

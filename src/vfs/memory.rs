@@ -182,6 +182,10 @@ impl FileSystem for MemoryFileSystem {
         Ok(())
     }
 
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.names.lock().file(path).map(drop)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut names = self.names.lock();
         names.file(path)?;

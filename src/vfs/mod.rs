@@ -45,6 +45,13 @@ pub trait FileSystem: Send + Sync + Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Makes the content of a file durable, whoever wrote it. Fails where that is impossible, and so
+    /// by default; the caller then copies the file.
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 

@@ -63,6 +63,11 @@ impl FileSystem for OsFileSystem {
         fs::hard_link(from, to)
     }
 
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        // Windows syncs no file that is open for reading only.
+        OpenOptions::new().read(true).write(cfg!(windows)).open(path)?.sync_all()
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         platform::remove(path)
     }

@@ -62,6 +62,21 @@ struct Inner {
     faults: Faults,
 }
 
+impl Inner {
+    fn sync(&mut self, inode: Inode) -> io::Result<()> {
+        match self.faults.mutation(Call::Sync) {
+            Ok(()) => self.disk.file_mut(inode)?.sync(),
+            Err(failure) => {
+                if let CallFailure::Fault(..) = failure {
+                    self.disk.file_mut(inode)?.fail_sync();
+                }
+                return Err(failure.into());
+            }
+        }
+        Ok(())
+    }
+}
+
 impl SimFileSystem {
     /// A file system with an empty root directory and no limit on its size.
     pub fn new() -> SimFileSystem {
@@ -248,6 +263,12 @@ impl FileSystem for SimFileSystem {
         self.mutate(Call::Link, |disk| disk.link(from, to))
     }
 
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        let inner = &mut *self.inner.lock();
+        let (inode, ..) = inner.disk.find_file(path)?;
+        inner.sync(inode)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.mutate(Call::Remove, |disk| disk.remove(path))
     }
@@ -328,18 +349,7 @@ impl WritableFile for SimWritable {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let SimHandle { fs, inode } = &self.0;
-        let Inner { disk, faults } = &mut *fs.inner.lock();
-        match faults.mutation(Call::Sync) {
-            Ok(()) => disk.file_mut(*inode)?.sync(),
-            Err(failure) => {
-                if let CallFailure::Fault(..) = failure {
-                    disk.file_mut(*inode)?.fail_sync();
-                }
-                return Err(failure.into());
-            }
-        }
-        Ok(())
+        self.0.fs.inner.lock().sync(self.0.inode)
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {

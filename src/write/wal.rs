@@ -19,8 +19,8 @@ use crate::write::log::{ApplyError, LogWriter, Record, replay};
 
 mod relay;
 
-pub(crate) use relay::BatchGroup;
 use relay::{Apply, Relay};
+pub(crate) use relay::{BatchGroup, LogBatch};
 
 /// Creates the WAL that `header` describes, for `memtable_size` bytes of entries. The directory and
 /// the log before must be synced before the first synced write in it is acknowledged.

@@ -18,6 +18,7 @@ mod garbage;
 mod held;
 mod history;
 mod in_memory;
+mod ingest;
 mod kill;
 mod layers;
 mod ledger;

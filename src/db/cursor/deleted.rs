@@ -149,7 +149,8 @@ mod tests {
         let fs = Arc::new(SimFileSystem::new());
         let values = Arc::clone(TableContext::new(fs, Path::new("/db"), 0, 8).values());
         let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock, values };
-        let view = ReadView { active: Arc::clone(&memtable), sealed: Vec::new(), trees: Vec::new() };
+        let (active, horizon) = (Arc::clone(&memtable), Arc::default());
+        let view = ReadView { active, sealed: Vec::new(), trees: Vec::new(), horizon };
         let key = |i: u16| i.to_be_bytes();
         // A log of keys, purged from its front in ranges of ten.
         let (mut last, mut purged) = (0, 0);

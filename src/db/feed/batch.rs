@@ -8,10 +8,11 @@ use std::time::SystemTime;
 use super::Names;
 use crate::db::Db;
 use crate::db::keyspace::Keyspace;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::deadline::{split_expiring, time_of};
 use crate::format::key::{SeqNo, ValueKind};
-use crate::write::batch::{BatchReader, WriteBatch};
+use crate::tree::manifest::ingested_tables;
+use crate::write::batch::{BatchReader, Op, WriteBatch};
 use crate::write::log::Record;
 
 /// A batch of the change feed: what one write has written, whole.
@@ -73,6 +74,58 @@ pub enum OperationKind<'a> {
         /// The first key after it; `None` is the end of the key space.
         to: Option<&'a [u8]>,
     },
+    /// Adds tables to the keyspace; see [`Keyspace::ingest`](crate::Keyspace::ingest). The log has
+    /// their metadata, and not their entries: a follower reads these in the source, in a snapshot of
+    /// this number or later. It is the only operation of its batch.
+    Ingest {
+        /// The tables, whose key ranges share no key.
+        tables: IngestedTables<'a>,
+    },
+}
+
+/// The tables of an ingest, as the log describes them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct IngestedTables<'a> {
+    operation: Op<'a>,
+    seqno: SeqNo,
+}
+
+/// A table of an ingest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IngestedTable {
+    /// Number of the table in the store that ingested it: its file was `000012.sst` there. A
+    /// compaction may have replaced it since.
+    pub number: u64,
+    /// Number of entries, tombstones included.
+    pub entries: u64,
+    /// Length of the file in bytes.
+    pub bytes: u64,
+    /// The smallest key.
+    pub smallest: Vec<u8>,
+    /// The greatest key.
+    pub greatest: Vec<u8>,
+}
+
+impl IngestedTables<'_> {
+    /// The tables, in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = IngestedTable> + use<> {
+        // They were decoded before.
+        let tables = ingested_tables(&self.operation, self.seqno).unwrap_or_default();
+        tables.into_iter().map(|meta| IngestedTable {
+            number: meta.number,
+            entries: meta.entries,
+            bytes: meta.size,
+            smallest: meta.smallest.into_vec(),
+            greatest: meta.largest.into_vec(),
+        })
+    }
+}
+
+impl fmt::Debug for IngestedTables<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
 }
 
 /// Whether the log stores an operation of the record that is numbered less than `seqno`.
@@ -90,7 +143,12 @@ impl ChangeBatch {
         name_of: impl Fn(u32) -> Option<Arc<str>>,
     ) -> Result<ChangeBatch> {
         for operation in BatchReader::new(record.payload, record.count) {
-            let keyspace = operation.map_err(|rule| record.corruption(rule))?.keyspace;
+            let operation = operation.map_err(|rule| record.corruption(rule))?;
+            if operation.kind == ValueKind::Ingest {
+                let seqno = record.first + u64::from(operation.index);
+                ingested_tables(&operation, seqno).map_err(|rule| record.corruption(rule))?;
+            }
+            let keyspace = operation.keyspace;
             if !names.contains_key(&keyspace) {
                 Arc::make_mut(names).insert(keyspace, name_of(keyspace));
             }
@@ -115,7 +173,7 @@ impl ChangeBatch {
         let operations = BatchReader::new(&self.payload, self.count).filter_map(|operation| operation.ok());
         operations.filter_map(|operation| {
             let keyspace = self.names.get(&operation.keyspace)?.as_deref()?;
-            let key = operation.key;
+            let (key, seqno) = (operation.key, self.first + u64::from(operation.index));
             let kind = match operation.kind {
                 ValueKind::Put => OperationKind::Put { key, value: operation.value },
                 ValueKind::ExpiringPut => {
@@ -125,10 +183,11 @@ impl ChangeBatch {
                 ValueKind::Merge => OperationKind::Merge { key, operand: operation.value },
                 ValueKind::Delete => OperationKind::Delete { key },
                 ValueKind::DeleteRange => OperationKind::DeleteRange { from: key, to: operation.as_range()?.upper },
+                ValueKind::Ingest => OperationKind::Ingest { tables: IngestedTables { operation, seqno } },
                 // In tables only.
                 ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => return None,
             };
-            Some(Operation { seqno: self.first + u64::from(operation.index), keyspace, kind })
+            Some(Operation { seqno, keyspace, kind })
         })
     }
 
@@ -140,6 +199,9 @@ impl ChangeBatch {
     /// Puts keep the deadlines that they have in the source, and those without one never expire: a
     /// ttl of the keyspaces in `store` does not apply to the batch, nor does
     /// [`WriteOptions::expiry`](crate::WriteOptions::expiry).
+    ///
+    /// Fails with [`Error::Ingested`] if the batch is an ingest: a batch cannot hold tables. The
+    /// follower then copies the key ranges of the tables, or begins again with [`Db::follow`].
     ///
     /// A follower that adds its position, [`last_seqno`](ChangeBatch::last_seqno), to the batch
     /// before it writes it, continues after a crash where it was.
@@ -168,6 +230,10 @@ impl ChangeBatch {
                 }
                 OperationKind::Merge { key, operand } => batch.merge_in(of, key, operand),
                 OperationKind::Delete { key } => batch.delete_in(of, key),
+                OperationKind::Ingest { .. } => {
+                    let keyspace = operation.keyspace.to_owned();
+                    return Err(Error::Ingested { keyspace, seqno: operation.seqno });
+                }
                 OperationKind::DeleteRange { from, to } => {
                     batch.delete_range_in(of, (Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded)));
                 }

@@ -292,7 +292,7 @@ impl Iterator for Entries {
         let mut deadline = None;
         let (oldest, value) = match kind {
             ValueKind::Put | ValueKind::DeleteRange | ValueKind::SeparatePut => (seqno, Some(stored)),
-            ValueKind::Delete => (seqno, None),
+            ValueKind::Delete | ValueKind::Ingest => (seqno, None),
             ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut => {
                 let (at, value) = split_expiring(stored);
                 deadline = Some(time_of(at));

@@ -22,6 +22,8 @@ pub enum WriteKind {
     Merge,
     /// It deletes the keys from its own up to its value, or all from its own on if that is empty.
     DeleteRange,
+    /// It adds tables to the keyspace.
+    Ingest,
 }
 
 impl From<ValueKind> for WriteKind {
@@ -34,6 +36,7 @@ impl From<ValueKind> for WriteKind {
             ValueKind::Delete => WriteKind::Delete,
             ValueKind::Merge => WriteKind::Merge,
             ValueKind::DeleteRange => WriteKind::DeleteRange,
+            ValueKind::Ingest => WriteKind::Ingest,
         }
     }
 }
@@ -48,6 +51,7 @@ impl fmt::Display for WriteKind {
             WriteKind::Delete => "delete",
             WriteKind::Merge => "merge",
             WriteKind::DeleteRange => "delete range",
+            WriteKind::Ingest => "ingest",
         })
     }
 }

@@ -14,7 +14,7 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::MemtablePool;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::{Origin, TableMeta};
-use crate::tree::manifest::{ManifestState, RANGE_LEVEL};
+use crate::tree::manifest::{ManifestState, RANGE_LEVEL, ingested_tables};
 use crate::vfs::FileSystem;
 use crate::write::batch::{BatchReader, Op};
 use crate::write::log::{LogGap, Needed, Record, salvage};
@@ -24,15 +24,30 @@ use crate::write::wal;
 /// Bytes of log entries that are gathered in memory before they go to tables.
 const MEMTABLE_SIZE: usize = 32 << 20;
 
-/// The last sequence number that opening would recover. Fails as opening would, if the logs
-/// `numbers` lack entries that were durable and are not in tables by `state`.
-pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &ManifestState) -> Result<SeqNo> {
+/// What opening would recover.
+pub(super) struct SoundLogs {
+    pub(super) last_seqno: SeqNo,
+    /// Tables of ingests that the manifest does not know yet.
+    pub(super) ingested: Vec<u64>,
+}
+
+/// What opening would recover. Fails as opening would, if the logs `numbers` lack entries that were
+/// durable and are not in tables by `state`.
+pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &ManifestState) -> Result<SoundLogs> {
     let known = wal::ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
     let known_ids = state.next_file_number;
+    let mut ingested = Vec::new();
     let mut check = |group: wal::BatchGroup<'_>| {
         group.batches().try_for_each(|batch| {
             batch.operations().try_for_each(|operation| match operation {
-                Ok(operation) if u64::from(operation.keyspace) < known_ids => Ok(()),
+                Ok(operation) if u64::from(operation.keyspace) < known_ids => {
+                    let seqno = batch.first + u64::from(operation.index);
+                    if operation.kind == ValueKind::Ingest && seqno > state.ingested {
+                        let tables = ingested_tables(&operation, seqno).map_err(|rule| batch.corruption(dir, rule))?;
+                        ingested.extend(tables.iter().map(|meta| meta.number));
+                    }
+                    Ok(())
+                }
                 Ok(_) => {
                     let rule = Malformed("a batch names a keyspace that the manifest does not know of");
                     Err(batch.corruption(dir, rule))
@@ -41,7 +56,8 @@ pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &Ma
             })
         })
     };
-    wal::recover(fs, dir, numbers, known, false, &mut check).map(|end| end.last_seqno)
+    let end = wal::recover(fs, dir, numbers, known, false, &mut check)?;
+    Ok(SoundLogs { last_seqno: end.last_seqno, ingested })
 }
 
 /// The outcome of reading damaged logs.
@@ -89,7 +105,8 @@ pub(super) fn read(
                     // A table of entries says nothing of the ranges before its last one, and
                     // applying a range twice does no harm.
                     let is_above = seqno > selection.floors.get(&operation.keyspace).copied().unwrap_or(0);
-                    if is_above || operation.kind == ValueKind::DeleteRange {
+                    let is_range = operation.kind == ValueKind::DeleteRange;
+                    if (is_above || is_range) && operation.kind != ValueKind::Ingest {
                         read.entries += 1;
                         take(operation, seqno)?;
                     }

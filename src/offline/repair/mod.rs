@@ -58,6 +58,7 @@
 //! above every number ever seen.
 
 mod evidence;
+mod files;
 mod levels;
 mod logs;
 mod lost;
@@ -89,9 +90,10 @@ use crate::tree::manifest::{
     self, Branch, DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, RANGE_LEVEL, VersionEdit,
 };
 use crate::vfs::{FileLock, FileSystem, OsFileSystem, store_files};
+use files::Files;
 pub(crate) use lost::LOST;
 use lost::{LostDir, TakenNames};
-use plan::{Files, Plan};
+use plan::Plan;
 use tables::{TableWriter, TargetKeyspace};
 
 /// Options of [`repair`].

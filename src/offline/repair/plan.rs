@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::evidence::{Candidate, Fate, decide, is_unfinished};
+use super::files::Files;
 use super::levels::{UnplacedTable, assign_levels, find_newer, runs};
 use super::logs::{self, LogSelection, ReadLogs};
 use super::manifests::{Knowledge, note_damage};
@@ -26,49 +27,6 @@ use crate::tree::manifest::{
 use crate::vfs::FileSystem;
 use crate::write::log::reader::LogReader;
 
-/// The files of a store's directory, ordered by kind and number.
-pub(super) struct Files {
-    pub(super) all: Vec<FileKind>,
-    numbers: BTreeSet<u64>,
-}
-
-impl Files {
-    pub(super) fn new(all: Vec<FileKind>) -> Files {
-        let numbers = all.iter().filter_map(|kind| kind.number()).collect();
-        Files { all, numbers }
-    }
-
-    /// Whether a file of any kind has that number.
-    fn has_number(&self, number: u64) -> bool {
-        self.numbers.contains(&number)
-    }
-
-    fn numbers_of(&self, of: impl Fn(FileKind) -> Option<u64>) -> Vec<u64> {
-        self.all.iter().filter_map(|&kind| of(kind)).collect()
-    }
-
-    pub(super) fn manifests(&self) -> Vec<u64> {
-        self.numbers_of(|kind| if let FileKind::Manifest(number) = kind { Some(number) } else { None })
-    }
-
-    fn logs(&self) -> Vec<u64> {
-        self.numbers_of(|kind| if let FileKind::Wal(number) = kind { Some(number) } else { None })
-    }
-
-    fn tables(&self) -> Vec<u64> {
-        self.numbers_of(|kind| if let FileKind::Table(number) = kind { Some(number) } else { None })
-    }
-
-    fn values(&self) -> Vec<u64> {
-        self.numbers_of(|kind| if let FileKind::Values(number) = kind { Some(number) } else { None })
-    }
-
-    /// The greatest number in a file name, up to [`GREATEST_COUNTED`].
-    pub(super) fn greatest(&self) -> u64 {
-        self.numbers.range(..=GREATEST_COUNTED).next_back().copied().unwrap_or(0)
-    }
-}
-
 /// What a repair will do.
 pub(super) struct Plan {
     pub(super) fs: Arc<dyn FileSystem>,
@@ -82,6 +40,8 @@ pub(super) struct Plan {
     pub(super) min_log: Option<u64>,
     /// Tables that may or may not belong to the store.
     pub(super) uncertain: BTreeSet<u64>,
+    /// Tables that opening adds, because the logs that stay say so.
+    pub(super) ingested: Vec<u64>,
     pub(super) values: Arc<FoundValues>,
 }
 
@@ -142,7 +102,7 @@ impl Plan {
             FileKind::Current | FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial => true,
             FileKind::Manifest(_) => false,
             FileKind::Wal(number) => self.min_log.is_some_and(|min_log| number >= min_log),
-            FileKind::Table(number) => self.state.has_table(number),
+            FileKind::Table(number) => self.state.has_table(number) || self.ingested.contains(&number),
             FileKind::Values(number) => self.state.has_values(number),
         }
     }
@@ -191,7 +151,7 @@ pub(super) fn by_manifest(
     let numbers: Vec<u64> = files.logs().into_iter().filter(|number| *number >= state.min_log).collect();
     let checked = logs::check(context.fs(), context.dir(), &numbers, state);
     let logs = match &checked {
-        Ok(last_seqno) => NeededLogs { numbers: &numbers, last_seqno: *last_seqno, are_sound: true },
+        Ok(found) => NeededLogs { numbers: &numbers, last_seqno: found.last_seqno, are_sound: true },
         Err(_) => NeededLogs { numbers: &numbers, last_seqno: state.flushed_seqno, are_sound: false },
     };
     let lags = lags(context, files, state, logs)?;
@@ -223,6 +183,7 @@ pub(super) fn by_manifest(
         logs: None,
         min_log: Some(state.min_log),
         uncertain: BTreeSet::new(),
+        ingested: checked.as_ref().map_or_else(|_| Vec::new(), |found| found.ingested.clone()),
     };
     for (&id, keyspace) in &state.keyspaces {
         for (level, meta) in keyspace.tables() {
@@ -376,6 +337,11 @@ impl FoundTable {
         origin.inputs.is_empty() && !origin.by_repair && !self.is_installed && !self.is_whole
     }
 
+    /// Whether its entries have no sequence numbers, and nothing tells them.
+    fn is_out_of_order(&self) -> bool {
+        !self.is_installed && self.checked.table.properties().is_some_and(|properties| properties.is_unnumbered)
+    }
+
     /// Whether nothing can be read of it, and nothing says that it was ever completed.
     fn holds_nothing(&self) -> bool {
         let Checked { table, entries, .. } = &self.checked;
@@ -469,6 +435,12 @@ pub(super) fn by_evidence(
             *fate = Fate::Redundant;
         }
     }
+    // Only manifests tell where the entries of an ingested table stand in the order of writes.
+    for (number, _) in found.iter().filter(|(_, table)| table.is_out_of_order()) {
+        if let Some(fate @ Fate::Live) = fates.get_mut(number) {
+            *fate = Fate::Uncertain;
+        }
+    }
     let mut state = knowledge.state();
     let last = find_last(&mut state, files, knowledge, &found);
     let definitions = definitions(&found);
@@ -490,6 +462,7 @@ pub(super) fn by_evidence(
         logs: None,
         min_log: None,
         uncertain: BTreeSet::new(),
+        ingested: Vec::new(),
     };
     for (id, level, meta) in missing {
         let path = FileKind::Table(meta.number).path(context.dir());
@@ -511,10 +484,16 @@ pub(super) fn by_evidence(
             }
             (Some(Fate::Live | Fate::Uncertain), keyspace) => {
                 plan.uncertain.insert(number);
+                let is_out_of_order = table.is_out_of_order();
                 report.faults.extend(table.checked.fault);
                 let bounds = table.checked.table.bounds();
                 let name = keyspace.and_then(|id| plan.state.keyspaces.get(&id)).map(|keyspace| keyspace.name.clone());
-                let why = "it is not known whether the table belongs to the store";
+                let why = match is_out_of_order {
+                    true => {
+                        "only the lost manifest tells which writes are newer than this ingested table; ingest it again"
+                    }
+                    false => "it is not known whether the table belongs to the store",
+                };
                 report.losses.push(Loss {
                     file: Some(path),
                     keyspace: name,

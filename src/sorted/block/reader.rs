@@ -243,7 +243,7 @@ impl<'a> Block<'a> {
             ValueKind::SeparatePut => _ = ValuePointer::decode(stored)?,
             ValueKind::SeparateExpiringPut => _ = ValuePointer::decode(decode_expiring(stored)?.1)?,
             ValueKind::DeleteRange => check_range(&[self.prefix(), rest].concat(), stored)?,
-            ValueKind::Put | ValueKind::Delete => {}
+            ValueKind::Put | ValueKind::Delete | ValueKind::Ingest => {}
         }
         Ok(BlockEntry { rest, seqno, kind, value_start, value_len })
     }

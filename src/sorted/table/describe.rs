@@ -1,5 +1,6 @@
 //! What tools ask of a table beyond look-ups: its footer, and its data blocks one by one.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::fetch::{Fetcher, ReadHint};
@@ -7,23 +8,29 @@ use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::properties::Properties;
 use super::reader::Counting;
 use super::verify::file_checksum;
-use super::{Ingested, Table, TableContext};
+use super::{Ingested, Origin, Table, TableContext};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, IDENTITY_BIT, Magic};
 use crate::sorted::block::BlockCursor;
+use crate::vfs::FileSystem;
 
 impl Ingested {
     /// What the file of table `number` itself tells of an ingested one: its identity. `None` if the
     /// file has the number in its name, or no sound header.
     pub(super) fn found(context: &TableContext, number: u64) -> Result<Option<Ingested>> {
-        let path = FileKind::Table(number).path(context.dir());
-        let mut header = [0; FILE_HEADER_LEN];
-        let read = context.fs().open(&path).and_then(|file| file.read_at(&mut header, 0)).during("open", &path)?;
-        let identity = FileHeader::sound_number(&header[..read], Magic::Table);
+        let identity = stated_number(context.fs(), &FileKind::Table(number).path(context.dir()))?;
         let identity = identity.filter(|identity| identity & IDENTITY_BIT != 0);
         Ok(identity.map(Ingested::unknown))
     }
+}
+
+/// The number that the file at `path` states, if it begins as a table does: that of a store's table,
+/// or an [identity](IDENTITY_BIT).
+pub(crate) fn stated_number(fs: &dyn FileSystem, path: &Path) -> Result<Option<u64>> {
+    let mut header = [0; FILE_HEADER_LEN];
+    let read = fs.open(path).and_then(|file| file.read_at(&mut header, 0)).during("open", path)?;
+    Ok(FileHeader::sound_number(&header[..read], Magic::Table))
 }
 
 /// Description of one data block.
@@ -73,6 +80,13 @@ impl Table {
 
     pub(crate) fn context(&self) -> &Arc<TableContext> {
         &self.fetcher().context
+    }
+
+    /// Where the table comes from, as it states.
+    pub(crate) fn origin(&self) -> Result<Origin> {
+        let handle = self.resident()?.footer.properties;
+        let origin = Origin::decode(&self.fetcher().meta_block(handle)?);
+        origin.map_err(|malformed| self.fetcher().corrupt(handle.offset, malformed))
     }
 
     pub(crate) fn footer(&self) -> Result<Footer> {

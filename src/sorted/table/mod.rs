@@ -46,6 +46,7 @@ pub(crate) use builder::TableBuilder;
 pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use deadlines::Deadlines;
+pub(crate) use describe::stated_number;
 pub(crate) use estimate::key_between;
 pub(crate) use footer::BlockHandle;
 pub(crate) use origin::{Input, Origin};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Table;
 use super::deadlines::{DeadlineCounter, Deadlines};
-use super::fetch::{Fetcher, ReadAhead, ReadHint};
+use super::fetch::{Fetcher, ReadAhead};
 use super::properties::Properties;
 use super::resident::{Resident, TableFilter};
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::format::checksum::FileChecksum;
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{SeqNo, compare_entries};
 use crate::format::{Decoded, Malformed};
-use crate::sorted::block::{BlockCursor, BlockRef, Frame};
+use crate::sorted::block::{BlockCursor, BlockRef};
 
 /// Bytes per read for the checksum of the whole file.
 const READ_LEN: u64 = 1 << 20;
@@ -26,31 +26,44 @@ impl Table {
     pub(crate) fn verify(&self) -> Result<()> {
         let context = Arc::clone(&self.fetcher().context);
         let table = Table::new(context, self.meta().clone());
-        let (fetcher, resident) = (table.fetcher(), table.resident()?);
-        let filter = usable_filter(resident)?;
+        check_file_checksum(&table, table.verify_content()?)
+    }
 
+    /// Checks everything but the checksum of the file, of which it reads each byte once. Returns
+    /// that checksum.
+    pub(crate) fn verify_content(&self) -> Result<u32> {
+        let (fetcher, resident) = (self.fetcher(), self.resident()?);
+        let filter = usable_filter(resident)?;
         let mut checker = TableChecker::default();
-        let mut ahead = ReadAhead::for_whole_table(resident.index.data_end());
+        let mut checksum = FileChecksum::default();
+        let data_end = resident.index.data_end();
+        let mut ahead = ReadAhead::for_whole_table(data_end);
         let mut end = FILE_HEADER_LEN as u64;
+        checksum_range(&mut checksum, fetcher, 0..end)?;
         for i in 0..resident.index.len() {
             ahead.step_to(i);
             let handle = resident.index.handle(i);
-            if handle.offset > end && fetcher.bytes(end, handle.offset - end)?.iter().any(|&byte| byte != 0) {
-                return Err(fetcher.corrupt(end, "the padding before a data block is not all zeros"));
+            if handle.offset > end {
+                let padding = fetcher.bytes(end, handle.offset - end)?;
+                if padding.iter().any(|&byte| byte != 0) {
+                    return Err(fetcher.corrupt(end, "the padding before a data block is not all zeros"));
+                }
+                checksum.update(&padding);
             }
             end = handle.offset + handle.stored_len();
-            let (_, block) =
-                fetcher.data_block(handle, &resident.properties, ReadHint::Scan(&mut ahead), Frame::new)?;
+            let longest = resident.properties.largest_block;
+            let (_, _, block) = fetcher.data_block_to_copy(handle, longest, &mut ahead, &mut checksum)?;
             let mut denied = false;
             let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
-            checker.check_block(resident, i, &block, ask).map_err(|malformed| table.malformed_block(i, malformed))?;
+            checker.check_block(resident, i, &block, ask).map_err(|malformed| self.malformed_block(i, malformed))?;
             if denied {
                 let rule = "the filter denies a key that the table holds, or its prefix";
-                return Err(table.malformed_block(i, Malformed(rule)));
+                return Err(self.malformed_block(i, Malformed(rule)));
             }
         }
-        checker.check_end(&table)?;
-        check_file_checksum(&table, file_checksum(fetcher)?)
+        checker.check_end(self)?;
+        checksum_range(&mut checksum, fetcher, data_end..fetcher.size)?;
+        Ok(checksum.finish())
     }
 }
 

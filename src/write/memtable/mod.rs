@@ -351,9 +351,8 @@ impl MemtableWriter<'_> {
                 | ValueKind::DeleteRange
                 | ValueKind::ExpiringPut
                 | ValueKind::SeparatePut
-                | ValueKind::SeparateExpiringPut => {
-                    return None;
-                }
+                | ValueKind::SeparateExpiringPut
+                | ValueKind::Ingest => return None,
                 ValueKind::Put => (0, newest.value()),
                 ValueKind::Merge => decode_operand(newest.seqno(), newest.value()).ok()?,
             };

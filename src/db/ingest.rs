@@ -1,0 +1,567 @@
+//! Ingest: adds tables that an [`SstWriter`](crate::SstWriter) has written to a keyspace.
+//!
+//! An ingest is one write. Its record in the log has its number and the edit that adds the tables;
+//! the manifest has the same edit, with levels, right after it. What the order of the steps gives:
+//!
+//! 1. The files have names in the store, durably, before the record has. Without the record, they
+//!    are strays, which opening removes.
+//! 2. When the record is appended, no memtable holds a key that a file may have: reads find a key in
+//!    memtables first. Therefore no log that recovery replays has such a key before the record.
+//! 3. The log is durable up to the record before the edit is written: nothing older can be lost
+//!    while the tables stay.
+//! 4. Nothing is written between the record and the edit: the commit lock is held for two syncs.
+//!    Recovery applies a record whose edit is missing.
+//!
+//! The view with the tables is published before the number. A view without them is for reads up to
+//! that number only (`Horizon`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Db;
+use super::background::Waiting;
+use super::commit::{Commit, Encoded};
+use super::keyspace::Keyspace;
+use super::read::tree_of;
+use super::schedule::JobGuard;
+use super::stalls::Cause;
+use super::store::Store;
+use super::view::{ReadView, Tree};
+use crate::error::{Error, IoContext, Result};
+use crate::filter::FilterState;
+use crate::format::filename::FileKind;
+use crate::format::header::{IDENTITY_BIT, features};
+use crate::format::key::{MAX_SEQNO, SeqNo};
+use crate::options::KeyspaceOptions;
+use crate::sorted::iter::InternalCursor;
+use crate::sorted::table::{Ingested, Table, TableMeta, stated_number};
+use crate::sst::SstFormat;
+use crate::tree::compaction::picker::Task;
+use crate::tree::manifest::{VersionEdit, decode_definition, encode_ingested};
+use crate::tree::version::{LEVELS, Version};
+use crate::write::batch::encode_ingest;
+use crate::write::memtable::Memtable;
+
+/// Bytes of a file that are copied at a time.
+const COPY_LEN: usize = 1 << 20;
+
+/// How files come into a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IngestMode {
+    /// As a hard link: the file stays where it is, and must not be changed afterwards, nor any copy
+    /// of it by `cp --link`. A file that cannot be linked is copied.
+    #[default]
+    Link,
+    /// As a copy.
+    Copy,
+    /// As a link or a copy, after which the file is removed.
+    Move,
+}
+
+/// How files are ingested.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IngestOptions {
+    /// How they come into the store. Default: [`IngestMode::Link`].
+    pub mode: IngestMode,
+}
+
+impl IngestOptions {
+    /// The defaults.
+    pub const fn new() -> IngestOptions {
+        IngestOptions { mode: IngestMode::Link }
+    }
+
+    /// Sets how the files come into the store.
+    pub const fn mode(mut self, mode: IngestMode) -> Self {
+        self.mode = mode;
+        self
+    }
+}
+
+/// What an ingest did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IngestInfo {
+    /// Sequence number of all entries.
+    pub seqno: SeqNo,
+    /// Number of entries, tombstones included.
+    pub entries: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// Number of files that were copied.
+    pub copied: usize,
+    /// Files that were to be moved and could not be removed.
+    pub left: Vec<PathBuf>,
+}
+
+/// A file with a name in the store.
+struct NewTable {
+    source: PathBuf,
+    meta: TableMeta,
+    is_copy: bool,
+    prefix_fits: Box<dyn Fn(&KeyspaceOptions) -> bool>,
+    /// The merge operator that the entries need.
+    operator: Option<String>,
+}
+
+impl NewTable {
+    /// The rule that keeps the table out of a keyspace with these options.
+    fn misfit(&self, options: &KeyspaceOptions) -> Option<String> {
+        if !(self.prefix_fits)(options) {
+            return Some("its filter was written for another prefix extractor; write the file anew".into());
+        }
+        let known = options.merge_operator_name();
+        self.operator.as_deref().filter(|operator| known != Some(operator)).map(|operator| {
+            let known = known.map_or("none".into(), |known| format!("{known:?}"));
+            format!("it has operands of the merge operator {operator:?}, and that of the keyspace is {known}")
+        })
+    }
+}
+
+fn unfit(source: &Path, rule: impl Into<String>) -> Error {
+    Error::Unfit { file: source.to_owned(), rule: rule.into() }
+}
+
+/// The error, if it is about the file's new name, under the name by which the caller knows it.
+fn named_as_given(error: Error, path: &Path, source: &Path) -> Error {
+    match error {
+        Error::Corruption { file, offset, rule } if file == path => Error::corruption(source, offset, rule),
+        Error::Unsupported { file, what, found, known } if file == path => {
+            Error::Unsupported { file: source.to_owned(), what, found, known }
+        }
+        error => error,
+    }
+}
+
+/// Whether a memtable holds an entry of a keyspace that lies in the range of one of the tables.
+/// Range deletes do not count: their numbers decide.
+fn holds_keys_of(memtable: &Arc<Memtable>, keyspace: u32, tables: &[NewTable]) -> Result<bool> {
+    if memtable.is_empty() {
+        return Ok(false);
+    }
+    let mut cursor = memtable.cursor(keyspace);
+    for NewTable { meta, .. } in tables {
+        cursor.seek(&meta.smallest, MAX_SEQNO)?;
+        if !cursor.valid() {
+            return Ok(false);
+        }
+        if cursor.key() <= &*meta.largest {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The lowest level for a table: no table in it or above it overlaps, nor does a running task that
+/// reads or writes it or a level above it.
+fn level_for(meta: &TableMeta, version: &Version, running: &[Task]) -> u8 {
+    let overlaps = |(number, level): (usize, &[Arc<Table>])| match number {
+        0 => {
+            level.iter().any(|table| *table.meta().smallest <= *meta.largest && *meta.smallest <= *table.meta().largest)
+        }
+        _ => {
+            let at = level.partition_point(|table| table.meta().largest < meta.smallest);
+            level.get(at).is_some_and(|table| table.meta().smallest <= meta.largest)
+        }
+    };
+    let levels = version.levels().iter().map(|level| level.tables()).enumerate();
+    let free = levels.take_while(|(number, level)| !overlaps((*number, level))).count();
+    let tasks = running.iter().filter(|task| meta.overlaps(&task.keys)).map(|task| task.start_level);
+    let below_tasks = tasks.min().map_or(LEVELS, usize::from);
+    u8::try_from(free.min(below_tasks).saturating_sub(1)).unwrap_or(0)
+}
+
+impl Store {
+    /// Adds files to a keyspace.
+    fn ingest(
+        self: &Arc<Self>,
+        keyspace: u32,
+        name: &str,
+        files: &[PathBuf],
+        options: IngestOptions,
+    ) -> Result<IngestInfo> {
+        self.gate.check_writable()?;
+        tree_of(&self.view.load(), keyspace, name)?;
+        if files.is_empty() {
+            return Err(Error::invalid("there is no file to ingest"));
+        }
+        let mut tables = Vec::new();
+        let mut is_recorded = false;
+        let done = self.take_all(keyspace, name, files, options, &mut tables).and_then(|()| {
+            self.flush_keys_of(keyspace, name, &tables)?;
+            self.commit_ingest(keyspace, name, &mut tables, &mut is_recorded)
+        });
+        match done {
+            Ok(seqno) => {
+                self.schedule();
+                let left = if options.mode == IngestMode::Move { self.remove_sources(&tables) } else { Vec::new() };
+                Ok(IngestInfo {
+                    seqno,
+                    entries: tables.iter().map(|table| table.meta.entries).sum(),
+                    bytes: tables.iter().map(|table| table.meta.size).sum(),
+                    copied: tables.iter().filter(|table| table.is_copy).count(),
+                    left,
+                })
+            }
+            Err(error) => {
+                // A log that may have the record makes the files part of the store.
+                if !is_recorded && self.gate.check_open().is_ok() {
+                    tables.iter().for_each(|table| self.tables.remove_file(table.meta.number));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the files names in the store, checks all of them, and sorts them by key.
+    fn take_all(
+        &self,
+        keyspace: u32,
+        name: &str,
+        files: &[PathBuf],
+        options: IngestOptions,
+        tables: &mut Vec<NewTable>,
+    ) -> Result<()> {
+        let mut jobs = self.background.lock();
+        if self.is_stopping() {
+            return Err(Error::Closed);
+        }
+        // Closing waits until no file is created.
+        jobs.unfinished += 1;
+        drop(jobs);
+        let _ended = JobGuard(self);
+        for source in files {
+            let number = self.catalog.new_file_number();
+            let taken = self.take(source, number, options.mode).and_then(|is_copy| {
+                self.check_table(source, number, is_copy).map_err(|error| {
+                    self.tables.remove_file(number);
+                    named_as_given(error, &FileKind::Table(number).path(&self.dir), source)
+                })
+            })?;
+            tables.push(taken);
+            self.check_fit(tree_of(&self.view.load(), keyspace, name)?, tables)?;
+        }
+        tables.sort_by(|a, b| a.meta.smallest.cmp(&b.meta.smallest));
+        if let Some([a, b]) = tables.array_windows().find(|[a, b]| b.meta.smallest <= a.meta.largest) {
+            let rule = format!("its keys overlap with those of {}: ingest one after the other", a.source.display());
+            return Err(unfit(&b.source, rule));
+        }
+        self.sync_dir()
+    }
+
+    /// Links or copies a file to the name of table `number`; returns whether it was copied. After
+    /// an error there is no such name.
+    fn take(&self, source: &Path, number: u64, mode: IngestMode) -> Result<bool> {
+        self.check_lock()?;
+        match stated_number(&*self.fs, source)? {
+            Some(number) if number & IDENTITY_BIT == 0 => {
+                return Err(unfit(source, "it is a table of a store, and none that SstWriter has written"));
+            }
+            _ => {}
+        }
+        let path = FileKind::Table(number).path(&self.dir);
+        if mode != IngestMode::Copy && self.fs.hard_link(source, &path).is_ok() {
+            // Whoever wrote the file may not have synced it.
+            if self.fs.sync_file(&path).is_ok() {
+                return Ok(false);
+            }
+            self.fs.remove(&path).during("remove", &path)?;
+        }
+        let copied = self.copy(source, &path);
+        if copied.is_err() {
+            self.tables.remove_file(number);
+        }
+        copied.map(|()| true)
+    }
+
+    fn copy(&self, source: &Path, path: &Path) -> Result<()> {
+        let from = self.fs.open(source).during("open", source)?;
+        self.check_space(from.len().during("read", source)?)?;
+        let to = self.fs.create(path).during("create", path)?;
+        let (mut buffer, mut offset) = (vec![0; COPY_LEN], 0);
+        loop {
+            let read = from.read_at(&mut buffer, offset).during("read", source)?;
+            if read == 0 {
+                return to.sync().during("sync", path);
+            }
+            to.append(&buffer[..read]).during("write", path)?;
+            to.begin_sync();
+            offset += read as u64;
+        }
+    }
+
+    /// Reads and checks a file that has the name of table `number`.
+    fn check_table(&self, source: &Path, number: u64, is_copy: bool) -> Result<NewTable> {
+        let alone = Table::alone(Arc::clone(&self.tables), number, false)?;
+        let checksum = alone.verify_content()?;
+        let properties = alone.properties()?;
+        if alone.footer()?.seed != self.seed {
+            let rule = "its filter has another hash seed: it was written for another store; write it by this \
+                        store's SstFormat";
+            return Err(unfit(source, rule));
+        }
+        if properties.ranges > 0 || !properties.references.is_empty() {
+            return Err(unfit(source, "it has range deletes, or values in value files"));
+        }
+        let prefix = match alone.filter_state()? {
+            FilterState::Usable(info) => Some(info.prefixes),
+            _ => None,
+        };
+        let operator = match properties.operands {
+            0 => None,
+            _ => {
+                let stated = decode_definition(&alone.origin()?.keyspace).ok();
+                let stated = stated.and_then(|(_, options)| options.merge_operator_name().map(str::to_owned));
+                Some(stated.ok_or_else(|| unfit(source, "it has operands, and names no merge operator"))?)
+            }
+        };
+        let meta = TableMeta { checksum, ..alone.meta().clone() };
+        let prefix_fits =
+            Box::new(move |options: &KeyspaceOptions| prefix.is_none_or(|prefix| prefix == options.prefix));
+        Ok(NewTable { source: source.to_owned(), meta, is_copy, prefix_fits, operator })
+    }
+
+    fn check_fit(&self, tree: &Tree, tables: &[NewTable]) -> Result<()> {
+        let misfit = |table: &NewTable| table.misfit(&tree.options).map(|rule| unfit(&table.source, rule));
+        if let Some(error) = tables.iter().find_map(misfit) {
+            return Err(error);
+        }
+        match &tree.options.merge_operator {
+            // What nobody can read is not written.
+            Some(operator) if !operator.is_known() && tables.iter().any(|table| table.operator.is_some()) => {
+                let (keyspace, operator) = (tree.name.to_string(), operator.name().to_owned());
+                Err(Error::MergeOperatorMissing { keyspace, operator })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a memtable must be in tables before these are ingested.
+    fn must_be_flushed(&self, memtable: &Arc<Memtable>, tree: &Tree, tables: &[NewTable]) -> Result<bool> {
+        // Keyspaces without a log are of one moment after a crash.
+        Ok(!tree.options.wal && !memtable.is_empty() || holds_keys_of(memtable, tree.id, tables)?)
+    }
+
+    /// Flushes what has keys of the tables, so that little of it is left when writers have to wait.
+    fn flush_keys_of(self: &Arc<Self>, keyspace: u32, name: &str, tables: &[NewTable]) -> Result<()> {
+        self.await_recovered()?;
+        if self.throttle.pressure() >= 1.0 {
+            let compacted = || self.wait_for_progress(Waiting::Compaction, |_| self.throttle.pressure() < 1.0);
+            self.stalls.measure(Cause::Compaction, compacted)?;
+        }
+        let view = self.view.load();
+        let tree = tree_of(&view, keyspace, name)?;
+        // Puts most of the active memtable in order before the lock is taken.
+        if self.must_be_flushed(&view.active, tree, tables)? {
+            let mut commit = self.commit.lock();
+            self.gate.check_writable()?;
+            if let Some(commit) = commit.as_mut() {
+                self.seal_keys_of(commit, keyspace, name, tables)?;
+            }
+        }
+        drop(view);
+        self.await_keys_of(keyspace, name, tables)
+    }
+
+    /// Seals the active memtable if it must be flushed.
+    fn seal_keys_of(
+        self: &Arc<Self>,
+        commit: &mut Commit,
+        keyspace: u32,
+        name: &str,
+        tables: &[NewTable],
+    ) -> Result<()> {
+        let view = self.view.load();
+        match self.must_be_flushed(&commit.memtable, tree_of(&view, keyspace, name)?, tables)? {
+            true => self.rotate(commit),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until no sealed memtable must be flushed.
+    fn await_keys_of(self: &Arc<Self>, keyspace: u32, name: &str, tables: &[NewTable]) -> Result<()> {
+        let are_flushed = || -> Result<bool> {
+            let view = self.view.load();
+            let tree = tree_of(&view, keyspace, name)?;
+            let mut sealed = view.sealed.iter();
+            Ok(!sealed.try_fold(false, |must, memtable| Ok(must || self.must_be_flushed(memtable, tree, tables)?))?)
+        };
+        if are_flushed()? {
+            return Ok(());
+        }
+        // An error ends the wait, and is met again after it.
+        let wait = || self.wait_for_progress(Waiting::Flush, |_| are_flushed().unwrap_or(true));
+        self.stalls.measure(Cause::Flush, wait)?;
+        are_flushed().map(drop)
+    }
+
+    /// Takes a number for the tables and adds them under it. Sets `is_recorded` when the log may
+    /// have them.
+    fn commit_ingest(
+        self: &Arc<Self>,
+        keyspace: u32,
+        name: &str,
+        tables: &mut [NewTable],
+        is_recorded: &mut bool,
+    ) -> Result<SeqNo> {
+        // The keyspace stays as it is.
+        let _defining = self.defining.lock();
+        let mut commit = self.commit.lock();
+        self.gate.check_writable()?;
+        let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
+        self.seal_keys_of(commit, keyspace, name, tables)?;
+        self.await_keys_of(keyspace, name, tables)?;
+        let view = self.view.load();
+        let tree = tree_of(&view, keyspace, name)?;
+        self.check_fit(tree, tables)?;
+        // Runs of level 0 are ordered by their numbers: a run that is flushed later must not have
+        // some on both sides, if that can be helped.
+        let is_on_top = tables.iter().any(|table| level_for(&table.meta, &tree.version, &[]) == 0);
+        if is_on_top && !commit.memtable.is_empty() {
+            self.rotate(commit)?;
+        }
+        drop(view);
+        self.check_edit_space()?;
+        let seqno = commit.last_seqno() + 1;
+        if seqno > MAX_SEQNO {
+            return Err(Error::invalid("the store has used up its sequence numbers"));
+        }
+        for NewTable { meta, .. } in tables.iter_mut() {
+            meta.ingested = meta.ingested.map(|of| Ingested { seqno, ..of });
+            (meta.smallest_seqno, meta.largest_seqno) = (seqno, seqno);
+        }
+        let metas: Vec<TableMeta> = tables.iter().map(|table| table.meta.clone()).collect();
+        let payload = encode_ingest(keyspace, &encode_ingested(keyspace, &metas))?;
+        let encoded = Encoded::new(payload.into(), 1, features::INGEST, None, true);
+        let logged = self.append_alone(commit, &encoded);
+        *is_recorded = commit.last_seqno() >= seqno || self.gate.is_poisoned();
+        assert_eq!(logged?, seqno, "nothing else is written under the commit lock");
+        // From here on, a failure leaves a log that says more than the manifest: only recovery
+        // brings them together.
+        self.install_ingest(keyspace, &metas, seqno).map_err(|error| self.poison(error))?;
+        if metas.iter().any(|meta| meta.deadlines.count > 0) {
+            self.clock.note_deadlines();
+        }
+        commit.memtable.writer().extend_to(seqno);
+        self.sequence.publish(seqno);
+        self.signal.wake();
+        self.counters.ingested_tables.fetch_add(metas.len() as u64, Ordering::Relaxed);
+        self.counters.ingested_bytes.fetch_add(metas.iter().map(|meta| meta.size).sum(), Ordering::Relaxed);
+        Ok(seqno)
+    }
+
+    /// Adds the tables to the lowest levels where they fit.
+    fn install_ingest(&self, keyspace: u32, metas: &[TableMeta], seqno: SeqNo) -> Result<()> {
+        // Locked: no other edit changes the levels.
+        let manifest = self.catalog.lock()?;
+        let mut jobs = self.background.lock();
+        let view = self.view.load();
+        let running = jobs.running(keyspace);
+        let levels: Vec<u8> = match view.tree(keyspace) {
+            Some(tree) => metas.iter().map(|meta| level_for(meta, &tree.version, &running)).collect(),
+            None => vec![0; metas.len()],
+        };
+        // No task begins that would write between the tables.
+        let claims = levels.iter().zip(metas).map(|(level, meta)| (keyspace, Task::of_table(*level, meta)));
+        jobs.compactions.extend(claims);
+        drop((jobs, view));
+        let added = levels.iter().zip(metas).map(|(level, meta)| (keyspace, *level, meta.clone()));
+        let edit = VersionEdit { added: added.collect(), ingested: Some(seqno), ..VersionEdit::default() };
+        let installed = self.install_locked(manifest, edit, |view: &mut ReadView| {
+            view.horizon.end_before(seqno);
+            view.horizon = Arc::default();
+        });
+        let is_claim =
+            |task: &Task| matches!(task.inputs[..], [(_, number)] if metas.iter().any(|m| m.number == number));
+        self.background.lock().compactions.retain(|(id, task)| *id != keyspace || !is_claim(task));
+        self.background.done.notify_all();
+        installed
+    }
+
+    /// Removes what was moved; returns what could not be removed.
+    fn remove_sources(&self, tables: &[NewTable]) -> Vec<PathBuf> {
+        let sources = tables.iter().map(|table| &table.source);
+        sources.filter(|source| self.fs.remove(source).is_err()).cloned().collect()
+    }
+}
+
+impl Keyspace {
+    /// Describes the tables of the keyspace, for [`SstWriter`](crate::SstWriter).
+    pub fn sst_format(&self) -> Result<SstFormat> {
+        Ok(SstFormat::new(self.store().seed, self.id, &self.name, self.options()?))
+    }
+
+    /// Adds files that an [`SstWriter`](crate::SstWriter) has written, all of them or none. Their
+    /// entries replace what the keyspace has under their keys.
+    ///
+    /// It is one write, with one sequence number: snapshots taken before do not see it, and it is
+    /// durable with everything before it when this returns. Each file is read and checked from end
+    /// to end before anything changes. Other writers wait for two syncs; readers do not wait.
+    ///
+    /// The files must not overlap each other. They may overlap what the keyspace has: each goes to
+    /// the lowest level where nothing is in its way, and memtables with keys in its range are
+    /// flushed first. Files are linked into the store's directory, or copied from another file
+    /// system; see [`IngestMode`]. They must be in the store's file system
+    /// ([`Options::file_system`](crate::Options::file_system)).
+    ///
+    /// Fails with [`Error::Unfit`] if a file was not written for this keyspace, or overlaps with
+    /// another one, and with [`Error::Corruption`] if one is damaged. The keyspace is then as it
+    /// was, as after any other error but a failed write or sync of the log or the manifest.
+    ///
+    /// [`Changes`](crate::Changes) has one operation for it, [`OperationKind::Ingest`], which tells
+    /// of the tables, and not of their entries.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use tamis::{IngestMode, IngestOptions, SstWriter};
+    ///
+    /// let words = db.keyspace("words")?;
+    /// words.put("pear", "old")?;
+    /// let mut files = Vec::new();
+    /// for (file, keys) in [("1.sst", ["apple", "fig"]), ("2.sst", ["lemon", "pear"])] {
+    ///     let path = dir.path().join(file);
+    ///     let mut writer = SstWriter::create(&path, &words.sst_format()?)?;
+    ///     for key in keys {
+    ///         writer.put(key, "new")?;
+    ///     }
+    ///     writer.finish()?;
+    ///     files.push(path);
+    /// }
+    /// let before = db.snapshot();
+    /// let info = words.ingest(&files, IngestOptions::new().mode(IngestMode::Move))?;
+    /// assert_eq!((info.entries, words.get("pear")?.as_deref()), (4, Some(&b"new"[..])));
+    /// assert_eq!(before.keyspace(&words)?.get("fig")?, None);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// [`OperationKind::Ingest`]: crate::OperationKind::Ingest
+    pub fn ingest(
+        &self,
+        files: impl IntoIterator<Item = impl AsRef<Path>>,
+        options: IngestOptions,
+    ) -> Result<IngestInfo> {
+        let files: Vec<PathBuf> = files.into_iter().map(|file| file.as_ref().to_owned()).collect();
+        self.store().ingest(self.id, &self.name, &files, options)
+    }
+}
+
+impl Db {
+    /// Describes the tables of the default keyspace, for [`SstWriter`](crate::SstWriter).
+    pub fn sst_format(&self) -> Result<SstFormat> {
+        self.default_keyspace().sst_format()
+    }
+
+    /// Adds files to the default keyspace; see [`Keyspace::ingest`].
+    pub fn ingest(
+        &self,
+        files: impl IntoIterator<Item = impl AsRef<Path>>,
+        options: IngestOptions,
+    ) -> Result<IngestInfo> {
+        self.default_keyspace().ingest(files, options)
+    }
+}

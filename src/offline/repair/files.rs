@@ -1,0 +1,49 @@
+//! The files of a store that is repaired.
+
+use std::collections::BTreeSet;
+
+use super::GREATEST_COUNTED;
+use crate::format::filename::FileKind;
+
+/// The files of a store's directory, ordered by kind and number.
+pub(super) struct Files {
+    pub(super) all: Vec<FileKind>,
+    numbers: BTreeSet<u64>,
+}
+
+impl Files {
+    pub(super) fn new(all: Vec<FileKind>) -> Files {
+        let numbers = all.iter().filter_map(|kind| kind.number()).collect();
+        Files { all, numbers }
+    }
+
+    /// Whether a file of any kind has that number.
+    pub(super) fn has_number(&self, number: u64) -> bool {
+        self.numbers.contains(&number)
+    }
+
+    fn numbers_of(&self, of: impl Fn(FileKind) -> Option<u64>) -> Vec<u64> {
+        self.all.iter().filter_map(|&kind| of(kind)).collect()
+    }
+
+    pub(super) fn manifests(&self) -> Vec<u64> {
+        self.numbers_of(|kind| if let FileKind::Manifest(number) = kind { Some(number) } else { None })
+    }
+
+    pub(super) fn logs(&self) -> Vec<u64> {
+        self.numbers_of(|kind| if let FileKind::Wal(number) = kind { Some(number) } else { None })
+    }
+
+    pub(super) fn tables(&self) -> Vec<u64> {
+        self.numbers_of(|kind| if let FileKind::Table(number) = kind { Some(number) } else { None })
+    }
+
+    pub(super) fn values(&self) -> Vec<u64> {
+        self.numbers_of(|kind| if let FileKind::Values(number) = kind { Some(number) } else { None })
+    }
+
+    /// The greatest number in a file name, up to [`GREATEST_COUNTED`].
+    pub(super) fn greatest(&self) -> u64 {
+        self.numbers.range(..=GREATEST_COUNTED).next_back().copied().unwrap_or(0)
+    }
+}

@@ -1,0 +1,189 @@
+//! Files that are damaged, or written for something else.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
+use tamis::{
+    Db, Error, IngestMode, IngestOptions, KeyspaceOptions, LossKind, PrefixExtractor, RepairOptions, SstFormat,
+    SstWriter, repair,
+};
+
+use super::{check_sound, file_system, get, ingest, open, write};
+use crate::support::stepped_options;
+
+/// Expects that nothing comes of an ingest of these files.
+#[track_caller]
+fn refused(fs: &SimFileSystem, db: &Db, files: &[&str]) -> Error {
+    let (paths, last) = (fs.paths(), db.last_seqno());
+    let error = db.ingest(files.iter().map(|file| Path::new("/in").join(file)), IngestOptions::new()).unwrap_err();
+    assert_eq!((fs.paths(), db.last_seqno()), (paths, last), "{error}");
+    error
+}
+
+#[track_caller]
+fn check_unfit(fs: &SimFileSystem, db: &Db, files: &[&str], named: &str, words: &str) {
+    match refused(fs, db, files) {
+        Error::Unfit { file, rule } => {
+            assert!(file == Path::new("/in").join(named) && rule.contains(words), "{}: {rule}", file.display());
+        }
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn files_that_do_not_fit_are_refused_by_name() {
+    let fs = file_system();
+    let db = open(&fs);
+    db.put("a", "1").unwrap();
+    db.flush().unwrap();
+    let format = db.sst_format().unwrap();
+    write(&fs, &format, "one", [10, 20], Some("x"));
+    write(&fs, &format, "two", [20, 30], Some("x"));
+    check_unfit(&fs, &db, &["two", "one"], "two", "/in/one");
+    check_unfit(&fs, &db, &["one", "one"], "one", "overlap");
+
+    let other = stepped_options(&fs).0.hash_seed(8).open("/other").unwrap();
+    write(&fs, &other.sst_format().unwrap(), "seed", [1], Some("x"));
+    check_unfit(&fs, &db, &["one", "seed"], "seed", "seed");
+
+    let with_prefix = KeyspaceOptions::new().prefix(PrefixExtractor::Fixed(2));
+    let prefixed = db.keyspace_with("prefixed", with_prefix).unwrap();
+    write(&fs, &prefixed.sst_format().unwrap(), "prefix", [1], Some("x"));
+    check_unfit(&fs, &db, &["prefix"], "prefix", "prefix extractor");
+
+    let counters = db.keyspace_with("counters", KeyspaceOptions::new().merge_operator(tamis::operator::Add::LITTLE));
+    let format = counters.unwrap().sst_format().unwrap();
+    let mut writer = SstWriter::create_in(Arc::new(fs.clone()), "/in/merge", &format).unwrap();
+    writer.merge("a", 1u64.to_le_bytes()).unwrap();
+    writer.finish().unwrap();
+    check_unfit(&fs, &db, &["merge"], "merge", "merge operator");
+
+    let table =
+        fs.paths().into_iter().find(|path| path.starts_with("/db") && path.extension().is_some_and(|e| e == "sst"));
+    fs.write("/in/table", fs.read(table.unwrap()).unwrap()).unwrap();
+    check_unfit(&fs, &db, &["table"], "table", "SstWriter");
+    fs.write("/in/text", "a line of text\n".repeat(100)).unwrap();
+    assert!(matches!(refused(&fs, &db, &["text"]), Error::Corruption { file, .. } if file == Path::new("/in/text")));
+    assert!(matches!(refused(&fs, &db, &["none"]), Error::Io { path, .. } if path == Path::new("/in/none")));
+    assert!(matches!(refused(&fs, &db, &[]), Error::InvalidArgument(_)));
+    assert!(matches!(SstFormat::of_store_in(Arc::new(fs.clone()), "/db", "no"), Err(Error::InvalidArgument(_))));
+    let of_store = SstFormat::of_store_in(Arc::new(fs.clone()), "/db", "prefixed").unwrap();
+    assert_eq!(
+        (of_store.clone(), SstFormat::decode(&of_store.encode()).unwrap()),
+        (prefixed.sst_format().unwrap(), of_store)
+    );
+    db.ingest(["/in/one"], IngestOptions::new()).unwrap();
+    let db = stepped_options(&fs).0.open_read_only("/db").unwrap();
+    assert!(matches!(db.ingest(["/in/one"], IngestOptions::new()), Err(Error::ReadOnly(_))));
+}
+
+#[test]
+fn a_file_with_any_damage_is_refused() {
+    let fs = file_system();
+    let db = open(&fs);
+    let path = write(&fs, &db.sst_format().unwrap(), "damaged", 0..200, Some("some value"));
+    let good = fs.read(&path).unwrap();
+    for offset in (0..good.len()).step_by(7).chain(0..64).chain(good.len() - 600..good.len()) {
+        fs.corrupt(&path, offset as u64, 1 << (offset % 8)).unwrap();
+        let error = refused(&fs, &db, &["damaged"]);
+        assert!(matches!(&error, Error::Corruption { file, .. } if *file == path), "offset {offset}: {error}");
+        fs.corrupt(&path, offset as u64, 1 << (offset % 8)).unwrap();
+    }
+    for len in (0..good.len()).step_by(101) {
+        fs.write("/in/cut", &good[..len]).unwrap();
+        assert!(refused(&fs, &db, &["cut"]).is_corruption(), "{len} bytes");
+    }
+    fs.write("/in/long", [&good[..], b"more"].concat()).unwrap();
+    assert!(refused(&fs, &db, &["long"]).is_corruption());
+    db.ingest([&path], IngestOptions::new()).unwrap();
+    assert_eq!(get(&db, 199).as_deref(), Some("some value"));
+}
+
+#[test]
+fn a_read_error_or_a_full_disk_leaves_nothing_behind() {
+    let fs = file_system();
+    let db = open(&fs);
+    write(&fs, &db.sst_format().unwrap(), "file", 0..2000, Some("some value"));
+    for at in 1.. {
+        fs.set_fault(Some(Fault { at, mode: FaultMode::ReadError, sticky: true }));
+        let paths = fs.paths();
+        let result = db.ingest(["/in/file"], IngestOptions::new());
+        fs.set_fault(None);
+        if result.is_ok() {
+            assert!(at > 5);
+            break;
+        }
+        assert_eq!(fs.paths(), paths);
+    }
+    let used: u64 = fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum();
+    fs.set_capacity(Some(used + (1 << 20)));
+    let paths = fs.paths();
+    let error = db.ingest(["/in/file"], IngestOptions::new().mode(IngestMode::Copy)).unwrap_err();
+    assert!(error.is_no_space() && fs.paths() == paths, "{error}");
+    fs.set_capacity(None);
+    db.ingest(["/in/file"], IngestOptions::new().mode(IngestMode::Copy)).unwrap();
+}
+
+#[test]
+fn damage_and_loss_of_an_ingested_table_are_reported() {
+    let fs = file_system();
+    let db = open(&fs);
+    ingest(&fs, db.default_keyspace(), "file", 0..1000);
+    db.close().unwrap();
+    let table =
+        fs.paths().into_iter().find(|path| path.starts_with("/db") && path.extension().is_some_and(|e| e == "sst"));
+    let table = table.unwrap();
+    // The name in /in is the same file.
+    fs.corrupt(&table, 3000, 1).unwrap();
+    let db = open(&fs);
+    let error = db.iter().find_map(|entry| entry.err()).unwrap();
+    assert!(matches!(&error, Error::Corruption { file, .. } if *file == table), "{error}");
+    let rescued = db.default_keyspace().salvage(..).unwrap().filter(|entry| entry.is_ok()).count();
+    assert!((500..1000).contains(&rescued));
+    drop(db);
+    let report = repair("/db", RepairOptions::new().file_system(Arc::new(fs.clone()))).unwrap();
+    assert_eq!((report.tables_rewritten, report.losses.len()), (1, 1), "{report:?}");
+    let db = open(&fs);
+    assert_eq!(db.iter().filter(|entry| entry.is_ok()).count(), rescued);
+    assert_eq!(get(&db, 0).as_deref(), Some("file"));
+    drop(db);
+    check_sound(&fs);
+
+    fs.remove(
+        &fs.paths()
+            .into_iter()
+            .find(|path| path.starts_with("/db") && path.extension().is_some_and(|e| e == "sst"))
+            .unwrap(),
+    )
+    .unwrap();
+    assert!(stepped_options(&fs).0.open("/db").is_err_and(|error| error.is_corruption()));
+}
+
+#[test]
+fn a_repair_without_a_manifest_keeps_ingested_tables_aside() {
+    let fs = file_system();
+    let db = open(&fs);
+    db.put("put", "1").unwrap();
+    db.flush().unwrap();
+    let path = write(&fs, &db.sst_format().unwrap(), "file", 0..100, Some("x"));
+    db.ingest([&path], IngestOptions::new().mode(IngestMode::Move)).unwrap();
+    db.close().unwrap();
+    for path in fs.paths().iter().filter(|path| path.to_str().unwrap().contains("MANIFEST")) {
+        fs.remove(path).unwrap();
+    }
+    let report = repair("/db", RepairOptions::new().file_system(Arc::new(fs.clone()))).unwrap();
+    let uncertain = report.losses.iter().find(|loss| loss.kind == LossKind::Uncertain).unwrap();
+    assert!(uncertain.to_string().contains("ingest it again"), "{uncertain}");
+    let db = open(&fs);
+    assert_eq!((get(&db, 5), db.get("put").unwrap().as_deref()), (None, Some(&b"1"[..])));
+    let kept = report
+        .moved
+        .iter()
+        .map(|moved| Path::new("/db").join(&moved.to))
+        .find(|to| to.extension().is_some_and(|e| e == "sst"));
+    db.ingest([kept.unwrap()], IngestOptions::new()).unwrap();
+    assert_eq!(get(&db, 5).as_deref(), Some("x"));
+    drop(db);
+    check_sound(&fs);
+}
