@@ -196,8 +196,8 @@ pub enum Error {
         /// The store's last sequence number.
         last: u64,
     },
-    /// A follower of the change feed cannot apply a batch: it ingested tables, whose entries are not
-    /// in the log. Copy their key ranges from the source, or begin again with
+    /// A follower of the change feed cannot apply a batch: it ingested tables, whose entries are
+    /// not in the log. Copy their key ranges from the source, or begin again with
     /// [`Db::follow`](crate::Db::follow).
     #[error(
         "change {seqno} ingested tables into keyspace {keyspace:?}, whose entries are not in the log; copy them from the source"

@@ -5,8 +5,8 @@
 //!
 //! 1. The files have names in the store, durably, before the record has. Without the record, they
 //!    are strays, which opening removes.
-//! 2. When the record is appended, no memtable holds a key that a file may have: reads find a key in
-//!    memtables first. Therefore no log that recovery replays has such a key before the record.
+//! 2. When the record is appended, no memtable holds a key that a file may have: reads find a key
+//!    in memtables first. Therefore no log that recovery replays has such a key before the record.
 //! 3. The log is durable up to the record before the edit is written: nothing older can be lost
 //!    while the tables stay.
 //! 4. Nothing is written between the record and the edit: the commit lock is held for two syncs.
@@ -38,9 +38,8 @@ use crate::sorted::iter::InternalCursor;
 use crate::sorted::table::{Ingested, Table, TableMeta, stated_number};
 use crate::sst::SstFormat;
 use crate::tree::compaction::picker::Task;
-use crate::tree::manifest::{VersionEdit, decode_definition, encode_ingested};
+use crate::tree::manifest::{VersionEdit, decode_definition, encode_ingest};
 use crate::tree::version::{LEVELS, Version};
-use crate::write::batch::encode_ingest;
 use crate::write::memtable::Memtable;
 
 /// Bytes of a file that are copied at a time.
@@ -245,7 +244,8 @@ impl Store {
             self.check_fit(tree_of(&self.view.load(), keyspace, name)?, tables)?;
         }
         tables.sort_by(|a, b| a.meta.smallest.cmp(&b.meta.smallest));
-        if let Some([a, b]) = tables.array_windows().find(|[a, b]| b.meta.smallest <= a.meta.largest) {
+        let mut pairs = tables.iter().zip(tables.iter().skip(1));
+        if let Some((a, b)) = pairs.find(|(a, b)| b.meta.smallest <= a.meta.largest) {
             let rule = format!("its keys overlap with those of {}: ingest one after the other", a.source.display());
             return Err(unfit(&b.source, rule));
         }
@@ -296,7 +296,7 @@ impl Store {
     /// Reads and checks a file that has the name of table `number`.
     fn check_table(&self, source: &Path, number: u64, is_copy: bool) -> Result<NewTable> {
         let alone = Table::alone(Arc::clone(&self.tables), number, false)?;
-        let checksum = alone.verify_content()?;
+        let checksum = alone.verify_content(self.options.paranoid)?;
         let properties = alone.properties()?;
         if alone.footer()?.seed != self.seed {
             let rule = "its filter has another hash seed: it was written for another store; write it by this \
@@ -319,6 +319,9 @@ impl Store {
             }
         };
         let meta = TableMeta { checksum, ..alone.meta().clone() };
+        // What no manifest may say is damage, whatever the checksums are.
+        let edit = VersionEdit { added: vec![(0, 0, meta.clone())], ..VersionEdit::default() };
+        VersionEdit::decode(&edit.encode()).map_err(|rule| Error::corruption(source, 0, rule))?;
         let prefix_fits =
             Box::new(move |options: &KeyspaceOptions| prefix.is_none_or(|prefix| prefix == options.prefix));
         Ok(NewTable { source: source.to_owned(), meta, is_copy, prefix_fits, operator })
@@ -434,7 +437,7 @@ impl Store {
             (meta.smallest_seqno, meta.largest_seqno) = (seqno, seqno);
         }
         let metas: Vec<TableMeta> = tables.iter().map(|table| table.meta.clone()).collect();
-        let payload = encode_ingest(keyspace, &encode_ingested(keyspace, &metas))?;
+        let payload = encode_ingest(keyspace, &metas)?;
         let encoded = Encoded::new(payload.into(), 1, features::INGEST, None, true);
         let logged = self.append_alone(commit, &encoded);
         *is_recorded = commit.last_seqno() >= seqno || self.gate.is_poisoned();
@@ -498,8 +501,9 @@ impl Keyspace {
     /// entries replace what the keyspace has under their keys.
     ///
     /// It is one write, with one sequence number: snapshots taken before do not see it, and it is
-    /// durable with everything before it when this returns. Each file is read and checked from end
-    /// to end before anything changes. Other writers wait for two syncs; readers do not wait.
+    /// durable with everything before it when this returns. Each file is read from end to end
+    /// before anything changes, and each block verified;
+    /// [`Options::paranoid`](crate::Options::paranoid) also checks every entry. Other writers wait for two syncs; readers do not wait.
     ///
     /// The files must not overlap each other. They may overlap what the keyspace has: each goes to
     /// the lowest level where nothing is in its way, and memtables with keys in its range are

@@ -10,8 +10,8 @@
 //!   rest to the premise.
 //!
 //! While the memtable of the moment is the active one, it holds all writes since, except ingests.
-//! Once it is sealed, or after an ingest, the premise is refused as [stale](Refusal::Stale), and the
-//! writer notes a new moment.
+//! Once it is sealed, or after an ingest, the premise is refused as [stale](Refusal::Stale), and
+//! the writer notes a new moment.
 
 use std::borrow::Cow;
 use std::sync::Arc;

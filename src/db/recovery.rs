@@ -378,8 +378,12 @@ impl Rebuilt<'_> {
         if seqno <= self.state.ingested || !self.state.keyspaces.contains_key(&operation.keyspace) {
             return Ok(());
         }
+        let tables = ingested_tables(operation, seqno).map_err(|rule| batch.corruption(dir, rule))?;
+        // They are no strays, and no new table may say so.
+        let numbers: Vec<u64> = tables.iter().map(|meta| meta.number).collect();
+        self.recovery.sources.tables.graveyard().forget(&numbers);
         self.finish_memtable(batch.log, batch.first)?;
-        for meta in ingested_tables(operation, seqno).map_err(|rule| batch.corruption(dir, rule))? {
+        for meta in tables {
             let kind = FileKind::Table(meta.number);
             if files.binary_search(&kind).is_err() {
                 let log = FileKind::Wal(batch.log).name();

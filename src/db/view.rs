@@ -152,8 +152,8 @@ impl ReadView {
         self.set_tree(redefined);
     }
 
-    /// The number up to which a read of several keys in this view sees what was written: all that is
-    /// visible, unless it comes after an ingest that the view lacks.
+    /// The number up to which a read of several keys in this view sees what was written: all that
+    /// is visible, unless it comes after an ingest that the view lacks.
     #[inline]
     pub(super) fn visible(&self, sequence: &Sequence) -> SeqNo {
         // In this order: the horizon has ended before the ingest is published.

@@ -19,8 +19,8 @@ use crate::vfs::{FileSystem, OsFileSystem};
 /// the name of the merge operator.
 ///
 /// [`Keyspace::sst_format`](crate::Keyspace::sst_format) returns that of a keyspace, and
-/// [`SstFormat::of_store`] reads it from a store that is not open. [`encode`](SstFormat::encode) and
-/// [`decode`](SstFormat::decode) take it to another machine.
+/// [`SstFormat::of_store`] reads it from a store that is not open. [`encode`](SstFormat::encode)
+/// and [`decode`](SstFormat::decode) take it to another machine.
 ///
 /// Tables written by it fit the store and its copies, also if the options of the keyspace have
 /// changed since. Only another prefix extractor or merge operator makes them unfit.
@@ -40,8 +40,8 @@ impl SstFormat {
     /// The format of a keyspace of the store in `dir`. Only its manifest is read: the store may be
     /// open in another process.
     ///
-    /// Fails with [`Error::NotFound`] if there is no store, and with [`Error::InvalidArgument`] if it
-    /// has no keyspace of that name.
+    /// Fails with [`Error::NotFound`] if there is no store, and with [`Error::InvalidArgument`] if
+    /// it has no keyspace of that name.
     pub fn of_store(dir: impl AsRef<Path>, keyspace: &str) -> Result<SstFormat> {
         SstFormat::of_store_in(Arc::new(OsFileSystem::new()), dir, keyspace)
     }

@@ -45,8 +45,8 @@ pub trait FileSystem: Send + Sync + Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Makes the content of a file durable, whoever wrote it. Fails where that is impossible, and so
-    /// by default; the caller then copies the file.
+    /// Makes the content of a file durable, whoever wrote it. Fails where that is impossible, and
+    /// so by default; the caller then copies the file.
     fn sync_file(&self, path: &Path) -> io::Result<()> {
         let _ = path;
         Err(io::ErrorKind::Unsupported.into())

@@ -5,8 +5,7 @@
 //! op      = kind: u8, keyspace id: varint, key length: varint, key, [value length: varint, value]
 //!           kind 0 is a delete, without a value; 1 a put; 2 a delete of the keys from `key` up to
 //!           the value, or of all from `key` on if the value is empty; 3 a merge, with its operand
-//!           as the value; 5 a put with a deadline in front of its value; 7 an ingest, with a
-//!           version edit as the value and an empty key
+//!           as the value; 5 a put with a deadline in front of its value; 7 an ingest, of an edit
 //!         | 6: u8, count: varint
 //!           so many operations of keyspaces without a log; they are not here
 //! ```
@@ -360,7 +359,6 @@ impl<'a> Write<'a> {
     pub(crate) fn of(kind: ValueKind, stored: &'a [u8]) -> Write<'a> {
         match kind {
             ValueKind::Put => Write::Put(stored),
-            // Only a batch has such an operation, and a caller's batch has no ingest.
             ValueKind::Delete | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => Write::Delete,
             ValueKind::Merge => Write::Merge(stored),
             ValueKind::DeleteRange => Write::DeleteRange(stored),
@@ -423,19 +421,6 @@ pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write:
         Write::Delete => {}
     }
     Ok(())
-}
-
-/// The payload of an ingest into a keyspace, of the tables that an encoded version edit adds. Fails
-/// if it exceeds a limit.
-pub(crate) fn encode_ingest(keyspace: u32, edit: &[u8]) -> Result<Vec<u8>> {
-    if edit.len() > MAX_VALUE_LEN {
-        return Err(Error::invalid("too many tables are ingested at once: their keys take more than 1 GiB"));
-    }
-    let mut payload = vec![ValueKind::Ingest as u8];
-    put_varint(&mut payload, keyspace.into());
-    put_bytes(&mut payload, &[]);
-    put_bytes(&mut payload, edit);
-    Ok(payload)
 }
 
 /// Checks the limits for an operation that is added to a batch of `batch_len` bytes.
@@ -542,10 +527,8 @@ impl<'a> BatchReader<'a> {
         let keyspace = self.rest.varint_u32()?;
         let key = self.rest.bytes()?;
         let value = match kind {
-            ValueKind::Put | ValueKind::Merge | ValueKind::ExpiringPut | ValueKind::DeleteRange | ValueKind::Ingest => {
-                self.rest.bytes()?
-            }
             ValueKind::Delete | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => &[],
+            _ => self.rest.bytes()?,
         };
         if kind == ValueKind::ExpiringPut {
             decode_expiring(value)?;
@@ -558,9 +541,6 @@ impl<'a> BatchReader<'a> {
         }
         if kind == ValueKind::DeleteRange {
             check_range(key, value)?;
-        }
-        if kind == ValueKind::Ingest && !key.is_empty() {
-            return Err(Malformed("an ingest has a key"));
         }
         let index = self.index;
         self.advance(1);

@@ -75,8 +75,8 @@ pub enum OperationKind<'a> {
         to: Option<&'a [u8]>,
     },
     /// Adds tables to the keyspace; see [`Keyspace::ingest`](crate::Keyspace::ingest). The log has
-    /// their metadata, and not their entries: a follower reads these in the source, in a snapshot of
-    /// this number or later. It is the only operation of its batch.
+    /// their metadata, and not their entries: a follower reads these in the source, in a snapshot
+    /// of this number or later. It is the only operation of its batch.
     Ingest {
         /// The tables, whose key ranges share no key.
         tables: IngestedTables<'a>,

@@ -9,7 +9,7 @@ use super::{FileKind, LogHeader, wrong_kind};
 use crate::error::Result;
 use crate::format::deadline::time_of;
 use crate::format::header::Magic;
-use crate::format::key::SeqNo;
+use crate::format::key::{SeqNo, ValueKind};
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
 use crate::tree::manifest::{Branch, RANGE_LEVEL, VersionEdit};
@@ -85,7 +85,7 @@ pub struct Operation {
     pub key: Vec<u8>,
     /// What it does to the key.
     pub kind: WriteKind,
-    /// The value or the operand; `None` for a delete.
+    /// The value, the operand, or the encoded edit of an ingest; `None` for a delete.
     pub value: Option<Vec<u8>>,
     /// When the value expires; `None` if it does not.
     pub deadline: Option<SystemTime>,
@@ -112,6 +112,8 @@ pub enum Change {
     },
     /// Everything whose deadline is not later counts as expired, whatever the clock says.
     ExpiredBy(SystemTime),
+    /// Ingests up to this one are in the manifest.
+    Ingested(SeqNo),
     /// From this file number on, files are of another branch than those of the store from which
     /// this one was copied; 0 if the branch is not drawn yet.
     Branch {
@@ -183,6 +185,9 @@ pub enum Change {
         /// No range delete numbered up to this deletes an entry of the table; 0 if that is not
         /// known.
         cleared: SeqNo,
+        /// The number that an ingested file states in place of its own. All of its entries have
+        /// the largest sequence number.
+        identity: Option<u64>,
         /// Smallest sequence number.
         smallest_seqno: SeqNo,
         /// Largest sequence number.
@@ -269,6 +274,7 @@ fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
         .map(|operation| {
             let operation = operation?;
             let (value, deadline) = match Write::of(operation.kind, operation.value) {
+                _ if operation.kind == ValueKind::Ingest => (Some(operation.value), None),
                 Write::Delete => (None, None),
                 Write::Put(value) | Write::Merge(value) | Write::DeleteRange(value) => (Some(value), None),
                 Write::ExpiringPut(value, deadline) => (Some(value), Some(time_of(deadline))),
@@ -294,6 +300,7 @@ fn changes(edit: VersionEdit) -> Vec<Change> {
     changes.extend(edit.hash_seed.map(Change::HashSeed));
     changes.extend(edit.synced_log.map(|log| Change::SyncedLog { number: log.number, seqno: log.seqno }));
     changes.extend(edit.expired_by.map(|mark| Change::ExpiredBy(time_of(mark))));
+    changes.extend(edit.ingested.map(Change::Ingested));
     changes.extend(edit.dropped.into_iter().map(|id| Change::DropKeyspace { id }));
     changes.extend(edit.created.into_iter().map(|(id, name, options)| Change::Keyspace { id, name, options }));
     changes.extend(edit.removed.into_iter().map(|(keyspace, level, number)| Change::RemoveTable {
@@ -327,6 +334,7 @@ fn added(keyspace: u32, level: u8, table: TableMeta) -> Change {
         deadlines: table.deadlines.range(),
         value_files: table.references.iter().map(|file| (file.file, file.count, file.bytes)).collect(),
         cleared: table.cleared,
+        identity: table.ingested.map(|ingested| ingested.identity),
         smallest_seqno: table.smallest_seqno,
         largest_seqno: table.largest_seqno,
         smallest: table.smallest.into(),
@@ -352,6 +360,7 @@ impl fmt::Display for Change {
             Change::SyncedLog { number, seqno } => {
                 write!(f, "log {number} holds synced entries, up to {seqno} and maybe more")
             }
+            Change::Ingested(seqno) => write!(f, "ingests up to {seqno} have taken effect"),
             Change::Branch { first, id } => write!(f, "from file {first} on: branch {id:016x}"),
             Change::ExpiredBy(mark) => write!(f, "what expires by {} counts as expired", UnixTime(*mark)),
             Change::Keyspace { id, name, options } => {
@@ -378,6 +387,7 @@ impl fmt::Display for Change {
                 deadlines,
                 value_files,
                 cleared,
+                identity,
                 smallest_seqno,
                 largest_seqno,
                 smallest,
@@ -400,6 +410,9 @@ impl fmt::Display for Change {
                 if !value_files.is_empty() {
                     let bytes: u64 = value_files.iter().map(|(.., bytes)| bytes).sum();
                     write!(f, ", {bytes} bytes of values in {} value files", value_files.len())?;
+                }
+                if let Some(identity) = identity {
+                    write!(f, ", ingested, with the identity {identity:016x}")?;
                 }
                 match cleared {
                     0 => Ok(()),

@@ -106,8 +106,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Gives `seqno` to all entries of an encoded block that have the sequence number 0. Refuses a block
-/// whose base is another number. Entries above the base stay above it.
+/// Gives `seqno` to all entries of an encoded block that have the sequence number 0. Refuses a
+/// block whose base is another number. Entries above the base stay above it.
 pub(crate) fn set_seqno(block: &mut [u8], seqno: SeqNo) -> Decoded<()> {
     let base = block.get_mut(BASE_OFFSET..HEADER_LEN).ok_or(Malformed("a data block is shorter than its header"))?;
     if base.iter().any(|&byte| byte != 0) {

@@ -25,8 +25,8 @@ impl Ingested {
     }
 }
 
-/// The number that the file at `path` states, if it begins as a table does: that of a store's table,
-/// or an [identity](IDENTITY_BIT).
+/// The number that the file at `path` states, if it begins as a table does: that of a store's
+/// table, or an [identity](IDENTITY_BIT).
 pub(crate) fn stated_number(fs: &dyn FileSystem, path: &Path) -> Result<Option<u64>> {
     let mut header = [0; FILE_HEADER_LEN];
     let read = fs.open(path).and_then(|file| file.read_at(&mut header, 0)).during("open", path)?;

@@ -172,6 +172,18 @@ impl Fetcher {
         Ok((compression, without_trailer(stored), block))
     }
 
+    /// Reads a block, verifies it and adds its stored bytes to `checksum`.
+    pub(super) fn check_block(
+        &self,
+        handle: BlockHandle,
+        ahead: &mut ReadAhead,
+        checksum: &mut FileChecksum,
+    ) -> Result<()> {
+        let stored = self.stored(handle, Some(ahead))?;
+        checksum.update(&stored);
+        self.verified(handle, &stored).map(drop)
+    }
+
     /// A block with its trailer, unverified; from the read-ahead buffer if it is there.
     fn stored<'a>(&self, handle: BlockHandle, ahead: Option<&'a mut ReadAhead>) -> Result<Cow<'a, [u8]>> {
         match ahead.and_then(|ahead| ahead.block(self, handle)) {

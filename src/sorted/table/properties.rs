@@ -139,8 +139,8 @@ impl Properties {
         self
     }
 
-    /// The properties as the file of a table with the same blocks states them.
-    pub(super) fn as_stored(mut self) -> Properties {
+    /// The properties as a file with the same blocks states them.
+    pub(super) fn without_numbers(mut self) -> Properties {
         if self.is_unnumbered {
             (self.smallest_seqno, self.largest_seqno) = (0, 0);
         }

@@ -88,7 +88,7 @@ impl Table {
             filter_hash: None,
             ..resident.properties.clone()
         }
-        .as_stored();
+        .without_numbers();
         let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);
         let mut checker = TableChecker::default();
         let data_end = resident.index.data_end();

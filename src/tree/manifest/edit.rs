@@ -19,8 +19,8 @@
 //! | 12 | file number, deadlines | of a table that an earlier tag 7 of this edit adds |
 //! | 13 | deadline | everything whose deadline is not later counts as expired from here on |
 //! | 14 | keyspace id, value file | a value file is added, before the tables that point to it |
-//! | 15 | file number, identity, s | of an ingested table, as in tag 12: all entries are numbered s |
-//! | 16 | s | ingests numbered up to s have taken effect: their tables are or were in the manifest |
+//! | 15 | file number, identity, s | of an ingested table, as in tag 12: s numbers all entries |
+//! | 16 | s | ingests numbered up to s have taken effect: the manifest has or had their tables |
 //! | 64 | n, id: u64 | a branch begins with file number n; see `branch` |
 //!
 //! Level 7 holds the range tables of a keyspace, which may overlap.

@@ -196,7 +196,7 @@ fn a_power_cut_or_a_kill_at_any_call_leaves_a_prefix() {
         for call in 1..=calls {
             let _scene = Scene(format!("the power went at call {call} of {calls}"));
             let (history, _) = run(seed, |fs| fs.crash_at(Some(call)));
-            // Identities are random, and with them the lengths of records: a history may be shorter.
+            // Identities are random, and so are lengths of records: a history may be shorter.
             let Some(point) = history.fs.crash_point() else { continue };
             if call % 4 == 0 {
                 history.check(&point, history.acknowledged());

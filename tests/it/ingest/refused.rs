@@ -81,23 +81,29 @@ fn files_that_do_not_fit_are_refused_by_name() {
 #[test]
 fn a_file_with_any_damage_is_refused() {
     let fs = file_system();
-    let db = open(&fs);
-    let path = write(&fs, &db.sst_format().unwrap(), "damaged", 0..200, Some("some value"));
+    for paranoid in [false, true] {
+        let db = stepped_options(&fs).0.paranoid(paranoid).open("/db").unwrap();
+        check_damage(&fs, &db, if paranoid { "one" } else { "two" });
+    }
+}
+
+fn check_damage(fs: &SimFileSystem, db: &Db, name: &str) {
+    let path = write(fs, &db.sst_format().unwrap(), name, 0..200, Some("some value"));
     let good = fs.read(&path).unwrap();
     for offset in (0..good.len()).step_by(7).chain(0..64).chain(good.len() - 600..good.len()) {
         fs.corrupt(&path, offset as u64, 1 << (offset % 8)).unwrap();
-        let error = refused(&fs, &db, &["damaged"]);
+        let error = refused(fs, db, &[name]);
         assert!(matches!(&error, Error::Corruption { file, .. } if *file == path), "offset {offset}: {error}");
         fs.corrupt(&path, offset as u64, 1 << (offset % 8)).unwrap();
     }
     for len in (0..good.len()).step_by(101) {
         fs.write("/in/cut", &good[..len]).unwrap();
-        assert!(refused(&fs, &db, &["cut"]).is_corruption(), "{len} bytes");
+        assert!(refused(fs, db, &["cut"]).is_corruption(), "{len} bytes");
     }
     fs.write("/in/long", [&good[..], b"more"].concat()).unwrap();
-    assert!(refused(&fs, &db, &["long"]).is_corruption());
+    assert!(refused(fs, db, &["long"]).is_corruption());
     db.ingest([&path], IngestOptions::new()).unwrap();
-    assert_eq!(get(&db, 199).as_deref(), Some("some value"));
+    assert_eq!(get(db, 199).as_deref(), Some("some value"));
 }
 
 #[test]

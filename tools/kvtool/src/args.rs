@@ -119,6 +119,17 @@ pub(crate) enum Command {
     Changes(Changes),
     /// Put many keys from a file or standard input; creates the store and the keyspace if absent
     Import(Import),
+    /// Write sorted lines to tables for `ingest`, with no other access to the store than to read
+    /// how its tables are written
+    ///
+    /// The store may be open elsewhere. Keys must ascend as bytes, each once: `LC_ALL=C sort` sorts
+    /// plain lines. A line that does not is an error, and no table is left.
+    SstBuild(SstBuild),
+    /// Add tables that `sst-build` or a program has written to a keyspace, all of them or none
+    ///
+    /// Their entries replace those that the keyspace has under the same keys. The tables must not
+    /// overlap each other. Each is read and checked first. The keyspace must exist.
+    Ingest(Ingest),
     /// Print the levels, filters and memory of a store, and what reads cost
     Stats(Stats),
     /// Look up a key and show the steps: memtables, tables, filter answers, blocks read
@@ -373,6 +384,43 @@ pub(crate) struct Import {
     /// TSV]
     #[arg(long, value_enum)]
     pub(crate) format: Option<ImportFormat>,
+    /// The lines are sorted, each key once: write tables and ingest them, all or nothing. Several
+    /// times as fast. Needs the space of the tables beside the store, not twice
+    #[arg(long)]
+    pub(crate) sorted: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct SstBuild {
+    /// Directory of the store for which the tables are
+    pub(crate) db: PathBuf,
+    /// Directory for the tables, which is created: 000001.sst, 000002.sst and so on
+    pub(crate) out: PathBuf,
+    /// The lines; standard input if it is `-` or absent
+    pub(crate) file: Option<PathBuf>,
+    /// Format of the lines [default: JSON lines if FILE ends in .jsonl, .ndjson or .json, otherwise
+    /// TSV]
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<ImportFormat>,
+    /// End a table at about this size
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub(crate) table_size: u64,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Ingest {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// The tables
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Copy the tables. Without it they are linked where that is possible, and must not be changed
+    /// afterwards
+    #[arg(long, conflicts_with = "move_files")]
+    pub(crate) copy: bool,
+    /// Remove the tables from where they are when they are in the store
+    #[arg(long = "move")]
+    pub(crate) move_files: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -68,7 +68,10 @@ impl Failure {
         ExitCode::from(match self {
             Failure::ClosedPipe => 0,
             Failure::NotFound => NOT_FOUND,
-            Failure::Usage(_) | Failure::Store(Error::InvalidArgument(_) | Error::KeyspaceDropped(_)) => USAGE,
+            Failure::Usage(_)
+            | Failure::Store(
+                Error::InvalidArgument(_) | Error::KeyspaceDropped(_) | Error::Unsorted { .. } | Error::Unfit { .. },
+            ) => USAGE,
             Failure::Gone(_) => NOT_FOUND,
             Failure::Damaged | Failure::Wrong(_) => CORRUPTION,
             Failure::Store(error) if error.is_corruption() => CORRUPTION,

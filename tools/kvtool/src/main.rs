@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         Command::Scan(args) => commands::scan::run(&common, args),
         Command::Changes(args) => commands::changes::run(&common, args),
         Command::Import(args) => commands::import::run(&common, args),
+        Command::SstBuild(args) => commands::sst_build::run(&common, args),
+        Command::Ingest(args) => commands::ingest::run(&common, args),
         Command::Stats(args) => commands::stats::run(&common, args),
         Command::Explain(args) => commands::explain::run(&common, args),
         Command::Levels(args) => commands::levels::run(&common, args),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tamis::{ChangeBatch, Changes, Db, Error, Operation, OperationKind};
+use tamis::{ChangeBatch, Changes, Db, Error, IngestedTable, Operation, OperationKind};
 
 use crate::args::{Changes as Args, Common};
 use crate::failure::{Failure, Result};
@@ -102,6 +102,18 @@ fn document(form: Form, operation: &Operation<'_>) -> Result<Value> {
         OperationKind::DeleteRange { from, to } => {
             json!({ "kind": "delete range", "from": json_bytes(form, from), "to": to.map(|to| json_bytes(form, to)) })
         }
+        OperationKind::Ingest { tables } => {
+            let tables = tables.iter().map(|table| {
+                json!({
+                    "number": table.number,
+                    "entries": table.entries,
+                    "bytes": table.bytes,
+                    "smallest": json_bytes(form, &table.smallest),
+                    "greatest": json_bytes(form, &table.greatest),
+                })
+            });
+            json!({ "kind": "ingest", "tables": tables.collect::<Vec<_>>() })
+        }
         _ => return Err(unknown(operation)),
     };
     document["seqno"] = json!(operation.seqno);
@@ -120,6 +132,13 @@ fn line(form: Form, operation: &Operation<'_>, full: bool) -> Result<String> {
         OperationKind::Delete { key } => format!("delete\t{}", show(key)),
         OperationKind::DeleteRange { from, to: Some(to) } => format!("delete range\t{}\t{}", show(from), show(to)),
         OperationKind::DeleteRange { from, to: None } => format!("delete range\t{}", show(from)),
+        OperationKind::Ingest { tables } => {
+            let range = |table: IngestedTable| {
+                let (smallest, greatest) = (show(&table.smallest), show(&table.greatest));
+                format!("\ttable {}: {} entries, {smallest} to {greatest}", table.number, table.entries)
+            };
+            format!("ingest{}", tables.iter().map(range).collect::<String>())
+        }
         _ => return Err(unknown(operation)),
     };
     Ok(format!("{}\t{}\t{what}", operation.seqno, Form::Plain.show(operation.keyspace.as_bytes())))

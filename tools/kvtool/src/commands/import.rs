@@ -1,4 +1,4 @@
-//! `import`: many puts, in batches, from TSV or JSON lines.
+//! `import`: many puts, in batches, from TSV or JSON lines; or, of sorted lines, an ingest.
 //!
 //! The reading thread and the Ctrl-C handler share the importer behind a lock, which is free while
 //! the reader waits for a line. An interruption therefore waits at most for the current batch. It
@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use tamis::{Db, Keyspace, MAX_KEY_LEN, MAX_VALUE_LEN, WriteBatch};
+use tamis::{Db, IngestMode, IngestOptions, Keyspace, MAX_KEY_LEN, MAX_VALUE_LEN, WriteBatch};
 
 use super::lines::Lines;
+use super::sst_build;
 use super::store::open_to_write;
 use crate::args::{Common, Import, ImportFormat};
-use crate::failure::{INTERRUPTED, Result};
+use crate::failure::{Attempt, INTERRUPTED, Result};
 use crate::output::{Output, say};
 use crate::text::{Decimal, EMPTY_KEY, Form, QUOTES, count, counted};
 
@@ -25,6 +26,8 @@ use crate::text::{Decimal, EMPTY_KEY, Form, QUOTES, count, counted};
 /// write-ahead log's share of the cost is small by then.
 const BATCH_LINES: usize = 1000;
 const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of a table of sorted lines.
+const TABLE_SIZE: u64 = 64 << 20;
 
 pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     let file = args.file.as_deref();
@@ -34,6 +37,11 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     let (db, keyspace) = open_to_write(&args.db, common)?;
     let start = Instant::now();
     let progress = progress_bar(lines.len());
+    if args.sorted {
+        let imported = import_sorted(&args.db, &parser, &mut lines, &db, &keyspace, &progress)?;
+        progress.finish_and_clear();
+        return report(common, imported, start.elapsed());
+    }
     let import = Importer {
         db,
         keyspace,
@@ -95,7 +103,31 @@ fn import_all(parser: &LineParser, lines: &mut Lines, import: &Mutex<Importer>, 
     }
 }
 
-fn format_of(file: Option<&Path>) -> ImportFormat {
+/// Writes the entries of sorted lines to tables beside the store, and moves these into it. Returns
+/// their number.
+fn import_sorted(
+    path: &Path,
+    parser: &LineParser,
+    lines: &mut Lines,
+    db: &Db,
+    keyspace: &Keyspace,
+    progress: &ProgressBar,
+) -> Result<u64> {
+    // Beside the store: the tables can then be linked. Removed in any case.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = tempfile::Builder::new().prefix("kvtool-import-").tempdir_in(parent);
+    let dir = dir.attempt(format_args!("cannot create a directory in {}", parent.display()))?;
+    let tables = sst_build::build(parser, lines, &keyspace.sst_format()?, dir.path(), TABLE_SIZE, progress)?;
+    let entries = tables.iter().map(|table| table.entries).sum();
+    if !tables.is_empty() {
+        let files = tables.into_iter().map(|table| table.path);
+        keyspace.ingest(files, IngestOptions::new().mode(IngestMode::Move))?;
+    }
+    db.clone().close()?;
+    Ok(entries)
+}
+
+pub(super) fn format_of(file: Option<&Path>) -> ImportFormat {
     let extension = file.and_then(Path::extension).and_then(|extension| extension.to_str()).unwrap_or_default();
     match extension.to_ascii_lowercase().as_str() {
         "jsonl" | "ndjson" | "json" => ImportFormat::Jsonl,
@@ -118,7 +150,7 @@ fn report(common: &Common, imported: u64, time: Duration) -> Result<()> {
 }
 
 /// Hidden when standard error is not a terminal.
-fn progress_bar(bytes: Option<u64>) -> ProgressBar {
+pub(super) fn progress_bar(bytes: Option<u64>) -> ProgressBar {
     let (bar, template) = match bytes {
         Some(bytes) => (ProgressBar::new(bytes), "{bar:40} {percent} %, {msg} lines, {bytes_per_sec}, {eta} left"),
         None => (ProgressBar::new_spinner(), "{spinner} {bytes} read, {msg} lines, {bytes_per_sec}"),
@@ -204,17 +236,17 @@ impl Importer {
 }
 
 /// How lines are parsed into entries.
-struct LineParser {
-    format: ImportFormat,
+pub(super) struct LineParser {
+    pub(super) format: ImportFormat,
     /// Form of TSV fields.
-    form: Form,
+    pub(super) form: Form,
 }
 
-type KeyValue<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+pub(super) type KeyValue<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 
 impl LineParser {
     /// Upper bound on a valid line: the limits of key and value in the longest encoding of a byte.
-    fn longest_line(&self) -> usize {
+    pub(super) fn longest_line(&self) -> usize {
         let per_byte = match self.format {
             ImportFormat::Tsv => self.form.longest_byte(),
             // `\u0000`
@@ -224,7 +256,7 @@ impl LineParser {
     }
 
     /// The entry in a line, or `None` for a blank line of JSON. The error says what is wrong.
-    fn parse<'a>(&self, line: &'a [u8]) -> Result<Option<KeyValue<'a>>, String> {
+    pub(super) fn parse<'a>(&self, line: &'a [u8]) -> Result<Option<KeyValue<'a>>, String> {
         let entry = match self.format {
             ImportFormat::Tsv => Some(self.parse_tsv(line)?),
             ImportFormat::Jsonl => parse_json(line)?,

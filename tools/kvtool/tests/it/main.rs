@@ -12,6 +12,7 @@ mod commands;
 mod filter_lines;
 mod filters;
 mod import;
+mod ingest;
 mod refused;
 mod repair;
 mod round_trip;

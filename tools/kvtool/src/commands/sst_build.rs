@@ -1,0 +1,129 @@
+//! `sst-build`: writes the entries of sorted lines to tables, to be ingested.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use tamis::{Error, SstFormat, SstInfo, SstWriter};
+
+use super::import::{LineParser, format_of, progress_bar};
+use super::lines::Lines;
+use crate::args::{Common, SstBuild};
+use crate::failure::{Attempt, Failure, Result};
+use crate::output::{Output, json_bytes, say};
+use crate::text::{Decimal, count, counted, size};
+
+/// Lines between two updates of the progress bar.
+const PROGRESS_LINES: u64 = 10_000;
+
+pub(crate) fn run(common: &Common, args: SstBuild) -> Result<()> {
+    let format = SstFormat::of_store(&args.db, common.keyspace.as_deref().unwrap_or("default"))?;
+    let file = args.file.as_deref();
+    let parser = LineParser { format: args.format.unwrap_or_else(|| format_of(file)), form: common.form() };
+    let mut lines = Lines::open(file, parser.longest_line())?;
+    let out = args.out.display();
+    fs::create_dir(&args.out).attempt(format_args!("cannot create {out}"))?;
+    let (start, progress) = (Instant::now(), progress_bar(lines.len()));
+    let built = build(&parser, &mut lines, &format, &args.out, args.table_size << 20, &progress);
+    progress.finish_and_clear();
+    let tables = match built {
+        Ok(tables) if tables.is_empty() => Err(Failure::usage(format_args!("{} has no entries", lines.name()))),
+        built => built,
+    };
+    let tables = tables.inspect_err(|_| drop(fs::remove_dir(&args.out)))?;
+    let seconds = start.elapsed().as_secs_f64();
+    let (entries, bytes) = tables.iter().fold((0, 0), |(n, b), table| (n + table.entries, b + table.bytes));
+    if common.json {
+        let mut output = Output::new();
+        let tables: Vec<Value> = tables.iter().map(|table| document(common, table)).collect();
+        output.json(json!({ "entries": entries, "bytes": bytes, "seconds": seconds, "tables": tables }))?;
+        output.finish()?;
+    }
+    say(format_args!(
+        "{} of {} in {} with {}, {} s",
+        counted(tables.len() as u64, "table"),
+        size(bytes),
+        out,
+        counted(entries, "key"),
+        Decimal(seconds)
+    ));
+    Ok(())
+}
+
+fn document(common: &Common, table: &SstInfo) -> Value {
+    json!({
+        "file": table.path.display().to_string(),
+        "entries": table.entries,
+        "bytes": table.bytes,
+        "smallest": json_bytes(common.form(), &table.smallest),
+        "greatest": json_bytes(common.form(), &table.greatest),
+    })
+}
+
+/// Writes the entries of the lines to tables of about `table_size` bytes in `dir`. After an error,
+/// none is left.
+pub(super) fn build(
+    parser: &LineParser,
+    lines: &mut Lines,
+    format: &SstFormat,
+    dir: &Path,
+    table_size: u64,
+    progress: &ProgressBar,
+) -> Result<Vec<SstInfo>> {
+    let mut tables = Vec::new();
+    let built = build_all(parser, lines, format, dir, table_size, progress, &mut tables);
+    if built.is_err() {
+        tables.iter().for_each(|table| drop(fs::remove_file(&table.path)));
+    }
+    built.map(|()| tables)
+}
+
+fn build_all(
+    parser: &LineParser,
+    lines: &mut Lines,
+    format: &SstFormat,
+    dir: &Path,
+    table_size: u64,
+    progress: &ProgressBar,
+    tables: &mut Vec<SstInfo>,
+) -> Result<()> {
+    let mut writer: Option<SstWriter> = None;
+    let mut entries = 0u64;
+    while lines.advance()? {
+        let Some((key, value)) = parser.parse(lines.line()).map_err(|why| lines.invalid(why))? else { continue };
+        if let Some(full) = writer.take_if(|writer| writer.estimated_size() >= table_size) {
+            tables.push(full.finish()?);
+        }
+        let is_new = writer.is_none();
+        if is_new {
+            let path = dir.join(format!("{:06}.sst", tables.len() + 1));
+            writer = Some(SstWriter::create(path, format)?);
+        }
+        // The writer knows the keys of its own table only.
+        let before = tables.last().filter(|_| is_new).map(|table| &table.greatest[..]);
+        let is_sorted = before.is_none_or(|before| before < &*key);
+        let added = match &mut writer {
+            Some(writer) if is_sorted => writer.put(&key, &value),
+            _ => Err(Error::Unsorted { file: dir.to_owned(), position: 0, key: key.to_vec(), last: Vec::new() }),
+        };
+        match added {
+            Err(Error::Unsorted { .. }) => {
+                return Err(
+                    lines.invalid("its key does not come after the one before it; sort the lines, each key once")
+                );
+            }
+            added => added?,
+        }
+        entries += 1;
+        if entries.is_multiple_of(PROGRESS_LINES) {
+            progress.set_position(lines.bytes());
+            progress.set_message(count(entries));
+        }
+    }
+    if let Some(last) = writer {
+        tables.push(last.finish()?);
+    }
+    Ok(())
+}
