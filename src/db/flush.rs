@@ -34,7 +34,8 @@ impl Store {
         let last = {
             let mut commit = self.commit.lock();
             let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-            if !commit.memtable.is_empty() {
+            // An ingest leaves no entry, but a number.
+            if !commit.memtable.is_empty() || commit.memtable.last_seqno() > self.sequence.flushed() {
                 self.rotate(commit)?;
             }
             commit.memtable.log_number()

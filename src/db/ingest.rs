@@ -503,7 +503,8 @@ impl Keyspace {
     /// It is one write, with one sequence number: snapshots taken before do not see it, and it is
     /// durable with everything before it when this returns. Each file is read from end to end
     /// before anything changes, and each block verified;
-    /// [`Options::paranoid`](crate::Options::paranoid) also checks every entry. Other writers wait for two syncs; readers do not wait.
+    /// [`Options::paranoid`](crate::Options::paranoid) also checks every entry. Other writers wait
+    /// for two syncs; readers do not wait.
     ///
     /// The files must not overlap each other. They may overlap what the keyspace has: each goes to
     /// the lowest level where nothing is in its way, and memtables with keys in its range are
