@@ -44,7 +44,11 @@ pub mod vfs;
 mod write;
 
 pub use db::{
-    BackgroundPause, Change, ChangeBatch, Changes, Checkpoint, Cursor, Db, Expiry, FilterRebuild, HeldStats, ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter, KeyRange, Keys, Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, OpeningStats, Operation, OperationKind, RangeDeleteStats, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage, TableStats, Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
+    BackgroundPause, Change, ChangeBatch, Changes, Checkpoint, Cursor, Db, Expiry, FilterRebuild, HeldStats, ImageFile,
+    IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter, KeyRange, Keys, Keyspace,
+    KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, OpeningStats, Operation, OperationKind,
+    RangeDeleteStats, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage,
+    TableStats, Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};

@@ -34,10 +34,11 @@ use crate::format::filename::FileKind;
 use crate::format::header::{IDENTITY_BIT, features};
 use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::options::KeyspaceOptions;
+use crate::report::event::Event;
 use crate::sorted::iter::InternalCursor;
 use crate::sorted::table::{Ingested, Table, TableMeta, stated_number};
 use crate::sst::SstFormat;
-use crate::tree::compaction::picker::Task;
+use crate::tree::compaction::task::Task;
 use crate::tree::manifest::{VersionEdit, decode_definition, encode_ingest};
 use crate::tree::version::{LEVELS, Version};
 use crate::write::memtable::Memtable;
@@ -196,6 +197,12 @@ impl Store {
         match done {
             Ok(seqno) => {
                 self.schedule();
+                self.events.send(|| Event::Ingested {
+                    keyspace: name.to_owned(),
+                    seqno,
+                    tables: tables.len(),
+                    bytes: tables.iter().map(|table| table.meta.size).sum(),
+                });
                 let left = if options.mode == IngestMode::Move { self.remove_sources(&tables) } else { Vec::new() };
                 Ok(IngestInfo {
                     seqno,

@@ -46,7 +46,11 @@ impl Store {
                 let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
                 match entry.kind {
                     ValueKind::Put => values[i] = Some(Value::copy_of(entry.value)),
-                    ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {}
+                    ValueKind::Delete
+                    | ValueKind::DeleteRange
+                    | ValueKind::SeparatePut
+                    | ValueKind::SeparateExpiringPut
+                    | ValueKind::Ingest => {}
                     ValueKind::Merge => merged.push(i),
                     ValueKind::ExpiringPut => {
                         let (deadline, value) = split_expiring(entry.value);
@@ -58,7 +62,11 @@ impl Store {
         }
         let batch = MultiGet::new(&reads, pending, |i, hit| match hit.kind {
             ValueKind::Put => values[i] = Some(hit.value.into_value()),
-            ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {}
+            ValueKind::Delete
+            | ValueKind::DeleteRange
+            | ValueKind::SeparatePut
+            | ValueKind::SeparateExpiringPut
+            | ValueKind::Ingest => {}
             ValueKind::Merge => merged.push(i),
             ValueKind::ExpiringPut => {
                 let is_past = now.is_past(split_expiring(hit.value.bytes()).0, &tree.clock);

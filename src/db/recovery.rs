@@ -371,6 +371,8 @@ impl Rebuilt<'_> {
             logs: logs.len(),
             operations: *operations,
         });
+    }
+
     /// Adds the tables of an ingest whose edit is not in the manifest. When it was logged, tables
     /// held all older entries of their keys.
     fn ingest(&mut self, batch: &LogBatch<'_>, operation: &Op<'_>, seqno: SeqNo) -> Result<()> {

@@ -250,7 +250,11 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
+                ValueKind::Delete
+                | ValueKind::DeleteRange
+                | ValueKind::SeparatePut
+                | ValueKind::SeparateExpiringPut
+                | ValueKind::Ingest => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -308,7 +312,11 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
+                ValueKind::Delete
+                | ValueKind::DeleteRange
+                | ValueKind::SeparatePut
+                | ValueKind::SeparateExpiringPut
+                | ValueKind::Ingest => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::format::key::SeqNo;
 use crate::report::stats::FilterLedger;
 
 /// Something that has happened in a store; see [`Options::on_event`](crate::Options::on_event).
@@ -37,6 +38,17 @@ pub enum Event {
         outcome: Result<u64>,
         /// From its beginning.
         duration: Duration,
+    },
+    /// Tables written elsewhere were added to a keyspace ([`Db::ingest`](crate::Db::ingest)).
+    Ingested {
+        /// The keyspace.
+        keyspace: String,
+        /// Sequence number of their entries.
+        seqno: SeqNo,
+        /// Number of tables.
+        tables: usize,
+        /// Bytes of the tables.
+        bytes: u64,
     },
     /// Flushes, or the compactions of one keyspace, fail. They are tried again; further failures
     /// are not reported until one succeeds.
@@ -230,6 +242,7 @@ impl Event {
             | Event::FilterExcessive { .. } => Severity::Warning,
             Event::FlushEnded { .. }
             | Event::CompactionEnded { .. }
+            | Event::Ingested { .. }
             | Event::BackgroundRecovered { .. }
             | Event::StallEnded { .. }
             | Event::DiskRecovered { .. }
@@ -254,6 +267,9 @@ impl fmt::Display for Event {
             }
             Event::CompactionEnded { compaction, outcome: Err(error), duration } => {
                 write!(f, "compaction of {compaction} failed after {duration:.1?}: {error}")
+            }
+            Event::Ingested { keyspace, seqno, tables, bytes } => {
+                write!(f, "ingested {tables} tables ({bytes} bytes) into keyspace {keyspace} as write {seqno}")
             }
             Event::BackgroundFailed { work, error } => write!(f, "{work} fail and are retried: {error}"),
             Event::BackgroundRecovered { work, after } => write!(f, "{work} succeed again after {after:.1?}"),

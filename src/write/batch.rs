@@ -359,7 +359,9 @@ impl<'a> Write<'a> {
     pub(crate) fn of(kind: ValueKind, stored: &'a [u8]) -> Write<'a> {
         match kind {
             ValueKind::Put => Write::Put(stored),
-            ValueKind::Delete | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => Write::Delete,
+            ValueKind::Delete | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
+                Write::Delete
+            }
             ValueKind::Merge => Write::Merge(stored),
             ValueKind::DeleteRange => Write::DeleteRange(stored),
             ValueKind::ExpiringPut => {

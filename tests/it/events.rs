@@ -6,7 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{
-    BackgroundWork, Change, CompactionReason, Db, Event, Executor, Options, StallCause, ThreadPool, Transaction,
+    BackgroundWork, Change, CompactionReason, Db, Event, Executor, IngestOptions, Options, SstWriter, StallCause,
+    ThreadPool, Transaction,
 };
 
 use crate::support::stepped_options;
@@ -239,4 +240,23 @@ fn slow_operations_and_long_closures_are_told() {
         })
         .collect::<Vec<_>>();
     assert_eq!(closures, [("read", true), ("update", true), ("transact", true)]);
+}
+
+#[test]
+fn an_ingest_is_told() {
+    let fs = SimFileSystem::new();
+    let (options, told) = listening(stepped_options(&fs).0);
+    let db = options.open("/db").unwrap();
+    let shared: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let format = db.sst_format().unwrap();
+    let mut writer = SstWriter::create_in(shared, "/new.sst", &format).unwrap();
+    writer.put("key", "value").unwrap();
+    writer.finish().unwrap();
+    let seqno = db.ingest(&["/new.sst"], IngestOptions::new()).unwrap().seqno;
+    db.close().unwrap();
+    let ingested = |event: &Event| match event {
+        Event::Ingested { seqno, tables, .. } => Some((*seqno, *tables)),
+        _ => None,
+    };
+    assert_eq!(told.lock().iter().filter_map(ingested).collect::<Vec<_>>(), [(seqno, 1)]);
 }

@@ -175,9 +175,11 @@ impl OwnWrites {
                 let base = match kind {
                     ValueKind::Put => OwnBase::Put(at),
                     ValueKind::ExpiringPut => OwnBase::ExpiringPut(at),
-                    ValueKind::Delete | ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
-                        OwnBase::Deleted
-                    }
+                    ValueKind::Delete
+                    | ValueKind::DeleteRange
+                    | ValueKind::SeparatePut
+                    | ValueKind::SeparateExpiringPut
+                    | ValueKind::Ingest => OwnBase::Deleted,
                     ValueKind::Merge => {
                         let first = || OwnWrite { base: stored, operands: Vec::new() };
                         writes.entry(key.to_vec()).or_insert_with(first).operands.push(at);
