@@ -204,8 +204,9 @@ impl StartState {
             }
         };
         find_operators(&mut state, options);
-        // What a copy of a store writes from now on is not its original's.
-        may_stay &= !state.draw_branch(random_bits);
+        // What a copy of a store writes from now on is not its original's. The next manifest states
+        // it, which the first edit begins.
+        state.draw_branch(random_bits);
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
         {

@@ -208,11 +208,17 @@ fn files_of_copies_of_one_copy_are_told_apart() {
     assert_ne!(branches[0], branches[1]);
 }
 
-/// The simulated file system, without hard links.
+/// The simulated file system, without hard links, but for one that closes a store.
 #[derive(Debug)]
-struct Linkless(SimFileSystem);
+struct Linkless(SimFileSystem, Mutex<Option<Db>>);
 
 impl FileSystem for Linkless {
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let db = self.1.lock().take().ok_or(io::ErrorKind::Unsupported)?;
+        db.close().unwrap();
+        self.0.hard_link(from, to)
+    }
+
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
         self.0.create(path)
     }
@@ -255,7 +261,7 @@ impl FileSystem for Linkless {
 fn sample(fs: &SimFileSystem, has_links: bool) -> Db {
     let file_system: Arc<dyn FileSystem> = match has_links {
         true => Arc::new(fs.clone()),
-        false => Arc::new(Linkless(fs.clone())),
+        false => Arc::new(Linkless(fs.clone(), Mutex::default())),
     };
     let (options, executor) = stepped_options(fs);
     let db = options.file_system(file_system).memtable_size(8 << 10).open("/db").unwrap();
@@ -333,6 +339,10 @@ fn the_power_may_fail_at_any_call() {
             db.put("last", "of all").unwrap();
             db.sync().unwrap();
             let before = logged(&db);
+            if has_links {
+                // Otherwise most power cuts take the directory with all that is in it.
+                durable_dir(&fs);
+            }
             fs.crash_at(Some(at));
             let made = db.checkpoint(TARGET);
             let Some(cut) = fs.crash_point() else {
@@ -342,7 +352,7 @@ fn the_power_may_fail_at_any_call() {
                 }
                 break;
             };
-            for seed in 0..12 {
+            for seed in 0..20 {
                 let crashed = cut.crash(seed);
                 match opened(&crashed, TARGET) {
                     Ok(copy) => {
@@ -366,6 +376,51 @@ fn the_power_may_fail_at_any_call() {
             }
         }
     }
+}
+
+fn durable_dir(fs: &SimFileSystem) {
+    fs.create_dir(Path::new(TARGET)).unwrap();
+    ["/copies", "/"].iter().for_each(|dir| fs.sync_dir(Path::new(dir)).unwrap());
+}
+
+#[test]
+fn the_power_may_fail_while_a_failed_copy_is_removed() {
+    let (mut refused, mut free) = (0, 0);
+    for at in 1.. {
+        let fs = SimFileSystem::new();
+        let db = sample(&fs, true);
+        let image = db.image().unwrap();
+        durable_dir(&fs);
+        fs.crash_at(Some(at));
+        let made = StoreCopy::make(Arc::new(fs.clone()), TARGET, |copy| {
+            image.files().try_for_each(|file| copy.write(file.kind, |put| image.read(file.kind, put).map(drop)))?;
+            Err::<(), _>(Error::Closed)
+        });
+        let Some(cut) = fs.crash_point() else {
+            assert!(matches!(made, Err(Error::Closed)) && refused > 100 && free > 10, "{refused} {free}");
+            break;
+        };
+        for seed in 0..20 {
+            match opened(&cut.crash(seed), TARGET).unwrap_err() {
+                Error::Incomplete(_) => refused += 1,
+                Error::NotFound(_) => free += 1,
+                error => panic!("{at} {seed}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_that_is_closed_meanwhile_fails_the_checkpoint() {
+    let fs = SimFileSystem::new();
+    let linkless = Arc::new(Linkless(fs.clone(), Mutex::default()));
+    let db = stepped_options(&fs).0.file_system(linkless.clone()).open("/db").unwrap();
+    db.put("a", "1").unwrap();
+    db.flush().unwrap();
+    *linkless.1.lock() = Some(db.clone());
+    // Its files may be another store's by now, which was opened in the same place.
+    assert!(matches!(db.checkpoint(TARGET), Err(Error::Closed)));
+    assert!(matches!(opened(&fs, TARGET), Err(Error::NotFound(_))));
 }
 
 #[test]

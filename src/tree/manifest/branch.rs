@@ -9,8 +9,9 @@
 //! its copy:  1 ............ 60 | 61 .. 75      from 61 on, of a branch that the copy has drawn
 //! ```
 //!
-//! A copy is made with a branch that is not drawn yet; opening it for writing draws the id. Copies
-//! of one copy therefore have branches of their own, even if their files are the same bytes.
+//! A copy is made with a branch that is not drawn yet. Opening it for writing draws the id, and the
+//! first edit states it, in a new manifest. Copies of one copy therefore have branches of their
+//! own, even if their files are the same bytes.
 
 use crate::format::coding::{Decoder, put_u64, put_varint};
 use crate::format::{Decoded, Malformed};

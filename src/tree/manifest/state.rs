@@ -123,14 +123,10 @@ impl ManifestState {
         branch.map_or(self.hash_seed, |branch| branch.id)
     }
 
-    /// Draws the id of the last branch if it has none; returns whether it did.
-    pub(crate) fn draw_branch(&mut self, draw: impl Fn() -> u64) -> bool {
-        match self.branches.last_mut().filter(|branch| branch.id == 0) {
-            Some(branch) => {
-                branch.id = draw().max(1);
-                true
-            }
-            None => false,
+    /// Draws the id of the last branch if it has none.
+    pub(crate) fn draw_branch(&mut self, draw: impl Fn() -> u64) {
+        if let Some(branch) = self.branches.last_mut().filter(|branch| branch.id == 0) {
+            branch.id = draw().max(1);
         }
     }
 
@@ -425,13 +421,15 @@ mod tests {
             ..VersionEdit::default()
         };
         let mut state = new_state();
-        assert!(!state.draw_branch(|| 9));
+        state.draw_branch(|| 9);
+        assert_eq!(state.branches, []);
         state.apply(&branches(&[(50, 7), (60, 0)])).unwrap();
         let of = |state: &ManifestState| [1, 49, 50, 59, 60, 90].map(|number| state.branch_of(number));
         assert_eq!(of(&state), [42, 42, 7, 7, 0, 0]);
         assert_eq!(ManifestState::from_snapshot(&state.snapshot_edit()).as_ref(), Ok(&state));
         assert!(state.apply(&branches(&[(70, 8)])).is_err(), "the last one is not drawn");
-        assert!(state.draw_branch(|| 9) && !state.draw_branch(|| 10));
+        state.draw_branch(|| 9);
+        state.draw_branch(|| 10);
         assert_eq!(of(&state), [42, 42, 7, 7, 9, 9]);
         assert!(state.apply(&branches(&[(60, 8)])).is_err(), "it begins with the last one");
     }

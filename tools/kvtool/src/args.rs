@@ -144,11 +144,13 @@ pub(crate) enum Command {
     ///
     /// The copy is a store of its own. It takes the space of the log only, until the original
     /// replaces files. On another file system everything is copied, and checksums are compared.
+    /// No other process may have the store open; one that has calls `Db::checkpoint` itself.
     Checkpoint(Checkpoint),
     /// Back up a store to a repository, which is created if absent; copies only what it lacks
     ///
     /// The repository is a directory with many generations. An interrupted backup leaves them as
-    /// they were, and the next one goes on with the files that were copied.
+    /// they were, and the next one goes on with the files that were copied. No other process may
+    /// have the store open; one that has uses the crate `tamis-backup` itself.
     Backup(Backup),
     /// List the generations in a backup repository, or check all of its files
     Backups(Backups),

@@ -379,6 +379,30 @@ fn damage_is_found_and_never_restored() {
 }
 
 #[test]
+fn what_an_interrupted_backup_left_is_used_only_if_it_is_whole() {
+    let fs = SimFileSystem::new();
+    let (db, first, _) = sample(&fs);
+    let other = Repository::create_on(Arc::new(fs.clone()), "/others").unwrap();
+    // Each file that generations share: one whole, one with other content, and so on.
+    let shared = fs.paths().into_iter().filter(|path| path.starts_with("/backups/data"));
+    let shared: Vec<PathBuf> =
+        shared.filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('g')).collect();
+    for (at, path) in shared.iter().enumerate() {
+        let mut bytes = fs.read(path).unwrap();
+        if at % 2 == 0 {
+            bytes.fill(7);
+        }
+        fs.write(Path::new("/others/data").join(path.file_name().unwrap()), bytes).unwrap();
+    }
+    let made = other.backup(&db).unwrap();
+    let of_first = first.backup(&db).unwrap();
+    assert!(made.copied_files > of_first.copied_files && made.copied_files < made.files, "{made:?}");
+    assert_eq!(other.verify(&mut |fault| panic!("{fault}")).unwrap().faults, 0);
+    other.restore(1, TARGET).unwrap();
+    assert_eq!(contents(&open(&fs, TARGET).unwrap()), contents(&db));
+}
+
+#[test]
 fn a_directory_of_others_is_left_alone() {
     let fs = SimFileSystem::new();
     let db = options(&fs).0.open("/db").unwrap();
