@@ -359,15 +359,14 @@ impl<'a> Write<'a> {
     pub(crate) fn of(kind: ValueKind, stored: &'a [u8]) -> Write<'a> {
         match kind {
             ValueKind::Put => Write::Put(stored),
-            ValueKind::Delete | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
-                Write::Delete
-            }
             ValueKind::Merge => Write::Merge(stored),
             ValueKind::DeleteRange => Write::DeleteRange(stored),
             ValueKind::ExpiringPut => {
                 let (deadline, value) = split_expiring(stored);
                 Write::ExpiringPut(value, deadline)
             }
+            // The others are no operations of a caller's batch.
+            _ => Write::Delete,
         }
     }
 
@@ -532,17 +531,16 @@ impl<'a> BatchReader<'a> {
             ValueKind::Delete | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => &[],
             _ => self.rest.bytes()?,
         };
-        if kind == ValueKind::ExpiringPut {
-            decode_expiring(value)?;
-        }
         if key.len() > MAX_KEY_LEN {
             return Err(Malformed("a key is longer than 1 MiB"));
         }
         if value.len() > MAX_VALUE_LEN || kind == ValueKind::Merge && value.len() > MAX_OPERAND_LEN {
             return Err(Malformed("a value is longer than 1 GiB"));
         }
-        if kind == ValueKind::DeleteRange {
-            check_range(key, value)?;
+        match kind {
+            ValueKind::ExpiringPut => _ = decode_expiring(value)?,
+            ValueKind::DeleteRange => check_range(key, value)?,
+            _ => {}
         }
         let index = self.index;
         self.advance(1);

@@ -252,7 +252,7 @@ fn an_ingest_is_told() {
     let mut writer = SstWriter::create_in(shared, "/new.sst", &format).unwrap();
     writer.put("key", "value").unwrap();
     writer.finish().unwrap();
-    let seqno = db.ingest(&["/new.sst"], IngestOptions::new()).unwrap().seqno;
+    let seqno = db.ingest(["/new.sst"], IngestOptions::new()).unwrap().seqno;
     db.close().unwrap();
     let ingested = |event: &Event| match event {
         Event::Ingested { seqno, tables, .. } => Some((*seqno, *tables)),

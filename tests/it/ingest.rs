@@ -5,8 +5,10 @@
 mod histories;
 mod refused;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tamis::inspect::Inspector;
 use tamis::vfs::{FileSystem, SimFileSystem};
@@ -15,7 +17,7 @@ use tamis::{
     SstFormat, SstWriter, WriteBatch,
 };
 
-use crate::support::stepped_options;
+use crate::support::{Watchdog, stepped_options};
 
 /// A file system with a directory for files to ingest.
 pub(super) fn file_system() -> SimFileSystem {
@@ -306,4 +308,70 @@ fn a_follower_is_told_of_the_tables() {
             .open("/db")
             .unwrap(),
     );
+}
+
+#[test]
+fn racing_puts_and_scans_see_one_order() {
+    let _watchdog = Watchdog::new("racing_puts_and_scans_see_one_order");
+    const ROUNDS: u32 = 60;
+    let fs = file_system();
+    // Keys from 100 on are in ingests only.
+    let files = |db: &Db, round: u32| {
+        let value = format!("{round:05}");
+        let keys = (0..100).step_by(3).chain(100..200);
+        write(&fs, &db.sst_format().unwrap(), &value, keys, Some(&value))
+    };
+    let options = Options::new().file_system(Arc::new(fs.clone())).memtable_size(64 << 10).hash_seed(7);
+    let db = options.open("/db").unwrap();
+    let is_done = AtomicBool::new(false);
+    let mut last: BTreeMap<u32, (u64, String)> = BTreeMap::new();
+    let mut note = |key: u32, seqno: u64, value: &str| {
+        let last = last.entry(key).or_default();
+        *last = (seqno, value.to_owned()).max(last.clone());
+    };
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut written = Vec::new();
+            for n in 0u32.. {
+                if is_done.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (key, value) = (n % 100, format!("put {n}"));
+                written.push((key, db.put(key.to_be_bytes(), &value).unwrap(), value));
+            }
+            written
+        });
+        let reader = scope.spawn(|| {
+            let mut before = (0, Vec::new());
+            while !is_done.load(Ordering::Relaxed) {
+                let seen: Vec<_> = db.range(100u32.to_be_bytes()..).map(|entry| entry.unwrap().1.to_vec()).collect();
+                assert!(seen.windows(2).all(|pair| pair[0] == pair[1]) && [0, 100].contains(&seen.len()));
+                let at = db.snapshot();
+                let of_snapshot = at.get(150u32.to_be_bytes()).unwrap().map(|value| value.to_vec()).unwrap_or_default();
+                assert!(at.seqno() >= before.0 && of_snapshot >= before.1, "later snapshots see no less");
+                let again = at.get(199u32.to_be_bytes()).unwrap().map(|value| value.to_vec()).unwrap_or_default();
+                assert_eq!(again, of_snapshot);
+                before = (at.seqno(), of_snapshot);
+            }
+        });
+        let mut ingested = Vec::new();
+        for round in 0..ROUNDS {
+            let path = files(&db, round);
+            ingested.push(db.ingest([path], IngestOptions::new().mode(IngestMode::Move)).unwrap().seqno);
+        }
+        is_done.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+        writer.join().unwrap().iter().for_each(|(key, seqno, value)| note(*key, *seqno, value));
+        for (round, seqno) in (0u32..).zip(ingested) {
+            (0..100).step_by(3).chain(100..200).for_each(|key| note(key, seqno, &format!("{round:05}")));
+        }
+    });
+    let check =
+        |db: &Db| last.iter().for_each(|(key, (_, value))| assert_eq!(get(db, *key).as_ref(), Some(value), "{key}"));
+    check(&db);
+    db.wait_for_compactions().unwrap();
+    check(&db);
+    db.close().unwrap();
+    check_sound(&fs);
+    check(&open(&fs));
 }

@@ -2,16 +2,18 @@
 //!
 //! `TAMIS_CASES` sets the number of cases, `TAMIS_SEED` runs one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tamis::operator::{Append, Max};
-use tamis::vfs::SimFileSystem;
+use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
-    Cursor, Db, Executor, FilterMode, Keyspace, KeyspaceOptions, ReadOptions, Snapshot, Value, WriteBatch, WriteOptions,
+    Cursor, Db, Executor, FilterMode, IngestMode, IngestOptions, Keyspace, KeyspaceOptions, ReadOptions, Snapshot,
+    SstWriter, Value, WriteBatch, WriteOptions,
 };
 
 use crate::support::{count_from_env, for_each_seed, tiny_keyspace, tiny_options};
@@ -282,6 +284,7 @@ impl ModelledStore {
                 assert_eq!(keyspace.rebuild_filters(policy).unwrap().wanted, 0);
             }
             98 if self.rng.bool() => self.add_runs(),
+            99 => self.ingest(),
             _ => self.db().sync().unwrap(),
         }
     }
@@ -316,6 +319,52 @@ impl ModelledStore {
         {
             check(snapshot.keyspace(&keyspace).multi_get_with(&keys, options).unwrap(), model);
         }
+    }
+
+    /// Ingests random operations, split into two files or one.
+    fn ingest(&mut self) {
+        let (name, keyspace) = self.keyspace();
+        let (fs, format) = (Arc::new(self.fs.clone()), keyspace.sst_format().unwrap());
+        fs.create_dir(Path::new("/in")).unwrap();
+        let keys: BTreeSet<Vec<u8>> = (0..self.rng.u32(1..20)).map(|_| self.key()).collect();
+        let split = self.rng.usize(0..keys.len());
+        let mut files: Vec<SstWriter> = Vec::new();
+        for (i, key) in keys.into_iter().enumerate() {
+            if i == 0 || i == split {
+                let path = format!("/in/{}", self.rng.u64(..));
+                files.push(SstWriter::create_in(fs.clone(), path, &format).unwrap());
+            }
+            let (value, file) = (self.value(), files.last_mut().unwrap());
+            let (map, of) = (self.model.get_mut(&name).unwrap(), (name.clone(), key.clone()));
+            match self.rng.u8(0..6) {
+                0 => {
+                    file.delete(&key).unwrap();
+                    self.expiring.remove(&of);
+                    map.remove(&key);
+                }
+                1 => {
+                    file.merge(&key, &value).unwrap();
+                    merge_into_rest(&name, &mut self.expiring, &key, &value);
+                    merge_into(&name, map, key, value);
+                }
+                2 => {
+                    let deadline = self.now + self.rng.u64(0..200);
+                    file.put_with_expiry(&key, &value, time(deadline)).unwrap();
+                    self.expiring.insert(of, (deadline, None));
+                    map.insert(key, value);
+                }
+                _ => {
+                    file.put(&key, &value).unwrap();
+                    self.expiring.remove(&of);
+                    map.insert(key, value);
+                }
+            }
+        }
+        let files: Vec<_> = files.into_iter().map(|file| file.finish().unwrap().path).collect();
+        let before = self.db().last_seqno();
+        let info = keyspace.ingest(files, IngestOptions::new().mode(IngestMode::Move)).unwrap();
+        assert_eq!((info.seqno, self.db().last_seqno(), info.left), (before + 1, before + 1, Vec::new()));
+        expire(&mut self.model, &mut self.expiring, self.now);
     }
 
     fn write_batch(&mut self) {

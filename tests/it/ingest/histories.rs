@@ -151,7 +151,7 @@ impl History {
         let tables = |kind: &str| fs.paths().iter().filter(|path| path.to_str().unwrap().ends_with(kind)).count();
         let again = stepped_options(fs).0.open("/db").unwrap();
         let named: usize = again.stats().keyspaces[0].levels.iter().map(|level| level.tables.len()).sum();
-        let ranges = again.stats().keyspaces[0].range_deletes.tables as usize;
+        let ranges = usize::try_from(again.stats().keyspaces[0].range_deletes.tables).unwrap();
         assert_eq!(tables(".sst"), named + ranges, "opening has removed all strays");
     }
 }
@@ -215,7 +215,8 @@ fn an_ingest_that_fails_at_any_call_is_there_or_not() {
         let calls = history.fs.mutations();
         for call in 1..=calls {
             let _scene = Scene(format!("call {call} of {calls} failed"));
-            let mode = [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite][(call + seed) as usize % 3];
+            let mode =
+                [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite][usize::try_from((call + seed) % 3).unwrap()];
             let fault = Fault { at: call, mode, sticky: call % 5 == 0 };
             let (history, result) = run(seed, |fs| fs.set_fault(Some(fault)));
             history.fs.set_fault(None);
