@@ -8,7 +8,7 @@ use crate::format::checksum::{bound_crc, crc};
 use crate::format::coding::{Decoder, set_u32, set_u64};
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
-use crate::format::key::SeqNo;
+use crate::format::key::{SeqNo, ValueKind};
 use crate::format::record::RecordHeader;
 use crate::tree::manifest::{self, ManifestState, VersionEdit};
 use crate::vfs::{FileSystem, SimFileSystem};
@@ -147,7 +147,8 @@ pub(super) fn batch(_sealed: bool, data: &[u8]) -> bool {
     let Ok(operations) = operations else { return false };
     assert!(operations.len() <= usize::from(count));
     assert!(operations.is_sorted_by(|a, b| a.index < b.index) && operations.iter().all(|op| op.index < count.into()));
-    if operations.len() < usize::from(count) {
+    // No batch of a caller has an ingest, and so `Write` does not know it.
+    if operations.len() < usize::from(count) || operations.iter().any(|op| op.kind == ValueKind::Ingest) {
         return true;
     }
     let mut again = Vec::new();
