@@ -32,6 +32,11 @@ const ROUNDS: usize = 3;
 const TIME: Duration = Duration::from_secs(2);
 const WRITERS: u64 = 2;
 
+/// Threads that put without pause: [`WRITERS`], or as many as `TAMIS_WRITERS` says.
+fn writers() -> u64 {
+    std::env::var("TAMIS_WRITERS").map_or(WRITERS, |text| text.parse().unwrap())
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Follower {
     None,
@@ -141,7 +146,7 @@ fn run(dir: &Path, cpu: Option<&str>, follower: Follower, pause: Option<Duration
             let after = processor_times();
             (lags, [after[0] - before[0], after[1] - before[1]])
         });
-        let writers: Vec<_> = (0..if pause.is_some() { 1 } else { WRITERS })
+        let writers: Vec<_> = (0..if pause.is_some() { 1 } else { writers() })
             .map(|writer| scope.spawn(move || put_all(db, writer, pause, written, nanos)))
             .collect();
         let puts: u64 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();

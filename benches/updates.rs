@@ -149,6 +149,35 @@ fn compare(db: &Db, what: &str, ways: &[(&str, Operation)], keys: u64) {
     }
 }
 
+/// Increments of counters in tables, which do not fit the cache: a merge does not read them.
+fn compare_cold(dir: &Path) {
+    const COUNTERS: u64 = 4_000_000;
+    const COLD_OPS: u64 = 50_000;
+    let counters = KeyspaceOptions::new().merge_operator(Add::LITTLE);
+    let db = Options::new().cache_size(8 << 20).default_keyspace(counters).open(dir.join("cold")).unwrap();
+    for first in (0..COUNTERS).step_by(1000) {
+        let mut batch = WriteBatch::new();
+        (first..first + 1000).for_each(|n| batch.put(key(n), 1000u64.to_le_bytes()));
+        db.write(batch).unwrap();
+    }
+    db.compact_range(..).unwrap();
+    let ways: [(&str, Operation); 3] = [("merge", merge), ("update", update), ("fetch_add", fetch_add)];
+    for threads in [1, 4] {
+        let mut figures = [const { Vec::new() }; 3];
+        for _ in 0..3 {
+            for ((_, operation), figures) in ways.iter().zip(&mut figures) {
+                figures.push(time(&db, *operation, COUNTERS, threads, COLD_OPS));
+            }
+        }
+        print!("increment, {COUNTERS} keys in tables, {threads} threads:");
+        for ((name, _), figures) in ways.iter().zip(&mut figures) {
+            figures.sort_by(f64::total_cmp);
+            print!("  {name} {:.0}", figures[1]);
+        }
+        println!();
+    }
+}
+
 fn main() {
     let arg = std::env::args().nth(1).filter(|arg| !arg.starts_with('-'));
     let dir = match arg {
@@ -169,4 +198,6 @@ fn main() {
     for keys in [10, 1000, 1_000_000] {
         compare(&db, "transfer", &TRANSFERS, keys);
     }
+    drop(db);
+    compare_cold(dir.path());
 }
