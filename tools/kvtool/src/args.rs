@@ -9,6 +9,7 @@ use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use tamis::FilterMode;
 use tamis_bench::cli::RunArgs;
 
+use crate::commands::formats::Format;
 use crate::commands::soak::FaultKind;
 use crate::failure::{Failure, Result};
 use crate::text::Form;
@@ -30,6 +31,8 @@ const AFTER_HELP: &str = r#"Keys and values:
   With --hex, they are two hexadecimal digits per byte.
   A line of input is a key, or a key, a tab and a value. Empty lines are skipped and
   counted. A line with a value and no key is an error, except with --escaped or --hex.
+  CSV and NUL-delimited pairs hold bytes as they are, without $'...': --escaped and --hex
+  make them text. A pair cannot hold a NUL byte without them.
   With --json, bytes are a string if they are UTF-8, and otherwise (or with --hex) an
   object {"hex": "00ff"}. Every document has "schema": 1.
 
@@ -41,7 +44,7 @@ Exit codes:
   3    the store is damaged, or a measurement differs from the expected value
   4    input or output failed, or there is no usable store: it is absent, locked, of a
        newer version, or belongs to another program
-  130  interrupted (Ctrl-C); `import` says how to resume"#;
+  130  interrupted (Ctrl-C); `import` says how to resume, `export` leaves FILE as it was"#;
 
 /// Command line of the tamis key-value store.
 ///
@@ -117,7 +120,10 @@ pub(crate) enum Command {
     /// `Options::keep_log` keeps more. The store may be open elsewhere. Changes of keyspaces that
     /// were dropped are left out.
     Changes(Changes),
-    /// Put many keys from a file or standard input; creates the store and the keyspace if absent
+    /// Put many keys from files or standard input; creates the store and the keyspace if absent
+    ///
+    /// Reads TSV, CSV, JSON lines and NUL-delimited pairs. Without --dry-run, what comes before an
+    /// invalid record is imported, and a message says how to resume.
     Import(Import),
     /// Write sorted lines to tables for `ingest`, with no other access to the store than to read
     /// how its tables are written
@@ -130,6 +136,12 @@ pub(crate) enum Command {
     /// Their entries replace those that the keyspace has under the same keys. The tables must not
     /// overlap each other. Each is read and checked first. The keyspace must exist.
     Ingest(Ingest),
+    /// Write the keys and values of a keyspace, as they are at one moment, to a file or standard
+    /// output
+    ///
+    /// Writes what `import` reads: TSV, CSV, JSON lines or NUL-delimited pairs. CSV has no header.
+    /// An entry that the format cannot hold is an error, and no file is written.
+    Export(Export),
     /// Print the levels, filters and memory of a store, and what reads cost
     Stats(Stats),
     /// Look up a key and show the steps: memtables, tables, filter answers, blocks read
@@ -377,18 +389,22 @@ pub(crate) struct Repair {
 pub(crate) struct Import {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// The file to import; standard input if it is `-` or absent
-    pub(crate) file: Option<PathBuf>,
-    /// Skip the first N lines: those that an interrupted import has written already
+    /// The files to import, in this order; standard input for `-` or if there are none
+    pub(crate) files: Vec<PathBuf>,
+    /// Skip the first N lines or records of each file: a header, or those that an interrupted
+    /// import has written already
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) skip: u64,
-    /// Format of the lines [default: JSON lines if FILE ends in .jsonl, .ndjson or .json, otherwise
-    /// TSV]
+    /// Format of all files [default: CSV for .csv, JSON lines for .jsonl, .ndjson and .json, NUL for
+    /// .nul, otherwise TSV]
     #[arg(long, value_enum)]
-    pub(crate) format: Option<ImportFormat>,
+    pub(crate) format: Option<Format>,
+    /// Read and check all files, print every fault and what would be imported, and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     /// The lines are sorted, each key once: write tables and ingest them, all or nothing. Several
     /// times as fast. Needs the space of the tables beside the store, not twice
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     pub(crate) sorted: bool,
 }
 
@@ -400,10 +416,9 @@ pub(crate) struct SstBuild {
     pub(crate) out: PathBuf,
     /// The lines; standard input if it is `-` or absent
     pub(crate) file: Option<PathBuf>,
-    /// Format of the lines [default: JSON lines if FILE ends in .jsonl, .ndjson or .json, otherwise
-    /// TSV]
+    /// Format of the lines [default: that of the extension of FILE, as for `import`; otherwise TSV]
     #[arg(long, value_enum)]
-    pub(crate) format: Option<ImportFormat>,
+    pub(crate) format: Option<Format>,
     /// End a table at about this size
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub(crate) table_size: u64,
@@ -425,16 +440,27 @@ pub(crate) struct Ingest {
     pub(crate) move_files: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ImportFormat {
-    /// Key, tab, value, as `scan` prints them. An unquoted value may hold tabs. A line without a
-    /// tab is a key with an empty value. Only the newline is removed from a line, not a carriage
-    /// return before it
-    Tsv,
-    /// {"key": "…", "value": "…"}; for bytes that are not UTF-8, "key_hex" and "value_hex", or
-    /// an object {"hex": "…"} as `scan --json` prints it. An absent value is empty; other fields
-    /// are ignored
-    Jsonl,
+#[derive(Debug, Group)]
+pub(crate) struct Export {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// The file to write, replaced only when complete; standard output if it is `-` or absent
+    pub(crate) file: Option<PathBuf>,
+    /// Write every keyspace to a file of its own in the directory FILE, which is created if absent
+    #[arg(long, requires = "file")]
+    pub(crate) all_keyspaces: bool,
+    /// Format [default: that of the extension of FILE, as for `import`; otherwise TSV]
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+    /// Start at this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// Stop before this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long)]
+    pub(crate) prefix: Option<OsString>,
 }
 
 #[derive(Debug, Group)]

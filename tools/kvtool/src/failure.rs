@@ -36,6 +36,8 @@ pub(crate) enum Failure {
         what: String,
         source: io::Error,
     },
+    /// Stopped by Ctrl-C, with what that means for the result.
+    Interrupted(String),
     /// The reader of our output has closed the pipe: not a failure.
     ClosedPipe,
 }
@@ -56,7 +58,9 @@ impl Failure {
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Failure::NotFound | Failure::Damaged | Failure::Unchecked | Failure::ClosedPipe => None,
-            Failure::Usage(what) | Failure::Gone(what) | Failure::Wrong(what) => Some(what.clone()),
+            Failure::Usage(what) | Failure::Gone(what) | Failure::Wrong(what) | Failure::Interrupted(what) => {
+                Some(what.clone())
+            }
             // The library's message names an option that kvtool does not have.
             Failure::Store(Error::NotFound(dir)) => Some(format!("there is no store in {}", dir.display())),
             Failure::Store(error) => Some(error.to_string()),
@@ -73,6 +77,7 @@ impl Failure {
                 Error::InvalidArgument(_) | Error::KeyspaceDropped(_) | Error::Unsorted { .. } | Error::Unfit { .. },
             ) => USAGE,
             Failure::Gone(_) => NOT_FOUND,
+            Failure::Interrupted(_) => INTERRUPTED,
             Failure::Damaged | Failure::Wrong(_) => CORRUPTION,
             Failure::Store(error) if error.is_corruption() => CORRUPTION,
             Failure::Unchecked | Failure::Store(_) | Failure::Io { .. } => IO,

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Import(args) => commands::import::run(&common, args),
         Command::SstBuild(args) => commands::sst_build::run(&common, args),
         Command::Ingest(args) => commands::ingest::run(&common, args),
+        Command::Export(args) => commands::export::run(&common, args),
         Command::Stats(args) => commands::stats::run(&common, args),
         Command::Explain(args) => commands::explain::run(&common, args),
         Command::Levels(args) => commands::levels::run(&common, args),

@@ -40,13 +40,7 @@ impl Output {
 
     /// Writes a row: key, tab, value.
     pub(crate) fn row(&mut self, form: Form, key: &[u8], value: &[u8]) -> Result<()> {
-        let mut write = || {
-            form.write_key(&mut self.out, key)?;
-            self.out.write_all(b"\t")?;
-            form.write(&mut self.out, value)?;
-            self.out.write_all(b"\n")
-        };
-        write().map_err(Failure::output)
+        write_row(&mut self.out, form, key, value).map_err(Failure::output)
     }
 
     /// Writes a value on a line of its own.
@@ -54,17 +48,9 @@ impl Output {
         form.write(&mut self.out, value).and_then(|()| self.out.write_all(b"\n")).map_err(Failure::output)
     }
 
-    /// Writes one JSON document on one line: the schema number and the fields of `content`.
+    /// Writes one JSON [`document`] on one line.
     pub(crate) fn json(&mut self, content: Value) -> Result<()> {
-        let mut document = Map::new();
-        document.insert("schema".into(), json!(SCHEMA));
-        match content {
-            Value::Object(fields) => document.extend(fields),
-            other => {
-                document.insert("value".into(), other);
-            }
-        }
-        self.line(Value::Object(document))
+        self.line(document(content))
     }
 
     pub(crate) fn flush(&mut self) -> Result<()> {
@@ -74,6 +60,27 @@ impl Output {
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()
     }
+}
+
+/// Writes a row: key, tab, value.
+pub(crate) fn write_row(out: &mut impl Write, form: Form, key: &[u8], value: &[u8]) -> io::Result<()> {
+    form.write_key(out, key)?;
+    out.write_all(b"\t")?;
+    form.write(out, value)?;
+    out.write_all(b"\n")
+}
+
+/// A JSON document: the schema number and the fields of `content`.
+pub(crate) fn document(content: Value) -> Value {
+    let mut document = Map::new();
+    document.insert("schema".into(), json!(SCHEMA));
+    match content {
+        Value::Object(fields) => document.extend(fields),
+        other => {
+            document.insert("value".into(), other);
+        }
+    }
+    Value::Object(document)
 }
 
 /// Bytes in JSON: a string if they are UTF-8. Otherwise, or if `form` is hex, `{"hex": "00ff"}`.

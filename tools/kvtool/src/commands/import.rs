@@ -1,44 +1,47 @@
-//! `import`: many puts, in batches, from TSV or JSON lines; or, of sorted lines, an ingest.
+//! `import`: many puts, in batches, from files of any [`Format`](super::formats::Format); or, of
+//! sorted ones, an ingest.
 //!
 //! The reading thread and the Ctrl-C handler share the importer behind a lock, which is free while
-//! the reader waits for a line. An interruption therefore waits at most for the current batch. It
-//! then writes the lines read so far and prints where to resume.
+//! the reader waits for a record. An interruption therefore waits at most for the current batch. It
+//! then writes the entries read so far and prints where to resume.
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::process::exit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Value, json};
-use tamis::{Db, IngestMode, IngestOptions, Keyspace, MAX_KEY_LEN, MAX_VALUE_LEN, WriteBatch};
+use serde_json::json;
+use tamis::{Db, Error, IngestMode, IngestOptions, Keyspace, WriteBatch};
 
-use super::lines::Lines;
+use super::entries::{Entries, Position, Source};
+use super::formats::KeyValue;
 use super::sst_build;
 use super::store::open_to_write;
-use crate::args::{Common, Import, ImportFormat};
-use crate::failure::{Attempt, INTERRUPTED, Result};
+use crate::args::{Common, Import};
+use crate::failure::{Attempt, Failure, INTERRUPTED, Result};
 use crate::output::{Output, say};
-use crate::text::{Decimal, EMPTY_KEY, Form, QUOTES, count, counted};
+use crate::text::{Decimal, count, counted, size};
 
-/// A batch is written when it reaches this many lines or bytes. Larger batches gain nothing: the
+/// A batch is written when it reaches this many entries or bytes. Larger batches gain nothing: the
 /// write-ahead log's share of the cost is small by then.
-const BATCH_LINES: usize = 1000;
+const BATCH_ENTRIES: usize = 1000;
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of a table of sorted lines.
+/// Bytes of a table of sorted entries.
 const TABLE_SIZE: u64 = 64 << 20;
+/// A dry run prints this many invalid records, and counts the others.
+const SHOWN_INVALID: u64 = 20;
 
 pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
-    let file = args.file.as_deref();
-    let parser = LineParser { format: args.format.unwrap_or_else(|| format_of(file)), form: common.form() };
-    let mut lines = Lines::open(file, parser.longest_line())?;
-    lines.skip(args.skip)?;
+    let mut entries = Entries::open(args.files, args.format, common.form(), args.skip)?;
+    if args.dry_run {
+        return dry_run(common, &args.db, entries);
+    }
     let (db, keyspace) = open_to_write(&args.db, common)?;
     let start = Instant::now();
-    let progress = progress_bar(lines.len());
+    let progress = progress_bar(entries.len());
     if args.sorted {
-        let imported = import_sorted(&args.db, &parser, &mut lines, &db, &keyspace, &progress)?;
+        let imported = import_sorted(&args.db, &mut entries, &db, &keyspace, &progress)?;
         progress.finish_and_clear();
         return report(common, imported, start.elapsed());
     }
@@ -47,10 +50,10 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
         keyspace,
         batch: WriteBatch::new(),
         imported: 0,
-        read: args.skip,
-        written: args.skip,
+        read: Position { file: 0, record: args.skip },
+        written: Position { file: 0, record: args.skip },
         json: common.json,
-        name: lines.name().to_owned(),
+        sources: entries.sources().to_vec(),
         progress: progress.clone(),
     };
     let shared = Arc::new(Mutex::new(import));
@@ -62,10 +65,10 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     if let Err(error) = handled {
         say(format_args!("kvtool: no message on Ctrl-C about the progress: {error}"));
     }
-    let result = import_all(&parser, &mut lines, &shared, &progress);
+    let result = import_all(&mut entries, &shared, &progress);
     let mut import = lock(&shared);
     progress.finish_and_clear();
-    // Imported lines stay, even if a later line is not valid.
+    // Imported entries stay, even if a later record is not valid.
     let closed = import.close();
     if let Err(failure) = result {
         import.say_how_to_resume();
@@ -75,25 +78,48 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     report(common, import.imported, start.elapsed())
 }
 
+/// Writes the entries of sorted files to tables beside the store, and moves these into it. Returns
+/// their number.
+fn import_sorted(
+    path: &Path,
+    entries: &mut Entries,
+    db: &Db,
+    keyspace: &Keyspace,
+    progress: &ProgressBar,
+) -> Result<u64> {
+    // Beside the store: the tables can then be linked. Removed in any case.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = tempfile::Builder::new().prefix("kvtool-import-").tempdir_in(parent);
+    let dir = dir.attempt(format_args!("cannot create a directory in {}", parent.display()))?;
+    let tables = sst_build::build(entries, &keyspace.sst_format()?, dir.path(), TABLE_SIZE, progress)?;
+    let imported = tables.iter().map(|table| table.entries).sum();
+    if !tables.is_empty() {
+        let files = tables.into_iter().map(|table| table.path);
+        keyspace.ingest(files, IngestOptions::new().mode(IngestMode::Move))?;
+    }
+    db.clone().close()?;
+    Ok(imported)
+}
+
 /// A panic under the lock ends the process, so no thread sees a half-changed importer.
 fn lock(import: &Mutex<Importer>) -> MutexGuard<'_, Importer> {
     import.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn import_all(parser: &LineParser, lines: &mut Lines, import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {
+fn import_all(entries: &mut Entries, import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {
     loop {
-        let failure = match lines.advance() {
-            Ok(true) => match parser.parse(lines.line()) {
+        let failure = match entries.advance() {
+            Ok(true) => match entries.entry() {
                 Ok(entry) => {
-                    let is_full = lock(import).add(entry, lines.number());
+                    let is_full = lock(import).add(entry, entries.position());
                     if is_full {
-                        lines.release();
+                        entries.release();
                         lock(import).write_batch()?;
-                        progress.set_position(lines.bytes());
+                        progress.set_position(entries.bytes());
                     }
                     continue;
                 }
-                Err(why) => lines.invalid(why),
+                Err(failure) => failure,
             },
             Ok(false) => return lock(import).write_batch(),
             Err(failure) => failure,
@@ -103,36 +129,77 @@ fn import_all(parser: &LineParser, lines: &mut Lines, import: &Mutex<Importer>, 
     }
 }
 
-/// Writes the entries of sorted lines to tables beside the store, and moves these into it. Returns
-/// their number.
-fn import_sorted(
-    path: &Path,
-    parser: &LineParser,
-    lines: &mut Lines,
-    db: &Db,
-    keyspace: &Keyspace,
-    progress: &ProgressBar,
-) -> Result<u64> {
-    // Beside the store: the tables can then be linked. Removed in any case.
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let dir = tempfile::Builder::new().prefix("kvtool-import-").tempdir_in(parent);
-    let dir = dir.attempt(format_args!("cannot create a directory in {}", parent.display()))?;
-    let tables = sst_build::build(parser, lines, &keyspace.sst_format()?, dir.path(), TABLE_SIZE, progress)?;
-    let entries = tables.iter().map(|table| table.entries).sum();
-    if !tables.is_empty() {
-        let files = tables.into_iter().map(|table| table.path);
-        keyspace.ingest(files, IngestOptions::new().mode(IngestMode::Move))?;
+/// Reads and checks all entries, and prints what an import would do.
+fn dry_run(common: &Common, db: &Path, mut entries: Entries) -> Result<()> {
+    let name = common.keyspace.as_deref().unwrap_or("default");
+    let (has_store, has_keyspace) = match Db::open_read_only(db) {
+        Ok(store) => (true, store.existing_keyspace(name)?.is_some()),
+        Err(Error::NotFound(_)) => (false, false),
+        Err(error) => return Err(error.into()),
+    };
+    let progress = progress_bar(entries.len());
+    let checked = check_all(&mut entries, &progress);
+    progress.finish_and_clear();
+    let Checked { keys, bytes, invalid } = checked?;
+    if common.json {
+        let mut output = Output::new();
+        output.json(json!({
+            "dry_run": true,
+            "lines": keys,
+            "bytes": bytes,
+            "invalid": invalid,
+            "creates_store": !has_store,
+            "creates_keyspace": !has_keyspace,
+        }))?;
+        output.finish()?;
     }
-    db.clone().close()?;
-    Ok(entries)
+    if invalid > 0 {
+        let invalid = counted(invalid, "record");
+        return Err(Failure::usage(format_args!("{invalid} not valid; nothing was written")));
+    }
+    say(format_args!(
+        "dry run: would put {} of {} into {}keyspace {name:?} of {}{}; nothing was written",
+        counted(keys, "key"),
+        size(bytes),
+        if has_keyspace { "" } else { "the new " },
+        if has_store { "" } else { "the new store " },
+        db.display(),
+    ));
+    Ok(())
 }
 
-pub(super) fn format_of(file: Option<&Path>) -> ImportFormat {
-    let extension = file.and_then(Path::extension).and_then(|extension| extension.to_str()).unwrap_or_default();
-    match extension.to_ascii_lowercase().as_str() {
-        "jsonl" | "ndjson" | "json" => ImportFormat::Jsonl,
-        _ => ImportFormat::Tsv,
+/// What a dry run has found.
+#[derive(Default)]
+struct Checked {
+    keys: u64,
+    /// Of keys and values.
+    bytes: u64,
+    invalid: u64,
+}
+
+/// Reads all entries, and prints why records are not valid.
+fn check_all(entries: &mut Entries, progress: &ProgressBar) -> Result<Checked> {
+    let mut checked = Checked::default();
+    while entries.advance()? {
+        match entries.entry() {
+            Ok(Some((key, value))) => {
+                checked.keys += 1;
+                checked.bytes += (key.len() + value.len()) as u64;
+            }
+            Ok(None) => {}
+            Err(failure) => {
+                checked.invalid += 1;
+                if checked.invalid <= SHOWN_INVALID {
+                    progress.suspend(|| say(format_args!("kvtool: {}", failure.message().unwrap_or_default())));
+                }
+            }
+        }
+        if checked.keys.is_multiple_of(BATCH_ENTRIES as u64) {
+            progress.set_position(entries.bytes());
+            progress.set_message(count(checked.keys));
+        }
     }
+    Ok(checked)
 }
 
 fn report(common: &Common, imported: u64, time: Duration) -> Result<()> {
@@ -145,15 +212,15 @@ fn report(common: &Common, imported: u64, time: Duration) -> Result<()> {
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "to be read by people")]
     let rounded = per_second as u64;
-    say(format_args!("{} in {} s, {} keys/s", counted(imported, "line"), Decimal(seconds), count(rounded)));
+    say(format_args!("{} in {} s, {} keys/s", counted(imported, "key"), Decimal(seconds), count(rounded)));
     Ok(())
 }
 
 /// Hidden when standard error is not a terminal.
 pub(super) fn progress_bar(bytes: Option<u64>) -> ProgressBar {
     let (bar, template) = match bytes {
-        Some(bytes) => (ProgressBar::new(bytes), "{bar:40} {percent} %, {msg} lines, {bytes_per_sec}, {eta} left"),
-        None => (ProgressBar::new_spinner(), "{spinner} {bytes} read, {msg} lines, {bytes_per_sec}"),
+        Some(bytes) => (ProgressBar::new(bytes), "{bar:40} {percent} %, {msg} keys, {bytes_per_sec}, {eta} left"),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes} read, {msg} keys, {bytes_per_sec}"),
     };
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
@@ -167,23 +234,22 @@ struct Importer {
     batch: WriteBatch,
     /// Entries written to the store.
     imported: u64,
-    /// The last line whose entry is in the batch.
-    read: u64,
-    /// The last line written to the store, like all lines before it.
-    written: u64,
+    /// The last record whose entry is in the batch.
+    read: Position,
+    /// The last record whose entry is in the store, like those of all records before it.
+    written: Position,
     json: bool,
-    /// Name of the input.
-    name: String,
+    sources: Vec<Source>,
     progress: ProgressBar,
 }
 
 impl Importer {
-    /// Adds the entry of line `number`, if any. Returns whether the batch is full.
-    fn add(&mut self, entry: Option<KeyValue<'_>>, number: u64) -> bool {
-        self.read = number;
+    /// Adds the entry of a record, if any. Returns whether the batch is full.
+    fn add(&mut self, entry: Option<KeyValue<'_>>, record: Position) -> bool {
+        self.read = record;
         let Some((key, value)) = entry else { return false };
         self.batch.put_in(&self.keyspace, key, value);
-        self.batch.len() >= BATCH_LINES || self.batch.byte_size() >= BATCH_BYTES
+        self.batch.len() >= BATCH_ENTRIES || self.batch.byte_size() >= BATCH_BYTES
     }
 
     fn write_batch(&mut self) -> Result<()> {
@@ -210,7 +276,9 @@ impl Importer {
         self.say_how_to_resume();
         if self.json {
             let mut output = Output::new();
-            let document = json!({ "lines": self.imported, "interrupted": true, "skip": self.written });
+            let Position { file, record } = self.written;
+            let file = self.sources[file].name();
+            let document = json!({ "lines": self.imported, "interrupted": true, "file": file, "skip": record });
             // The message above already has the figures.
             let _ = output.json(document).and_then(|()| output.finish());
         }
@@ -221,178 +289,21 @@ impl Importer {
     }
 
     fn say_how_to_resume(&self) {
-        let Importer { name, written, .. } = self;
-        match written {
-            0 => say(format_args!("kvtool: nothing of {name} was imported")),
-            1 => say(format_args!("kvtool: the first line of {name} is in the store; resume with --skip 1")),
-            n => {
-                say(format_args!(
-                    "kvtool: the first {} lines of {name} are in the store; resume with --skip {n}",
-                    count(*n)
-                ));
-            }
+        let Position { file, record } = self.written;
+        let source = &self.sources[file];
+        let (name, noun) = (source.name(), source.noun());
+        if self.imported == 0 {
+            return say(format_args!("kvtool: nothing of {name} was imported"));
         }
-    }
-}
-
-/// How lines are parsed into entries.
-pub(super) struct LineParser {
-    pub(super) format: ImportFormat,
-    /// Form of TSV fields.
-    pub(super) form: Form,
-}
-
-pub(super) type KeyValue<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
-
-impl LineParser {
-    /// Upper bound on a valid line: the limits of key and value in the longest encoding of a byte.
-    pub(super) fn longest_line(&self) -> usize {
-        let per_byte = match self.format {
-            ImportFormat::Tsv => self.form.longest_byte(),
-            // `\u0000`
-            ImportFormat::Jsonl => 6,
+        // Each file has its own --skip: with several files, those that are in the store are left out.
+        let rest: Vec<String> = self.sources[file + 1..].iter().map(Source::name).collect();
+        let rest = match (file, &rest[..]) {
+            (0, []) => String::new(),
+            (_, []) => format!(" of {name} alone"),
+            (_, rest) => format!(" of {name} alone, then import {}", rest.join(", ")),
         };
-        (MAX_KEY_LEN + MAX_VALUE_LEN) * per_byte + 2 * QUOTES + 1024
-    }
-
-    /// The entry in a line, or `None` for a blank line of JSON. The error says what is wrong.
-    pub(super) fn parse<'a>(&self, line: &'a [u8]) -> Result<Option<KeyValue<'a>>, String> {
-        let entry = match self.format {
-            ImportFormat::Tsv => Some(self.parse_tsv(line)?),
-            ImportFormat::Jsonl => parse_json(line)?,
-        };
-        match &entry {
-            Some((key, _)) if key.len() > MAX_KEY_LEN => Err(format!("a key has at most {MAX_KEY_LEN} bytes")),
-            Some((_, value)) if value.len() > MAX_VALUE_LEN => {
-                Err(format!("a value has at most {MAX_VALUE_LEN} bytes"))
-            }
-            _ => Ok(entry),
-        }
-    }
-
-    fn parse_tsv<'a>(&self, line: &'a [u8]) -> Result<KeyValue<'a>, String> {
-        let (key, value) = match line.iter().position(|&byte| byte == b'\t') {
-            Some(0) if self.form == Form::Plain => {
-                return Err(format!("it has no key before the tab (the empty key is {EMPTY_KEY})"));
-            }
-            Some(tab) => (&line[..tab], &line[tab + 1..]),
-            None => (line, &[][..]),
-        };
-        Ok((self.form.parse_field(key)?, self.form.parse_field(value)?))
-    }
-}
-
-fn parse_json(line: &[u8]) -> Result<Option<KeyValue<'static>>, String> {
-    if line.trim_ascii().is_empty() {
-        return Ok(None);
-    }
-    let Value::Object(mut object) = serde_json::from_slice(line).map_err(|error| error.to_string())? else {
-        return Err("it is not a JSON object".into());
-    };
-    let mut field = |name: &str| {
-        let hex_name = format!("{name}_hex");
-        match (object.remove(name), object.remove(&hex_name)) {
-            (Some(_), Some(_)) => Err(format!("it has both {name} and {hex_name}")),
-            (Some(value), None) => json_field(name, value).map(Some),
-            (None, Some(Value::String(hex))) => parse_hex(&hex).map(Some),
-            (None, Some(_)) => Err(format!("{hex_name} is not a string")),
-            (None, None) => Ok(None),
-        }
-    };
-    let key = field("key")?.ok_or("it has no key")?;
-    Ok(Some((key.into(), field("value")?.unwrap_or_default().into())))
-}
-
-fn parse_hex(digits: &str) -> Result<Vec<u8>, String> {
-    Form::Hex.parse_field(digits.as_bytes()).map(Cow::into_owned)
-}
-
-/// A string, or `{"hex": "…"}`.
-fn json_field(name: &str, value: Value) -> Result<Vec<u8>, String> {
-    match value {
-        Value::String(text) => Ok(text.into_bytes()),
-        Value::Object(object) => match object.get("hex") {
-            Some(Value::String(hex)) if object.len() == 1 => parse_hex(hex),
-            _ => Err(format!("{name} is an object that is not of the form {{\"hex\": \"…\"}}")),
-        },
-        _ => Err(format!("{name} is not a string")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tsv(form: Form, line: &[u8]) -> Result<KeyValue<'_>, String> {
-        LineParser { format: ImportFormat::Tsv, form }.parse(line).map(Option::unwrap)
-    }
-
-    fn entry(key: &'static [u8], value: &'static [u8]) -> Result<KeyValue<'static>, String> {
-        Ok((key.into(), value.into()))
-    }
-
-    #[test]
-    fn tsv_fields_are_bytes_unless_they_are_quoted_or_a_form_is_given() {
-        assert_eq!(tsv(Form::Plain, b"a\\b\tc\td\r"), entry(b"a\\b", b"c\td\r"));
-        assert_eq!(tsv(Form::Plain, b"word"), entry(b"word", b""));
-        assert_eq!(tsv(Form::Plain, br"$'a\tb'	$'\n'"), entry(b"a\tb", b"\n"));
-        assert_eq!(tsv(Form::Plain, b"$''\tv"), entry(b"", b"v"));
-        assert_eq!(tsv(Form::Escaped, br"a\\b\t	\x00"), entry(b"a\\b\t", b"\0"));
-        assert_eq!(tsv(Form::Hex, b"00ff\t41"), entry(b"\0\xff", b"A"));
-        assert!(tsv(Form::Escaped, br"\q").is_err());
-        assert!(tsv(Form::Plain, br"$'\q'").is_err());
-    }
-
-    #[test]
-    fn a_line_without_a_key_is_refused_where_people_write_lines() {
-        for line in [&b"\t"[..], b"\tvalue"] {
-            assert!(tsv(Form::Plain, line).unwrap_err().contains("no key"));
-        }
-        assert_eq!(tsv(Form::Escaped, b"\tv"), entry(b"", b"v"));
-        assert_eq!(tsv(Form::Hex, b"\t41"), entry(b"", b"A"));
-    }
-
-    #[test]
-    fn json_fields_are_strings_or_hex() {
-        for line in [
-            r#"{"key": "k", "value": "v", "schema": 1}"#,
-            r#"{"key_hex": "6b", "value_hex": "76"}"#,
-            r#" {"key": {"hex": "6b"}, "value": {"hex": "76"}} "#,
-        ] {
-            assert_eq!(parse_json(line.as_bytes()), entry(b"k", b"v").map(Some), "{line}");
-        }
-        assert_eq!(parse_json(br#"{"key": ""}"#), entry(b"", b"").map(Some));
-        assert_eq!(parse_json(b" \r"), Ok(None));
-        for line in [
-            "{",
-            "[]",
-            r#"{"value": "v"}"#,
-            r#"{"key": 1}"#,
-            r#"{"key": "k", "key_hex": "6b"}"#,
-            r#"{"key_hex": "6"}"#,
-            r#"{"key": "k", "value": null}"#,
-            r#"{"key": {"hex": "6b", "more": 1}}"#,
-        ] {
-            assert!(parse_json(line.as_bytes()).is_err(), "{line}");
-        }
-    }
-
-    #[test]
-    fn keys_beyond_the_limit_are_refused_before_they_are_written() {
-        assert!(tsv(Form::Plain, &[b'k'; MAX_KEY_LEN]).is_ok());
-        assert!(tsv(Form::Plain, &[b'k'; MAX_KEY_LEN + 1]).is_err());
-    }
-
-    #[test]
-    fn format_is_that_of_the_extension() {
-        for (file, format) in [
-            (None, ImportFormat::Tsv),
-            (Some("words"), ImportFormat::Tsv),
-            (Some("a.tsv"), ImportFormat::Tsv),
-            (Some("a.JSONL"), ImportFormat::Jsonl),
-            (Some("a.ndjson"), ImportFormat::Jsonl),
-        ] {
-            assert_eq!(format_of(file.map(Path::new)), format);
-        }
+        let done = if record == 1 { format!("first {noun}") } else { format!("first {} {noun}s", count(record)) };
+        let verb = if record == 1 { "is" } else { "are" };
+        say(format_args!("kvtool: the {done} of {name} {verb} in the store; resume with --skip {record}{rest}"));
     }
 }

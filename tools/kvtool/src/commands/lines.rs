@@ -1,4 +1,4 @@
-//! [`Lines`]: reads input line by line as bytes, from a file or standard input.
+//! [`Lines`]: reads input line by line, or record by record, as bytes, from a file or standard input.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -11,36 +11,81 @@ use crate::text::{Form, counted};
 /// A buffer larger than this is freed once its line has been used.
 const KEPT_BUFFER: usize = 1 << 20;
 
+/// Spreadsheets begin their CSV files with it.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Where a record ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// At a newline.
+    Line,
+    /// At a newline outside of double quotes. A carriage return before it belongs to it, and a byte
+    /// order mark at the beginning of the file to no record.
+    QuotedLines,
+    /// At every second NUL byte.
+    NulPair,
+}
+
+impl Framing {
+    fn delimiter(self) -> u8 {
+        match self {
+            Framing::Line | Framing::QuotedLines => b'\n',
+            Framing::NulPair => 0,
+        }
+    }
+
+    /// Whether a record that ends with its `count`-th delimiter and has so many quotes goes on.
+    fn goes_on(self, count: u64, quotes: usize) -> bool {
+        match self {
+            Framing::Line => false,
+            Framing::QuotedLines => !quotes.is_multiple_of(2),
+            Framing::NulPair => count < 2,
+        }
+    }
+
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            Framing::Line => "line",
+            Framing::QuotedLines | Framing::NulPair => "record",
+        }
+    }
+}
+
 /// Reads lines of any length up to a limit. Removes only the newline. Skips and counts empty lines.
+/// With another framing, its records take the place of lines.
 pub(crate) struct Lines {
     input: Box<dyn BufRead>,
+    framing: Framing,
     name: String,
-    /// Bytes in the file, if known.
-    len: Option<u64>,
     limit: usize,
     line: Vec<u8>,
     number: u64,
     empty: u64,
+    /// Where the line read last begins.
+    start: u64,
     bytes: u64,
 }
 
 impl Lines {
     /// Opens `file`; standard input if it is `-` or absent.
     pub(crate) fn open(file: Option<&Path>, limit: usize) -> Result<Lines> {
-        let (input, name, len): (Box<dyn BufRead>, _, _) = match file.filter(|path| *path != Path::new("-")) {
-            None => (Box::new(BufReader::with_capacity(1 << 16, io::stdin())), "standard input".to_owned(), None),
+        Lines::open_records(file, Framing::Line, limit)
+    }
+
+    /// Opens `file`; standard input if it is `-` or absent.
+    pub(crate) fn open_records(file: Option<&Path>, framing: Framing, limit: usize) -> Result<Lines> {
+        let (input, name): (Box<dyn BufRead>, _) = match file.filter(|path| *path != Path::new("-")) {
+            None => (Box::new(BufReader::with_capacity(1 << 16, io::stdin())), "standard input".to_owned()),
             Some(path) => {
                 let what = format!("cannot read {}", path.display());
                 let file = File::open(path).attempt(&what)?;
-                let metadata = file.metadata().attempt(&what)?;
-                if metadata.is_dir() {
+                if file.metadata().attempt(&what)?.is_dir() {
                     return Err(Failure::usage(format_args!("{} is a directory", path.display())));
                 }
-                let len = metadata.is_file().then_some(metadata.len());
-                (Box::new(BufReader::with_capacity(1 << 16, file)), path.display().to_string(), len)
+                (Box::new(BufReader::with_capacity(1 << 16, file)), path.display().to_string())
             }
         };
-        Ok(Lines { input, name, len, limit, line: Vec::new(), number: 0, empty: 0, bytes: 0 })
+        Ok(Lines { input, framing, name, limit, line: Vec::new(), number: 0, empty: 0, start: 0, bytes: 0 })
     }
 
     /// Reads the next non-empty line. At the end, returns `false` and prints how many empty lines
@@ -81,7 +126,7 @@ impl Lines {
     pub(crate) fn skip(&mut self, count: u64) -> Result<()> {
         while self.number < count {
             if !self.read()? {
-                let lines = counted(self.number, "line");
+                let lines = counted(self.number, self.framing.noun());
                 return Err(Failure::usage(format_args!("{} has {lines}, fewer than the {count} to skip", self.name)));
             }
         }
@@ -102,40 +147,59 @@ impl Lines {
     /// Reads one line into the buffer; returns `false` at the end.
     fn read(&mut self) -> Result<bool> {
         self.release();
-        let most = self.limit as u64 + 1;
-        let read = (&mut self.input).take(most).read_until(b'\n', &mut self.line);
-        let read = read.attempt(format_args!("cannot read {}", self.name))?;
-        if read == 0 {
+        self.start = self.bytes;
+        let (mut count, mut quotes) = (0, 0);
+        let is_cut = loop {
+            let from = self.line.len();
+            // A byte more than the limit, for the delimiter.
+            let most = (self.limit + 1 - from) as u64;
+            if most == 0 {
+                break true;
+            }
+            let read = (&mut self.input).take(most).read_until(self.framing.delimiter(), &mut self.line);
+            let read = read.attempt(format_args!("cannot read {}", self.name))?;
+            self.bytes += read as u64;
+            count += 1;
+            if self.framing == Framing::QuotedLines {
+                quotes += self.line[from..].iter().filter(|&&byte| byte == b'"').count();
+            }
+            if read == 0 || !self.framing.goes_on(count, quotes) {
+                break false;
+            }
+        };
+        if self.line.is_empty() {
             return Ok(false);
         }
         self.number += 1;
-        self.bytes += read as u64;
-        if self.line.last() == Some(&b'\n') {
+        if self.line.last() == Some(&self.framing.delimiter()) {
             self.line.pop();
         }
-        if self.line.len() > self.limit {
+        if self.framing == Framing::QuotedLines {
+            self.line.pop_if(|byte| *byte == b'\r');
+            if self.start == 0 && self.line.starts_with(BYTE_ORDER_MARK) {
+                self.line.drain(..BYTE_ORDER_MARK.len());
+            }
+        }
+        if is_cut || self.line.len() > self.limit {
             return Err(self.invalid(format_args!("it is longer than {} bytes", self.limit)));
         }
         Ok(true)
     }
 
-    /// The failure for an invalid line: names the line read last.
+    /// The failure for an invalid line: names the line read last, and where a record begins that
+    /// need not be a line.
     pub(crate) fn invalid(&self, why: impl std::fmt::Display) -> Failure {
-        Failure::usage(format_args!("line {} of {} is not valid: {why}", self.number, self.name))
+        let Lines { number, name, start, .. } = self;
+        let noun = self.framing.noun();
+        match self.framing {
+            Framing::Line => Failure::usage(format_args!("{noun} {number} of {name} is not valid: {why}")),
+            _ => Failure::usage(format_args!("{noun} {number} of {name}, at byte {start}, is not valid: {why}")),
+        }
     }
 
     /// Number of lines read.
     pub(crate) fn number(&self) -> u64 {
         self.number
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Bytes in the file, if known.
-    pub(crate) fn len(&self) -> Option<u64> {
-        self.len
     }
 
     /// Bytes read so far.
@@ -148,9 +212,54 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn lines(text: &[u8], limit: usize) -> Lines {
+    fn records(framing: Framing, text: &[u8], limit: usize) -> Lines {
         let input = Box::new(io::Cursor::new(text.to_vec()));
-        Lines { input, name: "test".into(), len: None, limit, line: Vec::new(), number: 0, empty: 0, bytes: 0 }
+        let line = Vec::new();
+        Lines { input, framing, name: "test".into(), limit, line, number: 0, empty: 0, start: 0, bytes: 0 }
+    }
+
+    fn lines(text: &[u8], limit: usize) -> Lines {
+        records(Framing::Line, text, limit)
+    }
+
+    fn all(framing: Framing, text: &[u8]) -> Vec<Vec<u8>> {
+        let mut records = records(framing, text, 100);
+        let mut all = Vec::new();
+        while let Some(record) = records.next().unwrap() {
+            all.push(record.to_vec());
+        }
+        all
+    }
+
+    #[test]
+    fn records_end_outside_of_quotes_or_at_every_second_nul() {
+        let quoted = "\u{feff}a,\"b\r\n\"\"c\n\"\r\n\r\n\n\u{feff}d\n\"e".as_bytes();
+        let expected = ["a,\"b\r\n\"\"c\n\"", "\u{feff}d", "\"e"].map(|record| record.as_bytes().to_vec());
+        assert_eq!(all(Framing::QuotedLines, quoted), expected);
+        let pairs = b"a\n\0b\0\0\0c\0\0d\0e";
+        assert_eq!(all(Framing::NulPair, pairs), [&b"a\n\0b"[..], b"\0", b"c\0", b"d\0e"]);
+        assert_eq!(all(Framing::NulPair, b"a\0"), [b"a"]);
+        for framing in [Framing::Line, Framing::QuotedLines, Framing::NulPair] {
+            assert!(all(framing, b"").is_empty());
+        }
+    }
+
+    #[test]
+    fn a_record_that_does_not_end_stops_at_the_limit() {
+        for (framing, text) in
+            [(Framing::Line, [b'x'; 1000]), (Framing::QuotedLines, [b'x'; 1000]), (Framing::NulPair, [b'x'; 1000])]
+        {
+            let mut records = records(framing, &text, 10);
+            let message = records.next().unwrap_err().message().unwrap();
+            assert!(message.contains("longer than 10 bytes"), "{message}");
+            assert_eq!(records.bytes(), 11);
+        }
+        // An open quote goes over many lines, and no further than the limit.
+        let mut open = records(Framing::QuotedLines, &b"ok\n\"\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n"[..], 10);
+        assert_eq!(open.next().unwrap(), Some(&b"ok"[..]));
+        let message = open.next().unwrap_err().message().unwrap();
+        assert!(message.contains("record 2 of test, at byte 3,") && message.contains("longer than 10"), "{message}");
+        assert_eq!(open.bytes(), 3 + 11);
     }
 
     #[test]

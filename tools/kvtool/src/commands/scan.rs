@@ -42,14 +42,14 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
 
 /// Keys from `lower`, inclusive, to `upper`, exclusive.
 #[derive(Debug, PartialEq, Eq)]
-struct KeyRange {
-    lower: Vec<u8>,
-    upper: Option<Vec<u8>>,
+pub(super) struct KeyRange {
+    pub(super) lower: Vec<u8>,
+    pub(super) upper: Option<Vec<u8>>,
 }
 
 impl KeyRange {
     /// The intersection of all given bounds.
-    fn new(from: Option<Vec<u8>>, to: Option<Vec<u8>>, prefix: Option<Vec<u8>>) -> KeyRange {
+    pub(super) fn new(from: Option<Vec<u8>>, to: Option<Vec<u8>>, prefix: Option<Vec<u8>>) -> KeyRange {
         let prefix_end = prefix.as_deref().and_then(successor);
         KeyRange {
             lower: from.into_iter().chain(prefix).max().unwrap_or_default(),
@@ -57,11 +57,11 @@ impl KeyRange {
         }
     }
 
-    fn contains(&self, key: &[u8]) -> bool {
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
         *key >= *self.lower && self.upper.as_ref().is_none_or(|upper| *key < **upper)
     }
 
-    fn seek_to_first(&self, cursor: &mut Cursor) -> tamis::Result<bool> {
+    pub(super) fn seek_to_first(&self, cursor: &mut Cursor) -> tamis::Result<bool> {
         cursor.seek(&self.lower)
     }
 

@@ -8,8 +8,8 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use tamis::{Error, SstFormat, SstInfo, SstWriter};
 
-use super::import::{LineParser, format_of, progress_bar};
-use super::lines::Lines;
+use super::entries::Entries;
+use super::import::progress_bar;
 use crate::args::{Common, SstBuild};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::{Output, json_bytes, say};
@@ -20,16 +20,14 @@ const PROGRESS_LINES: u64 = 10_000;
 
 pub(crate) fn run(common: &Common, args: SstBuild) -> Result<()> {
     let format = SstFormat::of_store(&args.db, common.keyspace.as_deref().unwrap_or("default"))?;
-    let file = args.file.as_deref();
-    let parser = LineParser { format: args.format.unwrap_or_else(|| format_of(file)), form: common.form() };
-    let mut lines = Lines::open(file, parser.longest_line())?;
+    let mut entries = Entries::open(args.file.into_iter().collect(), args.format, common.form(), 0)?;
     let out = args.out.display();
     fs::create_dir(&args.out).attempt(format_args!("cannot create {out}"))?;
-    let (start, progress) = (Instant::now(), progress_bar(lines.len()));
-    let built = build(&parser, &mut lines, &format, &args.out, args.table_size << 20, &progress);
+    let (start, progress) = (Instant::now(), progress_bar(entries.len()));
+    let built = build(&mut entries, &format, &args.out, args.table_size << 20, &progress);
     progress.finish_and_clear();
     let tables = match built {
-        Ok(tables) if tables.is_empty() => Err(Failure::usage(format_args!("{} has no entries", lines.name()))),
+        Ok(tables) if tables.is_empty() => Err(Failure::usage("the input has no entries")),
         built => built,
     };
     let tables = tables.inspect_err(|_| drop(fs::remove_dir(&args.out)))?;
@@ -62,18 +60,17 @@ fn document(common: &Common, table: &SstInfo) -> Value {
     })
 }
 
-/// Writes the entries of the lines to tables of about `table_size` bytes in `dir`. After an error,
+/// Writes the entries to tables of about `table_size` bytes in `dir`. After an error,
 /// none is left.
 pub(super) fn build(
-    parser: &LineParser,
-    lines: &mut Lines,
+    entries: &mut Entries,
     format: &SstFormat,
     dir: &Path,
     table_size: u64,
     progress: &ProgressBar,
 ) -> Result<Vec<SstInfo>> {
     let mut tables = Vec::new();
-    let built = build_all(parser, lines, format, dir, table_size, progress, &mut tables);
+    let built = build_all(entries, format, dir, table_size, progress, &mut tables);
     if built.is_err() {
         tables.iter().for_each(|table| drop(fs::remove_file(&table.path)));
     }
@@ -81,8 +78,7 @@ pub(super) fn build(
 }
 
 fn build_all(
-    parser: &LineParser,
-    lines: &mut Lines,
+    entries: &mut Entries,
     format: &SstFormat,
     dir: &Path,
     table_size: u64,
@@ -90,9 +86,9 @@ fn build_all(
     tables: &mut Vec<SstInfo>,
 ) -> Result<()> {
     let mut writer: Option<SstWriter> = None;
-    let mut entries = 0u64;
-    while lines.advance()? {
-        let Some((key, value)) = parser.parse(lines.line()).map_err(|why| lines.invalid(why))? else { continue };
+    let mut written = 0u64;
+    while entries.advance()? {
+        let Some((key, value)) = entries.entry()? else { continue };
         if let Some(full) = writer.take_if(|writer| writer.estimated_size() >= table_size) {
             tables.push(full.finish()?);
         }
@@ -111,15 +107,15 @@ fn build_all(
         match added {
             Err(Error::Unsorted { .. }) => {
                 return Err(
-                    lines.invalid("its key does not come after the one before it; sort the lines, each key once")
+                    entries.invalid("its key does not come after the one before it; sort the lines, each key once")
                 );
             }
             added => added?,
         }
-        entries += 1;
-        if entries.is_multiple_of(PROGRESS_LINES) {
-            progress.set_position(lines.bytes());
-            progress.set_message(count(entries));
+        written += 1;
+        if written.is_multiple_of(PROGRESS_LINES) {
+            progress.set_position(entries.bytes());
+            progress.set_message(count(written));
         }
     }
     if let Some(last) = writer {

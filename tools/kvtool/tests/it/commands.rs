@@ -265,7 +265,7 @@ fn stats_say_why_a_filter_is_not_usable() {
 fn nouns_agree_with_their_number() {
     let sandbox = Sandbox::new();
     let said = sandbox.run(&["import", "db"], b"k\n", DONE).stderr;
-    assert!(String::from_utf8_lossy(&said).starts_with("1 line in "), "{said:?}");
+    assert!(String::from_utf8_lossy(&said).starts_with("1 key in "), "{said:?}");
     sandbox.words(&["compact", "db"], DONE);
     let said = sandbox.words(&["verify", "db"], DONE);
     assert!(said.contains("0 batches, 1 table with 1 entry in "), "{said}");

@@ -11,6 +11,7 @@ mod changes;
 mod commands;
 mod filter_lines;
 mod filters;
+mod formats;
 mod import;
 mod ingest;
 mod refused;

@@ -6,13 +6,15 @@ use std::path::Path;
 
 use crate::sandbox::{CORRUPTION, DONE, IO, NOT_FOUND, Sandbox};
 
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 18] = [
     &["put", "db", "k", "v"],
     &["get", "db", "k"],
     &["delete", "db", "k"],
     &["scan", "db"],
     &["changes", "db"],
     &["import", "db"],
+    &["import", "db", "--dry-run"],
+    &["export", "db"],
     &["stats", "db"],
     &["explain", "db", "k"],
     &["levels", "db"],

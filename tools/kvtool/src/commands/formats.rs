@@ -1,0 +1,415 @@
+//! [`Codec`]: a format of entries in files, with its two sides: the entry in a record that was read,
+//! and the record of an entry to be written.
+//!
+//! TSV and JSON lines print any bytes as text. CSV and NUL-delimited pairs hold fields as they are,
+//! in CSV between quotes where needed; the options `--escaped` and `--hex` turn fields into text
+//! there too. Only a NUL byte in a NUL-delimited field cannot be held without them.
+//!
+//! CSV is read strictly (RFC 4180; lines end with LF or CRLF). A lenient reader takes `"a"b` for
+//! `ab`: a value that nobody wrote.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use tamis::{MAX_KEY_LEN, MAX_VALUE_LEN};
+
+use super::lines::Framing;
+use crate::output::{document, json_bytes, write_row};
+use crate::text::{EMPTY_KEY, Form, QUOTES};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Key, tab, value, as `scan` prints them. An unquoted value may hold tabs. A line without a
+    /// tab is a key with an empty value. Only the newline is removed from a line, not a carriage
+    /// return before it
+    Tsv,
+    /// Key, comma, value; in double quotes if they hold commas, quotes or line ends. A record
+    /// without a comma is a key with an empty value. Lines end with LF or CRLF
+    Csv,
+    /// {"key": "…", "value": "…"}; for bytes that are not UTF-8, "key_hex" and "value_hex", or
+    /// an object {"hex": "…"} as `scan --json` prints it. An absent value is empty; other fields
+    /// are ignored
+    Jsonl,
+    /// Key, NUL byte, value, NUL byte
+    Nul,
+}
+
+impl Format {
+    /// The format that a file's extension names; TSV if it names none.
+    pub(crate) fn of_file(file: &Path) -> Format {
+        let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        match extension.to_ascii_lowercase().as_str() {
+            "jsonl" | "ndjson" | "json" => Format::Jsonl,
+            "csv" => Format::Csv,
+            "nul" => Format::Nul,
+            _ => Format::Tsv,
+        }
+    }
+
+    /// An extension that [`of_file`](Format::of_file) knows.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            Format::Tsv => "tsv",
+            Format::Csv => "csv",
+            Format::Jsonl => "jsonl",
+            Format::Nul => "nul",
+        }
+    }
+}
+
+/// A format, and the form of the fields in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Codec {
+    pub(crate) format: Format,
+    pub(crate) form: Form,
+}
+
+pub(crate) type KeyValue<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+
+impl Codec {
+    /// Where a record ends.
+    pub(crate) fn framing(&self) -> Framing {
+        match self.format {
+            Format::Tsv | Format::Jsonl => Framing::Line,
+            Format::Csv => Framing::QuotedLines,
+            Format::Nul => Framing::NulPair,
+        }
+    }
+
+    /// Upper bound on a valid record: the limits of key and value in the longest encoding of a byte.
+    pub(crate) fn longest_record(&self) -> usize {
+        let per_byte = match (self.format, self.form) {
+            // `\u0000`
+            (Format::Jsonl, _) => 6,
+            // A quote is doubled.
+            (Format::Csv, Form::Plain) => 2,
+            (Format::Nul, Form::Plain) => 1,
+            _ => self.form.longest_byte(),
+        };
+        (MAX_KEY_LEN + MAX_VALUE_LEN) * per_byte + 2 * QUOTES + 1024
+    }
+
+    /// The entry in a record, or `None` for a blank line of JSON. The error says what is wrong.
+    pub(crate) fn parse<'a>(&self, record: &'a [u8]) -> Result<Option<KeyValue<'a>>, String> {
+        let entry = match self.format {
+            Format::Tsv => Some(self.parse_tsv(record)?),
+            Format::Csv => Some(self.parse_csv(record)?),
+            Format::Jsonl => parse_json(record)?,
+            Format::Nul => Some(self.parse_pair(record)?),
+        };
+        match &entry {
+            Some((key, _)) if key.len() > MAX_KEY_LEN => Err(format!("a key has at most {MAX_KEY_LEN} bytes")),
+            Some((_, value)) if value.len() > MAX_VALUE_LEN => {
+                Err(format!("a value has at most {MAX_VALUE_LEN} bytes"))
+            }
+            _ => Ok(entry),
+        }
+    }
+
+    fn parse_tsv<'a>(&self, line: &'a [u8]) -> Result<KeyValue<'a>, String> {
+        let (key, value) = match line.iter().position(|&byte| byte == b'\t') {
+            Some(0) if self.form == Form::Plain => {
+                return Err(format!("it has no key before the tab (the empty key is {EMPTY_KEY})"));
+            }
+            Some(tab) => (&line[..tab], &line[tab + 1..]),
+            None => (line, &[][..]),
+        };
+        Ok((self.form.parse_field(key)?, self.form.parse_field(value)?))
+    }
+
+    fn parse_csv<'a>(&self, record: &'a [u8]) -> Result<KeyValue<'a>, String> {
+        let (key, rest) = csv_field(record)?;
+        let (value, rest) = match rest {
+            Some(rest) => csv_field(rest)?,
+            None => (Cow::Borrowed(&[][..]), None),
+        };
+        match rest {
+            Some(_) => Err("it has more than two fields".into()),
+            None => Ok((self.field(key)?, self.field(value)?)),
+        }
+    }
+
+    fn parse_pair<'a>(&self, record: &'a [u8]) -> Result<KeyValue<'a>, String> {
+        let at = record.iter().position(|&byte| byte == 0).ok_or("it has a key and no value")?;
+        Ok((self.field(record[..at].into())?, self.field(record[at + 1..].into())?))
+    }
+
+    /// The bytes in a field of a format that holds any bytes: as they are, if no form is asked for.
+    fn field<'a>(&self, field: Cow<'a, [u8]>) -> Result<Cow<'a, [u8]>, String> {
+        match self.form {
+            Form::Plain => Ok(field),
+            _ => self.form.parse_field(&field).map(|bytes| Cow::Owned(bytes.into_owned())),
+        }
+    }
+
+    /// Why the format cannot hold an entry, if it cannot.
+    pub(crate) fn refuses(&self, key: &[u8], value: &[u8]) -> Option<String> {
+        let held = (self.format, self.form) != (Format::Nul, Form::Plain);
+        let what = match () {
+            () if held => return None,
+            () if key.contains(&0) => "key",
+            () if value.contains(&0) => "value",
+            () => return None,
+        };
+        Some(format!("its {what} has a NUL byte, which the format nul holds only with --escaped or --hex"))
+    }
+
+    /// Writes the record of an entry that the format does not refuse.
+    pub(crate) fn write(&self, out: &mut impl Write, key: &[u8], value: &[u8]) -> io::Result<()> {
+        match self.format {
+            Format::Tsv => write_row(out, self.form, key, value),
+            Format::Csv => {
+                self.write_csv_field(out, key)?;
+                out.write_all(b",")?;
+                self.write_csv_field(out, value)?;
+                out.write_all(b"\n")
+            }
+            Format::Jsonl => {
+                let (key, value) = (json_bytes(self.form, key), json_bytes(self.form, value));
+                writeln!(out, "{}", document(json!({ "key": key, "value": value })))
+            }
+            Format::Nul => {
+                for field in [key, value] {
+                    out.write_all(&self.shown(field))?;
+                    out.write_all(b"\0")?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn write_csv_field(&self, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+        let field = self.shown(bytes);
+        // Other readers trim spaces, and take a byte order mark off the beginning of a file.
+        let needs_quotes = field.iter().any(|byte| b",\"\r\n".contains(byte))
+            || matches!(*field, [b' ' | b'\t' | b'\xef', ..] | [.., b' ' | b'\t']);
+        if !needs_quotes {
+            return out.write_all(&field);
+        }
+        out.write_all(b"\"")?;
+        for (i, part) in field.split(|&byte| byte == b'"').enumerate() {
+            if i > 0 {
+                out.write_all(b"\"\"")?;
+            }
+            out.write_all(part)?;
+        }
+        out.write_all(b"\"")
+    }
+
+    fn shown<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.form {
+            Form::Plain => Cow::Borrowed(bytes),
+            form => Cow::Owned(form.show(bytes).into_bytes()),
+        }
+    }
+}
+
+/// The first field of a CSV record, and what follows the comma after it, if there is one.
+fn csv_field(record: &[u8]) -> Result<(Cow<'_, [u8]>, Option<&[u8]>), String> {
+    let Some(quoted) = record.strip_prefix(b"\"") else {
+        let end = record.iter().position(|&byte| byte == b',').unwrap_or(record.len());
+        let (field, rest) = record.split_at(end);
+        return match field.iter().find(|byte| b"\"\r".contains(byte)) {
+            Some(b'"') => {
+                Err("a field has a quote and is not in quotes; write \"\" for a quote in a quoted field".into())
+            }
+            Some(_) => Err("a field has a carriage return and is not in quotes".into()),
+            None => Ok((field.into(), rest.strip_prefix(b","))),
+        };
+    };
+    let (mut end, mut doubled) = (0, false);
+    loop {
+        let quote = quoted[end..].iter().position(|&byte| byte == b'"');
+        end += quote.ok_or("a quote is not closed")?;
+        if quoted.get(end + 1) != Some(&b'"') {
+            break;
+        }
+        doubled = true;
+        end += 2;
+    }
+    let (field, rest) = (&quoted[..end], &quoted[end + 1..]);
+    if !(rest.is_empty() || rest.starts_with(b",")) {
+        return Err("a field goes on after its closing quote; write \"\" for a quote in a quoted field".into());
+    }
+    let field = if doubled { Cow::Owned(without_doubled_quotes(field)) } else { Cow::Borrowed(field) };
+    Ok((field, rest.strip_prefix(b",")))
+}
+
+fn without_doubled_quotes(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field.iter();
+    while let Some(&byte) = rest.next() {
+        bytes.push(byte);
+        if byte == b'"' {
+            rest.next();
+        }
+    }
+    bytes
+}
+
+fn parse_json(line: &[u8]) -> Result<Option<KeyValue<'static>>, String> {
+    if line.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    let Value::Object(mut object) = serde_json::from_slice(line).map_err(|error| error.to_string())? else {
+        return Err("it is not a JSON object".into());
+    };
+    let mut field = |name: &str| {
+        let hex_name = format!("{name}_hex");
+        match (object.remove(name), object.remove(&hex_name)) {
+            (Some(_), Some(_)) => Err(format!("it has both {name} and {hex_name}")),
+            (Some(value), None) => json_field(name, value).map(Some),
+            (None, Some(Value::String(hex))) => parse_hex(&hex).map(Some),
+            (None, Some(_)) => Err(format!("{hex_name} is not a string")),
+            (None, None) => Ok(None),
+        }
+    };
+    let key = field("key")?.ok_or("it has no key")?;
+    Ok(Some((key.into(), field("value")?.unwrap_or_default().into())))
+}
+
+fn parse_hex(digits: &str) -> Result<Vec<u8>, String> {
+    Form::Hex.parse_field(digits.as_bytes()).map(Cow::into_owned)
+}
+
+/// A string, or `{"hex": "…"}`.
+fn json_field(name: &str, value: Value) -> Result<Vec<u8>, String> {
+    match value {
+        Value::String(text) => Ok(text.into_bytes()),
+        Value::Object(object) => match object.get("hex") {
+            Some(Value::String(hex)) if object.len() == 1 => parse_hex(hex),
+            _ => Err(format!("{name} is an object that is not of the form {{\"hex\": \"…\"}}")),
+        },
+        _ => Err(format!("{name} is not a string")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(format: Format, form: Form, record: &[u8]) -> Result<KeyValue<'_>, String> {
+        Codec { format, form }.parse(record).map(Option::unwrap)
+    }
+
+    fn tsv(form: Form, line: &[u8]) -> Result<KeyValue<'_>, String> {
+        parse(Format::Tsv, form, line)
+    }
+
+    fn csv(record: &[u8]) -> Result<KeyValue<'_>, String> {
+        parse(Format::Csv, Form::Plain, record)
+    }
+
+    fn entry(key: &'static [u8], value: &'static [u8]) -> Result<KeyValue<'static>, String> {
+        Ok((key.into(), value.into()))
+    }
+
+    #[test]
+    fn tsv_fields_are_bytes_unless_they_are_quoted_or_a_form_is_given() {
+        assert_eq!(tsv(Form::Plain, b"a\\b\tc\td\r"), entry(b"a\\b", b"c\td\r"));
+        assert_eq!(tsv(Form::Plain, b"word"), entry(b"word", b""));
+        assert_eq!(tsv(Form::Plain, br"$'a\tb'	$'\n'"), entry(b"a\tb", b"\n"));
+        assert_eq!(tsv(Form::Plain, b"$''\tv"), entry(b"", b"v"));
+        assert_eq!(tsv(Form::Escaped, br"a\\b\t	\x00"), entry(b"a\\b\t", b"\0"));
+        assert_eq!(tsv(Form::Hex, b"00ff\t41"), entry(b"\0\xff", b"A"));
+        assert!(tsv(Form::Escaped, br"\q").is_err());
+        assert!(tsv(Form::Plain, br"$'\q'").is_err());
+    }
+
+    #[test]
+    fn a_line_without_a_key_is_refused_where_people_write_lines() {
+        for line in [&b"\t"[..], b"\tvalue"] {
+            assert!(tsv(Form::Plain, line).unwrap_err().contains("no key"));
+        }
+        assert_eq!(tsv(Form::Escaped, b"\tv"), entry(b"", b"v"));
+        assert_eq!(tsv(Form::Hex, b"\t41"), entry(b"", b"A"));
+    }
+
+    #[test]
+    fn csv_fields_are_bytes_between_quotes_or_without() {
+        assert_eq!(csv(b"k,v"), entry(b"k", b"v"));
+        assert_eq!(csv(b"k"), entry(b"k", b""));
+        assert_eq!(csv(b","), entry(b"", b""));
+        assert_eq!(csv(b"\"\""), entry(b"", b""));
+        assert_eq!(csv(b"$'a', b \xff\0"), entry(b"$'a'", b" b \xff\0"));
+        assert_eq!(csv(b"\"a,\"\"b\"\"\r\n\",\"\"\"\""), entry(b"a,\"b\"\r\n", b"\""));
+        assert_eq!(parse(Format::Csv, Form::Hex, b"\"6b\",00"), entry(b"k", b"\0"));
+        assert_eq!(parse(Format::Csv, Form::Escaped, br#"k,"""\x00,""#), entry(b"k", b"\"\0,"));
+        for (record, why) in [
+            (&b"a,b,c"[..], "more than two"),
+            (b"a,b,", "more than two"),
+            (b"\"a", "not closed"),
+            (b"a,\"b\"\"", "not closed"),
+            (b"\"a\"b,c", "after its closing quote"),
+            (b"a\"b\",c", "not in quotes"),
+            (b"a\rb", "carriage return"),
+        ] {
+            assert!(csv(record).unwrap_err().contains(why), "{record:?}");
+        }
+        assert!(parse(Format::Csv, Form::Hex, b"6,00").is_err());
+    }
+
+    #[test]
+    fn pairs_need_a_value_and_refuse_what_they_cannot_hold() {
+        let pair = |record| parse(Format::Nul, Form::Plain, record);
+        assert_eq!(pair(b"k\0\t\n$''"), entry(b"k", b"\t\n$''"));
+        assert_eq!(pair(b"\0"), entry(b"", b""));
+        assert!(pair(b"k").unwrap_err().contains("no value"));
+        let plain = Codec { format: Format::Nul, form: Form::Plain };
+        assert_eq!(plain.refuses(b"k", b"v"), None);
+        assert!(plain.refuses(b"\0", b"").unwrap().contains("its key"));
+        assert!(plain.refuses(b"k", b"v\0").unwrap().contains("its value"));
+        assert_eq!(Codec { form: Form::Escaped, ..plain }.refuses(b"\0", b"\0"), None);
+    }
+
+    #[test]
+    fn json_fields_are_strings_or_hex() {
+        for line in [
+            r#"{"key": "k", "value": "v", "schema": 1}"#,
+            r#"{"key_hex": "6b", "value_hex": "76"}"#,
+            r#" {"key": {"hex": "6b"}, "value": {"hex": "76"}} "#,
+        ] {
+            assert_eq!(parse_json(line.as_bytes()), entry(b"k", b"v").map(Some), "{line}");
+        }
+        assert_eq!(parse_json(br#"{"key": ""}"#), entry(b"", b"").map(Some));
+        assert_eq!(parse_json(b" \r"), Ok(None));
+        for line in [
+            "{",
+            "[]",
+            r#"{"value": "v"}"#,
+            r#"{"key": 1}"#,
+            r#"{"key": "k", "key_hex": "6b"}"#,
+            r#"{"key_hex": "6"}"#,
+            r#"{"key": "k", "value": null}"#,
+            r#"{"key": {"hex": "6b", "more": 1}}"#,
+        ] {
+            assert!(parse_json(line.as_bytes()).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn keys_beyond_the_limit_are_refused_before_they_are_written() {
+        assert!(tsv(Form::Plain, &[b'k'; MAX_KEY_LEN]).is_ok());
+        assert!(tsv(Form::Plain, &[b'k'; MAX_KEY_LEN + 1]).is_err());
+        assert!(csv(&[b'k'; MAX_KEY_LEN + 1]).is_err());
+    }
+
+    #[test]
+    fn format_is_that_of_the_extension() {
+        for (file, format) in [
+            ("-", Format::Tsv),
+            ("words", Format::Tsv),
+            ("a.tsv", Format::Tsv),
+            ("a.CSV", Format::Csv),
+            ("a.JSONL", Format::Jsonl),
+            ("a.ndjson", Format::Jsonl),
+            ("a.nul", Format::Nul),
+        ] {
+            assert_eq!(Format::of_file(Path::new(file)), format);
+            assert_eq!(Format::of_file(Path::new("a").with_extension(format.extension()).as_path()), format);
+        }
+    }
+}
