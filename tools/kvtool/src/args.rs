@@ -395,8 +395,8 @@ pub(crate) struct Import {
     /// import has written already
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) skip: u64,
-    /// Format of all files [default: CSV for .csv, JSON lines for .jsonl, .ndjson and .json, NUL for
-    /// .nul, otherwise TSV]
+    /// Format of all files [default: CSV for .csv, JSON lines for .jsonl, .ndjson and .json, NUL
+    /// for .nul, otherwise TSV]
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
     /// Read and check all files, print every fault and what would be imported, and write nothing

@@ -1,5 +1,5 @@
-//! [`Codec`]: a format of entries in files, with its two sides: the entry in a record that was read,
-//! and the record of an entry to be written.
+//! [`Codec`]: a format of entries in files, with its two sides: the entry in a record that was
+//! read, and the record of an entry to be written.
 //!
 //! TSV and JSON lines print any bytes as text. CSV and NUL-delimited pairs hold fields as they are,
 //! in CSV between quotes where needed; the options `--escaped` and `--hex` turn fields into text
@@ -79,7 +79,8 @@ impl Codec {
         }
     }
 
-    /// Upper bound on a valid record: the limits of key and value in the longest encoding of a byte.
+    /// Upper bound on a valid record: the limits of key and value, and the longest encoding of a
+    /// byte.
     pub(crate) fn longest_record(&self) -> usize {
         let per_byte = match (self.format, self.form) {
             // `\u0000`

@@ -295,7 +295,7 @@ impl Importer {
         if self.imported == 0 {
             return say(format_args!("kvtool: nothing of {name} was imported"));
         }
-        // Each file has its own --skip: with several files, those that are in the store are left out.
+        // Each file has its own --skip: files that are in the store as a whole are left out.
         let rest: Vec<String> = self.sources[file + 1..].iter().map(Source::name).collect();
         let rest = match (file, &rest[..]) {
             (0, []) => String::new(),

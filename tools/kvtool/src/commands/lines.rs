@@ -1,4 +1,4 @@
-//! [`Lines`]: reads input line by line, or record by record, as bytes, from a file or standard input.
+//! [`Lines`]: reads bytes line by line, or record by record, from a file or standard input.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
