@@ -62,7 +62,7 @@ pub(crate) fn run(common: &Common, args: Export) -> Result<()> {
         bytes: 0,
     };
     let Some(file) = file else {
-        return export.to_standard_output(&existing_keyspace(&db, common)?);
+        return export.write_standard_output(&existing_keyspace(&db, common)?);
     };
     let targets: Vec<(Keyspace, PathBuf)> = if args.all_keyspaces {
         let keyspaces = selected_keyspaces(&db, common)?.into_iter();
@@ -82,7 +82,7 @@ pub(crate) fn run(common: &Common, args: Export) -> Result<()> {
     }
     let start = Instant::now();
     for (keyspace, path) in &targets {
-        export.to_file(keyspace, path)?;
+        export.write_file(keyspace, path)?;
     }
     let seconds = start.elapsed().as_secs_f64();
     let Exporter { keys, bytes, .. } = export;
@@ -131,7 +131,7 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn to_standard_output(&mut self, keyspace: &Keyspace) -> Result<()> {
+    fn write_standard_output(&mut self, keyspace: &Keyspace) -> Result<()> {
         let stdout = io::stdout().lock();
         let progress = if stdout.is_terminal() { ProgressBar::hidden() } else { self.progress_bar(keyspace)? };
         let mut out = BufWriter::with_capacity(BUFFER, stdout);
@@ -140,7 +140,7 @@ impl Exporter {
     }
 
     /// Replaces a file when all is written. A device or pipe is written to.
-    fn to_file(&mut self, keyspace: &Keyspace, path: &Path) -> Result<()> {
+    fn write_file(&mut self, keyspace: &Keyspace, path: &Path) -> Result<()> {
         let what = format!("cannot write {}", path.display());
         let failed = |source| Failure::Io { what: what.clone(), source };
         let existing = fs::metadata(path).ok();

@@ -208,8 +208,11 @@ impl Codec {
     }
 }
 
+/// A field, and what follows its comma, if there is one.
+type CsvField<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
+
 /// The first field of a CSV record, and what follows the comma after it, if there is one.
-fn csv_field(record: &[u8]) -> Result<(Cow<'_, [u8]>, Option<&[u8]>), String> {
+fn csv_field(record: &[u8]) -> Result<CsvField<'_>, String> {
     let Some(quoted) = record.strip_prefix(b"\"") else {
         let end = record.iter().position(|&byte| byte == b',').unwrap_or(record.len());
         let (field, rest) = record.split_at(end);
