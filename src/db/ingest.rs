@@ -271,7 +271,7 @@ impl Store {
         }
         let path = FileKind::Table(number).path(&self.dir);
         if mode != IngestMode::Copy && self.fs.hard_link(source, &path).is_ok() {
-            // Whoever wrote the file may not have synced it.
+            // The program that wrote the file may not have synced it.
             if self.fs.sync_file(&path).is_ok() {
                 return Ok(false);
             }

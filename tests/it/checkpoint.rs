@@ -201,7 +201,7 @@ fn files_of_copies_of_one_copy_are_told_apart() {
         let tables = of_tables(&copy);
         assert_eq!((tables[0], tables.len()), (of_tables(&db)[0], 2), "the table that both have");
         branches.push(tables[1].1);
-        // The same after a reopening.
+        // Reopening changes none of that.
         drop(copy);
         assert_eq!(of_tables(&options.clone().open(dir).unwrap()), tables);
     }

@@ -178,7 +178,7 @@ fn files_are_linked_copied_or_moved() {
         let path = write(&fs, &db.sst_format().unwrap(), &format!("{key}"), [key], Some("x"));
         let info = db.ingest([&path], IngestOptions::new().mode(mode)).unwrap();
         assert_eq!((info.copied, info.left.len(), fs.paths().contains(&path)), (copied, 0, stays), "{mode:?}");
-        // The same file again is another table.
+        // A file that is ingested twice becomes two tables.
         if stays {
             db.put(key.to_be_bytes(), "y").unwrap();
             db.ingest([&path], IngestOptions::new().mode(mode)).unwrap();
