@@ -104,17 +104,43 @@ impl Store {
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
         self.gate.check_open()?;
+        // A separate function: an untimed get has nothing to do after it has found the value.
+        match self.options.slow_operation {
+            None => self.find(target, key, mode, trace, take),
+            Some(_) => self.find_timed(target, key, mode, trace, take),
+        }
+    }
+
+    #[inline(always)]
+    fn find<R>(
+        &self,
+        target: ReadTarget<'_>,
+        key: &[u8],
+        mode: ReadMode,
+        trace: &mut impl ReadTrace,
+        take: impl FnOnce(Hit<'_>) -> R,
+    ) -> Result<Option<R>> {
         let hash = KeyHash::new(self.seed, key);
-        let get = || {
-            self.view.with(|view, pin| {
-                // The view first, the sequence number second: see `ReadView`.
-                let tree = tree_of(view, target.keyspace, target.name)?;
-                let (snapshot, cover) = view.cover(tree, key, target.snapshot, || self.sequence.visible());
-                let read = PointRead { key, hash, snapshot, cover, mode };
-                view.get(tree, &read, target.at, pin, trace, take)
-            })
-        };
-        self.timed("get", Some(target.name), get)
+        self.view.with(|view, pin| {
+            // The view first, the sequence number second: see `ReadView`.
+            let tree = tree_of(view, target.keyspace, target.name)?;
+            let (snapshot, cover) = view.cover(tree, key, target.snapshot, || self.sequence.visible());
+            let read = PointRead { key, hash, snapshot, cover, mode };
+            view.get(tree, &read, target.at, pin, trace, take)
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_timed<R>(
+        &self,
+        target: ReadTarget<'_>,
+        key: &[u8],
+        mode: ReadMode,
+        trace: &mut impl ReadTrace,
+        take: impl FnOnce(Hit<'_>) -> R,
+    ) -> Result<Option<R>> {
+        self.timed("get", Some(target.name), || self.find(target, key, mode, trace, take))
     }
 
     pub(super) fn get_into(&self, target: ReadTarget<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
