@@ -9,20 +9,19 @@ use super::index::{IndexBuilder, separator};
 use super::origin::Origin;
 use super::properties::{Properties, filter_hash};
 use super::{References, TableMeta, TableOptions};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::filter::{FilterBuilder, KeyHash};
-use crate::format::checksum::{FileChecksum, bound_crc};
+use crate::format::checksum::bound_crc;
 use crate::format::coding::put_u32;
 use crate::format::filename::FileKind;
-use crate::format::header::{FileHeader, Magic};
+use crate::format::header::Magic;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::options::Compression;
 use crate::sorted::block::BlockBuilder;
 use crate::sorted::compress::compress;
-use crate::vfs::{FileSystem, WritableFile};
+use crate::sorted::files::{FileWriter, WRITE_LEN};
+use crate::vfs::FileSystem;
 
-/// Bytes buffered before they are appended to the file.
-const WRITE_LEN: usize = 1 << 20;
 /// At most this fraction of a block's length becomes padding, so that the next block begins on a
 /// page boundary.
 const PADDING_FRACTION: u64 = 16;
@@ -87,7 +86,7 @@ impl<'a> TableBuilder<'a> {
             filter: FilterBuilder::new(options.filter, options.seed).with_prefixes(options.prefix),
             fingerprint: 0,
             properties: Properties {
-                number: output.number,
+                number: output.file.number(),
                 compression: options.compression.code().into(),
                 block_size: options.block_size,
                 seed: options.seed,
@@ -123,7 +122,7 @@ impl<'a> TableBuilder<'a> {
 
     /// Approximate length of the file if it were finished now, without the filter.
     pub(crate) fn estimated_size(&self) -> u64 {
-        self.output.offset() + (self.block.size() + self.index.size() + FOOTER_LEN) as u64
+        self.output.file.offset() + (self.block.size() + self.index.size() + FOOTER_LEN) as u64
     }
 
     /// The value files to which the entries added so far point.
@@ -164,7 +163,7 @@ impl<'a> TableBuilder<'a> {
 
     fn out_of_order(&self) -> Error {
         let rule = "an entry does not come after the one before it: the input of this flush or compaction is damaged";
-        Error::corruption(&self.output.path, self.output.offset(), rule)
+        Error::corruption(self.output.file.path(), self.output.file.offset(), rule)
     }
 
     /// Decides where the next data block begins, after a block of `last_len` bytes, and how long it
@@ -175,12 +174,12 @@ impl<'a> TableBuilder<'a> {
         let size = u64::from(self.options.block_size);
         let mut len = size;
         if self.options.compression == Compression::None {
-            let page = self.output.offset().next_multiple_of(PAGE);
-            if page - self.output.offset() <= last_len.min(size) / PADDING_FRACTION {
+            let page = self.output.file.offset().next_multiple_of(PAGE);
+            if page - self.output.file.offset() <= last_len.min(size) / PADDING_FRACTION {
                 self.output.pad_to(page);
             }
             // End the block at a page boundary, if that makes it only a little shorter.
-            let start = self.output.offset();
+            let start = self.output.file.offset();
             let len_to_page = ((start + size) / PAGE * PAGE).saturating_sub(start);
             if len_to_page >= size - size / PADDING_FRACTION {
                 len = len_to_page;
@@ -194,17 +193,17 @@ impl<'a> TableBuilder<'a> {
     fn end_block(&mut self, next: Option<&[u8]>) -> Result<BlockHandle> {
         let last = self.block.last().map_or(&[][..], |(key, _)| key);
         self.index.begin(next.map_or(last, |next| separator(last, next)));
-        let start = self.output.buffer.len();
+        let start = self.output.file.buffer.len();
         let (compression, raw_len) = match self.options.compression {
             Compression::None => {
-                self.block.finish(&mut self.output.buffer);
-                (Compression::None, self.output.buffer.len() - start)
+                self.block.finish(&mut self.output.file.buffer);
+                (Compression::None, self.output.file.buffer.len() - start)
             }
             compression => {
                 self.raw.clear();
                 self.raw.shrink_to(WRITE_LEN);
                 self.block.finish(&mut self.raw);
-                let used = compress(compression, &self.raw, &mut self.output.buffer);
+                let used = compress(compression, &self.raw, &mut self.output.file.buffer);
                 (used, self.raw.len())
             }
         };
@@ -217,7 +216,7 @@ impl<'a> TableBuilder<'a> {
     /// Completes the file and syncs it. On failure the file is removed as by
     /// [`TableBuilder::abandon`].
     pub(crate) fn finish(self) -> Result<TableMeta> {
-        let (fs, path) = (self.output.fs, self.output.path.clone());
+        let (fs, path) = (self.output.fs, self.output.file.path().to_owned());
         let result = self.complete();
         if let (Err(_), Some(fs)) = (&result, fs) {
             let _ = fs.remove(&path);
@@ -240,50 +239,29 @@ impl<'a> TableBuilder<'a> {
     /// Gives up and removes the file, best effort. A file that stays belongs to no version; the
     /// next open of the store removes it.
     pub(crate) fn abandon(self) {
-        let _ = self.output.fs.map(|fs| fs.remove(&self.output.path));
+        let _ = self.output.fs.map(|fs| fs.remove(self.output.file.path()));
     }
 }
 
-/// The file being written, with a buffer of bytes not yet appended.
+/// The file of a table being written.
 pub(super) struct TableFileWriter<'a> {
     /// Removes the file after a failure.
     fs: Option<&'a dyn FileSystem>,
-    file: Box<dyn WritableFile>,
-    path: PathBuf,
-    number: u64,
-    buffer: Vec<u8>,
-    /// Bytes already in the file, without the buffer.
-    appended: u64,
-    /// Checksum of the appended bytes.
-    checksum: FileChecksum,
+    file: FileWriter,
 }
 
 impl<'a> TableFileWriter<'a> {
     pub(super) fn create(fs: &dyn FileSystem, path: PathBuf, number: u64) -> Result<TableFileWriter<'a>> {
-        let header = FileHeader { number, ..FileHeader::default() };
-        Ok(TableFileWriter {
-            fs: None,
-            file: fs.create(&path).during("create", &path)?,
-            path,
-            number,
-            buffer: header.encode(Magic::Table).to_vec(),
-            appended: 0,
-            checksum: FileChecksum::default(),
-        })
-    }
-
-    /// File offset of the next byte.
-    fn offset(&self) -> u64 {
-        self.appended + self.buffer.len() as u64
+        Ok(TableFileWriter { fs: None, file: FileWriter::create(fs, path, Magic::Table, number)? })
     }
 
     /// Pads with zeros up to `offset`, where the next block begins. Returns the padding.
     pub(super) fn pad_to(&mut self, offset: u64) -> &[u8] {
-        let start = self.buffer.len();
-        while self.offset() < offset {
-            self.buffer.push(0);
+        let start = self.file.buffer.len();
+        while self.file.offset() < offset {
+            self.file.buffer.push(0);
         }
-        &self.buffer[start..]
+        &self.file.buffer[start..]
     }
 
     /// Writes an uncompressed block.
@@ -293,20 +271,19 @@ impl<'a> TableFileWriter<'a> {
 
     /// Writes a block that is already in its stored form.
     pub(super) fn copy_block(&mut self, stored: &[u8], compression: Compression) -> Result<BlockHandle> {
-        let start = self.buffer.len();
-        self.buffer.extend_from_slice(stored);
+        let start = self.file.buffer.len();
+        self.file.buffer.extend_from_slice(stored);
         self.end_block(start, compression)
     }
 
     /// Appends the trailer of the block that fills the buffer from `start` on.
     fn end_block(&mut self, start: usize, compression: Compression) -> Result<BlockHandle> {
-        let handle = BlockHandle { offset: self.appended + start as u64, len: to_u32(self.buffer.len() - start)? };
-        self.buffer.push(compression.code());
-        let crc = bound_crc(self.number, handle.offset, &self.buffer[start..]);
-        put_u32(&mut self.buffer, crc);
-        if self.buffer.len() >= WRITE_LEN {
-            self.append()?;
-        }
+        let len = self.file.buffer.len() - start;
+        let handle = BlockHandle { offset: self.file.offset() - len as u64, len: to_u32(len)? };
+        self.file.buffer.push(compression.code());
+        let crc = bound_crc(self.file.number(), handle.offset, &self.file.buffer[start..]);
+        put_u32(&mut self.file.buffer, crc);
+        self.file.append_if_full()?;
         Ok(handle)
     }
 
@@ -335,25 +312,14 @@ impl<'a> TableFileWriter<'a> {
             filter,
             properties: properties_handle,
             number: properties.number,
-            size: self.offset() + FOOTER_LEN as u64,
+            size: self.file.offset() + FOOTER_LEN as u64,
             entries: properties.entries,
             seed: properties.seed,
             features: properties.features(),
         };
-        self.buffer.extend_from_slice(&footer.encode());
-        self.append()?;
-        self.file.sync().during("sync", &self.path)?;
-        Ok(properties.into_meta(footer.number, footer.size, self.checksum.finish()))
-    }
-
-    fn append(&mut self) -> Result<()> {
-        self.checksum.update(&self.buffer);
-        self.file.append(&self.buffer).during("write", &self.path)?;
-        self.file.begin_sync();
-        self.appended += self.buffer.len() as u64;
-        self.buffer.clear();
-        self.buffer.shrink_to(2 * WRITE_LEN);
-        Ok(())
+        self.file.buffer.extend_from_slice(&footer.encode());
+        let checksum = self.file.finish()?;
+        Ok(properties.into_meta(footer.number, footer.size, checksum))
     }
 }
 

@@ -1,19 +1,16 @@
 //! [`ValueWriter`]: writes values to value files.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::record::{Footer, put_record};
 use super::{FIXED_LEN, FOOTER_LEN};
-use crate::error::{Error, IoContext, Result};
-use crate::format::checksum::FileChecksum;
+use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
-use crate::format::header::{FileHeader, Magic};
+use crate::format::header::Magic;
 use crate::format::pointer::ValuePointer;
 use crate::options::Compression;
-use crate::vfs::{FileSystem, WritableFile};
-
-/// Bytes buffered before they are appended to the file.
-const WRITE_LEN: usize = 1 << 20;
+use crate::sorted::files::FileWriter;
+use crate::vfs::FileSystem;
 
 /// What the manifest records about a value file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +51,8 @@ pub(crate) struct ValueWriter<'a> {
 
 /// The file being written.
 struct OpenFile {
-    number: u64,
-    path: PathBuf,
-    file: Box<dyn WritableFile>,
-    buffer: Vec<u8>,
-    /// Bytes already in the file, without the buffer.
-    appended: u64,
-    checksum: FileChecksum,
+    file: FileWriter,
+    /// Number of records.
     count: u64,
 }
 
@@ -79,25 +71,23 @@ impl<'a> ValueWriter<'a> {
     /// Writes the value of a key; returns the encoded pointer to it. A new file, if one is needed,
     /// gets the number that `new_number` returns.
     pub(crate) fn add(&mut self, key: &[u8], value: &[u8], new_number: &dyn Fn() -> u64) -> Result<&[u8]> {
-        if self.current.as_ref().is_some_and(|file| file.len() >= self.file_size) {
+        if self.current.as_ref().is_some_and(|open| open.file.offset() >= self.file_size) {
             self.end_file()?;
         }
         let (fs, dir) = (self.fs, self.dir);
-        let file = match &mut self.current {
-            Some(file) => file,
+        let OpenFile { file, count } = match &mut self.current {
+            Some(open) => open,
             none => none.insert(OpenFile::create(fs, dir, new_number())?),
         };
-        let offset = file.len();
-        put_record(&mut file.buffer, (file.number, offset), self.keyspace, key, value, self.compression);
-        file.count += 1;
-        let lens = (u32::try_from(file.len() - offset), u32::try_from(value.len()));
+        let (number, offset) = (file.number(), file.offset());
+        put_record(&mut file.buffer, (number, offset), self.keyspace, key, value, self.compression);
+        *count += 1;
+        let lens = (u32::try_from(file.offset() - offset), u32::try_from(value.len()));
         let (Ok(record_len), Ok(value_len)) = lens else {
             return Err(Error::invalid("a value exceeds the limit of the format"));
         };
-        let pointer = ValuePointer { file: file.number, offset, record_len, value_len };
-        if file.buffer.len() >= WRITE_LEN {
-            file.append()?;
-        }
+        file.append_if_full()?;
+        let pointer = ValuePointer { file: number, offset, record_len, value_len };
         self.pointer.clear();
         pointer.encode(&mut self.pointer);
         Ok(&self.pointer)
@@ -120,7 +110,7 @@ impl<'a> ValueWriter<'a> {
     /// Gives up and removes the files, best effort. Those that stay belong to no version; the next
     /// open of the store removes them.
     pub(crate) fn abandon(&mut self) {
-        let unfinished = self.current.take().map(|file| file.number);
+        let unfinished = self.current.take().map(|open| open.file.number());
         for number in self.done.drain(..).map(|meta| meta.number).chain(unfinished) {
             let _ = self.fs.remove(&FileKind::Values(number).path(self.dir));
         }
@@ -130,39 +120,14 @@ impl<'a> ValueWriter<'a> {
 impl OpenFile {
     fn create(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<OpenFile> {
         let path = FileKind::Values(number).path(dir);
-        let header = FileHeader { number, ..FileHeader::default() };
-        Ok(OpenFile {
-            number,
-            file: fs.create(&path).during("create", &path)?,
-            path,
-            buffer: header.encode(Magic::Values).to_vec(),
-            appended: 0,
-            checksum: FileChecksum::default(),
-            count: 0,
-        })
-    }
-
-    fn len(&self) -> u64 {
-        self.appended + self.buffer.len() as u64
-    }
-
-    fn append(&mut self) -> Result<()> {
-        self.checksum.update(&self.buffer);
-        self.file.append(&self.buffer).during("write", &self.path)?;
-        self.file.begin_sync();
-        self.appended += self.buffer.len() as u64;
-        self.buffer.clear();
-        self.buffer.shrink_to(2 * WRITE_LEN);
-        Ok(())
+        Ok(OpenFile { file: FileWriter::create(fs, path, Magic::Values, number)?, count: 0 })
     }
 
     fn finish(&mut self, keyspace: u32) -> Result<ValueFileMeta> {
-        let size = self.len() + FOOTER_LEN as u64;
-        let footer = Footer { count: self.count, size, keyspace };
-        self.buffer.extend_from_slice(&footer.encode(self.number));
-        self.append()?;
-        self.file.sync().during("sync", &self.path)?;
-        let checksum = std::mem::take(&mut self.checksum).finish();
-        Ok(ValueFileMeta { number: self.number, size, checksum, count: self.count })
+        let OpenFile { file, count } = self;
+        let count = *count;
+        let (number, size) = (file.number(), file.offset() + FOOTER_LEN as u64);
+        file.buffer.extend_from_slice(&Footer { count, size, keyspace }.encode(number));
+        Ok(ValueFileMeta { number, size, checksum: file.finish()?, count })
     }
 }
