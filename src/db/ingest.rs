@@ -1,12 +1,16 @@
 //! Ingest: adds tables that an [`SstWriter`](crate::SstWriter) has written to a keyspace.
 //!
-//! An ingest is one write. Its record in the log has its number and the edit that adds the tables;
-//! the manifest has the same edit, with levels, right after it. What the order of the steps gives:
+//! An ingest is one write. Its record in the log has its numbers and the edits that add the tables:
+//! one for range deletes, if it has some, and one for entries. The manifest has both as one edit,
+//! with levels, right after it. What the order of the steps gives:
 //!
 //! 1. The files have names in the store, durably, before the record has. Without the record, they
 //!    are strays, which opening removes.
-//! 2. When the record is appended, no memtable holds a key that a file may have: reads find a key
-//!    in memtables first. Therefore no log that recovery replays has such a key before the record.
+//! 2. When the record is appended, no memtable holds a key that a file may have, or that it
+//!    deletes: reads find a key in memtables first, and a range is forgotten once no table has
+//!    what it deletes. Therefore no log that recovery replays has such a key before the record. If
+//!    a file has range deletes, no memtable has older ones: a version with a range has all before
+//!    it.
 //! 3. The log is durable up to the record before the edit is written: nothing older can be lost
 //!    while the tables stay.
 //! 4. Nothing is written between the record and the edit: the commit lock is held for two syncs.
@@ -15,6 +19,8 @@
 //! The view with the tables is published before the number. A view without them is for reads up to
 //! that number only (`Horizon`).
 
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,6 +29,7 @@ use super::Db;
 use super::background::Waiting;
 use super::commit::{Commit, Encoded};
 use super::keyspace::Keyspace;
+use super::range::KeyRange;
 use super::read::tree_of;
 use super::schedule::JobGuard;
 use super::stalls::Cause;
@@ -33,13 +40,16 @@ use crate::filter::FilterState;
 use crate::format::filename::FileKind;
 use crate::format::header::{IDENTITY_BIT, features};
 use crate::format::key::{MAX_SEQNO, SeqNo};
+use crate::format::span::KeySpan;
 use crate::options::KeyspaceOptions;
 use crate::report::event::Event;
 use crate::sorted::iter::InternalCursor;
+use crate::sorted::range_table::RangeTable;
+use crate::sorted::ranges::{Piece, RangeSource};
 use crate::sorted::table::{Ingested, Table, TableMeta, stated_number};
-use crate::sst::SstFormat;
+use crate::sst::{SstFormat, SstWriter};
 use crate::tree::compaction::task::Task;
-use crate::tree::manifest::{VersionEdit, decode_definition, encode_ingest};
+use crate::tree::manifest::{RANGE_LEVEL, VersionEdit, decode_definition, put_ingest};
 use crate::tree::version::{LEVELS, Version};
 use crate::write::memtable::Memtable;
 
@@ -85,10 +95,13 @@ impl IngestOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IngestInfo {
-    /// Sequence number of all entries.
+    /// Sequence number of all entries. That of the range deletes, if there are entries too, is the
+    /// one before it.
     pub seqno: SeqNo,
     /// Number of entries, tombstones included.
     pub entries: u64,
+    /// Number of range deletes.
+    pub range_deletes: u64,
     /// Bytes of the files.
     pub bytes: u64,
     /// Number of files that were copied.
@@ -102,12 +115,46 @@ struct NewTable {
     source: PathBuf,
     meta: TableMeta,
     is_copy: bool,
+    /// The range deletes, if the file has these and no entries.
+    ranges: Option<RangeTable>,
     prefix_fits: Box<dyn Fn(&KeyspaceOptions) -> bool>,
     /// The merge operator that the entries need.
     operator: Option<String>,
 }
 
 impl NewTable {
+    /// The level of the table in the log.
+    fn logged_level(&self) -> u8 {
+        if self.ranges.is_some() { RANGE_LEVEL } else { 0 }
+    }
+
+    /// The table as the store has it, with this sequence number.
+    fn number(&mut self, seqno: SeqNo) -> TableMeta {
+        self.meta.ingested = self.meta.ingested.map(|of| Ingested { seqno, ..of });
+        (self.meta.smallest_seqno, self.meta.largest_seqno) = (seqno, seqno);
+        self.meta.clone()
+    }
+
+    /// Whether a source has a key in the range of the table's keys or, if it has range deletes, in
+    /// one of these.
+    fn meets(&self, source: &mut impl InternalCursor) -> Result<bool> {
+        let Some(ranges) = &self.ranges else {
+            source.seek(&self.meta.smallest, MAX_SEQNO)?;
+            return Ok(source.valid() && source.key() <= &*self.meta.largest);
+        };
+        for layer in ranges.layers() {
+            source.seek(&self.meta.smallest, MAX_SEQNO)?;
+            while source.valid() {
+                match layer.piece(source.key()) {
+                    Piece { seqno: 0, to: Some(to), .. } => source.seek(to, MAX_SEQNO)?,
+                    Piece { seqno: 0, to: None, .. } => break,
+                    _ => return Ok(true),
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// The rule that keeps the table out of a keyspace with these options.
     fn misfit(&self, options: &KeyspaceOptions) -> Option<String> {
         if !(self.prefix_fits)(options) {
@@ -136,27 +183,22 @@ fn named_as_given(error: Error, path: &Path, source: &Path) -> Error {
     }
 }
 
-/// Whether a memtable holds an entry of a keyspace that lies in the range of one of the tables.
-/// Range deletes do not count: their numbers decide.
+/// Whether a memtable holds an entry of a keyspace that one of the tables [meets](NewTable::meets).
 fn holds_keys_of(memtable: &Arc<Memtable>, keyspace: u32, tables: &[NewTable]) -> Result<bool> {
     if memtable.is_empty() {
         return Ok(false);
     }
     let mut cursor = memtable.cursor(keyspace);
-    for NewTable { meta, .. } in tables {
-        cursor.seek(&meta.smallest, MAX_SEQNO)?;
-        if !cursor.valid() {
-            return Ok(false);
-        }
-        if cursor.key() <= &*meta.largest {
+    for table in tables {
+        if table.meets(&mut cursor)? {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// The lowest level for a table: no table in it or above it overlaps, nor does a running task that
-/// reads or writes it or a level above it.
+/// The lowest level for a table of entries: no table in it or above it overlaps, nor does a running
+/// task that reads or writes it or a level above it.
 fn level_for(meta: &TableMeta, version: &Version, running: &[Task]) -> u8 {
     let overlaps = |(number, level): (usize, &[Arc<Table>])| match number {
         0 => {
@@ -196,6 +238,12 @@ impl Store {
         });
         match done {
             Ok(seqno) => {
+                let ranges = tables.iter().filter(|table| table.ranges.is_some());
+                let range_deletes = ranges.map(|table| table.meta.entries).sum();
+                if range_deletes > 0 {
+                    // What fails here is tried again after the next flush or compaction.
+                    let _ = self.tidy_ranges();
+                }
                 self.schedule();
                 self.events.send(|| Event::Ingested {
                     keyspace: name.to_owned(),
@@ -206,7 +254,8 @@ impl Store {
                 let left = if options.mode == IngestMode::Move { self.remove_sources(&tables) } else { Vec::new() };
                 Ok(IngestInfo {
                     seqno,
-                    entries: tables.iter().map(|table| table.meta.entries).sum(),
+                    entries: tables.iter().map(|table| table.meta.entries).sum::<u64>() - range_deletes,
+                    range_deletes,
                     bytes: tables.iter().map(|table| table.meta.size).sum(),
                     copied: tables.iter().filter(|table| table.is_copy).count(),
                     left,
@@ -251,7 +300,8 @@ impl Store {
             self.check_fit(tree_of(&self.view.load(), keyspace, name)?, tables)?;
         }
         tables.sort_by(|a, b| a.meta.smallest.cmp(&b.meta.smallest));
-        let mut pairs = tables.iter().zip(tables.iter().skip(1));
+        let entries = || tables.iter().filter(|table| table.ranges.is_none());
+        let mut pairs = entries().zip(entries().skip(1));
         if let Some((a, b)) = pairs.find(|(a, b)| b.meta.smallest <= a.meta.largest) {
             let rule = format!("its keys overlap with those of {}: ingest one after the other", a.source.display());
             return Err(unfit(&b.source, rule));
@@ -302,7 +352,7 @@ impl Store {
 
     /// Reads and checks a file that has the name of table `number`.
     fn check_table(&self, source: &Path, number: u64, is_copy: bool) -> Result<NewTable> {
-        let alone = Table::alone(Arc::clone(&self.tables), number, false)?;
+        let alone = Arc::new(Table::alone(Arc::clone(&self.tables), number, false)?);
         let checksum = alone.verify_content(self.options.paranoid)?;
         let properties = alone.properties()?;
         if alone.footer()?.seed != self.seed {
@@ -310,9 +360,13 @@ impl Store {
                         store's SstFormat";
             return Err(unfit(source, rule));
         }
-        if properties.ranges > 0 || !properties.references.is_empty() {
-            return Err(unfit(source, "it has range deletes, or values in value files"));
+        if !properties.references.is_empty() {
+            return Err(unfit(source, "it has values in value files"));
         }
+        let ranges = match alone.holds_ranges()? {
+            true => Some(RangeTable::load(Arc::clone(&alone))?),
+            false => None,
+        };
         let prefix = match alone.filter_state()? {
             FilterState::Usable(info) => Some(info.prefixes),
             _ => None,
@@ -327,11 +381,12 @@ impl Store {
         };
         let meta = TableMeta { checksum, ..alone.meta().clone() };
         // What no manifest may say is damage, whatever the checksums are.
-        let edit = VersionEdit { added: vec![(0, 0, meta.clone())], ..VersionEdit::default() };
+        let level = if ranges.is_some() { RANGE_LEVEL } else { 0 };
+        let edit = VersionEdit { added: vec![(0, level, meta.clone())], ..VersionEdit::default() };
         VersionEdit::decode(&edit.encode()).map_err(|rule| Error::corruption(source, 0, rule))?;
         let prefix_fits =
             Box::new(move |options: &KeyspaceOptions| prefix.is_none_or(|prefix| prefix == options.prefix));
-        Ok(NewTable { source: source.to_owned(), meta, is_copy, prefix_fits, operator })
+        Ok(NewTable { source: source.to_owned(), meta, is_copy, ranges, prefix_fits, operator })
     }
 
     fn check_fit(&self, tree: &Tree, tables: &[NewTable]) -> Result<()> {
@@ -352,7 +407,11 @@ impl Store {
     /// Whether a memtable must be in tables before these are ingested.
     fn must_be_flushed(&self, memtable: &Arc<Memtable>, tree: &Tree, tables: &[NewTable]) -> Result<bool> {
         // Keyspaces without a log are of one moment after a crash.
-        Ok(!tree.options.wal && !memtable.is_empty() || holds_keys_of(memtable, tree.id, tables)?)
+        if !tree.options.wal && !memtable.is_empty() {
+            return Ok(true);
+        }
+        let has_ranges = tables.iter().any(|table| table.ranges.is_some());
+        Ok(has_ranges && memtable.range_count(tree.id) > 0 || holds_keys_of(memtable, tree.id, tables)?)
     }
 
     /// Flushes what has keys of the tables, so that little of it is left when writers have to wait.
@@ -429,63 +488,79 @@ impl Store {
         self.check_fit(tree, tables)?;
         // Runs of level 0 are ordered by their numbers: a run that is flushed later must not have
         // some on both sides, if that can be helped.
-        let is_on_top = tables.iter().any(|table| level_for(&table.meta, &tree.version, &[]) == 0);
+        let mut entries = tables.iter().filter(|table| table.ranges.is_none());
+        let is_on_top = entries.any(|table| level_for(&table.meta, &tree.version, &[]) == 0);
         if is_on_top && !commit.memtable.is_empty() {
             self.rotate(commit)?;
         }
         drop(view);
         self.check_edit_space()?;
-        let seqno = commit.last_seqno() + 1;
+        let first = commit.last_seqno() + 1;
+        // Range deletes come before the entries: they delete nothing of the same ingest.
+        let (mut logged, mut payload, mut features, mut count) = (Vec::new(), Vec::new(), features::INGEST, 0);
+        for level in [RANGE_LEVEL, 0] {
+            let seqno = first + u64::from(count);
+            let of_level = tables.iter_mut().filter(|table| table.logged_level() == level);
+            let metas: Vec<TableMeta> = of_level.map(|table| table.number(seqno)).collect();
+            if !metas.is_empty() {
+                put_ingest(&mut payload, keyspace, level, &metas)?;
+                features |= if level == RANGE_LEVEL { features::RANGE_DELETE } else { 0 };
+                count += 1;
+                logged.extend(metas.into_iter().map(|meta| (level, meta)));
+            }
+        }
+        let seqno = first + u64::from(count) - 1;
         if seqno > MAX_SEQNO {
             return Err(Error::invalid("the store has used up its sequence numbers"));
         }
-        for NewTable { meta, .. } in tables.iter_mut() {
-            meta.ingested = meta.ingested.map(|of| Ingested { seqno, ..of });
-            (meta.smallest_seqno, meta.largest_seqno) = (seqno, seqno);
-        }
-        let metas: Vec<TableMeta> = tables.iter().map(|table| table.meta.clone()).collect();
-        let payload = encode_ingest(keyspace, &metas)?;
-        let encoded = Encoded::new(payload.into(), 1, features::INGEST, None, true);
-        let logged = self.append_alone(commit, &encoded);
-        *is_recorded = commit.last_seqno() >= seqno || self.gate.is_poisoned();
-        assert_eq!(logged?, seqno, "nothing else is written under the commit lock");
+        let encoded = Encoded::new(payload.into(), count, features, None, true);
+        let appended = self.append_alone(commit, &encoded);
+        *is_recorded = commit.last_seqno() >= first || self.gate.is_poisoned();
+        assert_eq!(appended?, seqno, "nothing else is written under the commit lock");
         // From here on, a failure leaves a log that says more than the manifest: only recovery
         // brings them together.
-        self.install_ingest(keyspace, &metas, seqno).map_err(|error| self.poison(error))?;
-        if metas.iter().any(|meta| meta.deadlines.count > 0) {
+        self.install_ingest(keyspace, logged, first..=seqno).map_err(|error| self.poison(error))?;
+        if tables.iter().any(|table| table.meta.deadlines.count > 0) {
             self.clock.note_deadlines();
         }
         commit.memtable.writer().extend_to(seqno);
         self.sequence.publish(seqno);
         self.signal.wake();
-        self.counters.ingested_tables.fetch_add(metas.len() as u64, Ordering::Relaxed);
-        self.counters.ingested_bytes.fetch_add(metas.iter().map(|meta| meta.size).sum(), Ordering::Relaxed);
+        self.counters.ingested_tables.fetch_add(tables.len() as u64, Ordering::Relaxed);
+        let bytes = tables.iter().map(|table| table.meta.size).sum();
+        self.counters.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(seqno)
     }
 
-    /// Adds the tables to the lowest levels where they fit.
-    fn install_ingest(&self, keyspace: u32, metas: &[TableMeta], seqno: SeqNo) -> Result<()> {
+    /// Adds the tables: those of entries to the lowest levels where they fit.
+    fn install_ingest(
+        &self,
+        keyspace: u32,
+        mut tables: Vec<(u8, TableMeta)>,
+        numbers: RangeInclusive<SeqNo>,
+    ) -> Result<()> {
+        let (first, last) = numbers.into_inner();
         // Locked: no other edit changes the levels.
         let manifest = self.catalog.lock()?;
         let mut jobs = self.background.lock();
         let view = self.view.load();
         let running = jobs.running(keyspace);
-        let levels: Vec<u8> = match view.tree(keyspace) {
-            Some(tree) => metas.iter().map(|meta| level_for(meta, &tree.version, &running)).collect(),
-            None => vec![0; metas.len()],
-        };
-        // No task begins that would write between the tables.
-        let claims = levels.iter().zip(metas).map(|(level, meta)| (keyspace, Task::of_table(*level, meta)));
-        jobs.compactions.extend(claims);
+        for (level, meta) in tables.iter_mut().filter(|(level, _)| *level != RANGE_LEVEL) {
+            if let Some(tree) = view.tree(keyspace) {
+                *level = level_for(meta, &tree.version, &running);
+            }
+            // No task begins that would write between the tables.
+            jobs.compactions.push((keyspace, Task::of_table(*level, meta)));
+        }
         drop((jobs, view));
-        let added = levels.iter().zip(metas).map(|(level, meta)| (keyspace, *level, meta.clone()));
-        let edit = VersionEdit { added: added.collect(), ingested: Some(seqno), ..VersionEdit::default() };
+        let numbers: HashSet<u64> = tables.iter().map(|(_, meta)| meta.number).collect();
+        let added = tables.into_iter().map(|(level, meta)| (keyspace, level, meta));
+        let edit = VersionEdit { added: added.collect(), ingested: Some(last), ..VersionEdit::default() };
         let installed = self.install_locked(manifest, edit, |view: &mut ReadView| {
-            view.horizon.end_before(seqno);
+            view.horizon.end_before(first);
             view.horizon = Arc::default();
         });
-        let is_claim =
-            |task: &Task| matches!(task.inputs[..], [(_, number)] if metas.iter().any(|m| m.number == number));
+        let is_claim = |task: &Task| matches!(task.inputs[..], [(_, number)] if numbers.contains(&number));
         self.background.lock().compactions.retain(|(id, task)| *id != keyspace || !is_claim(task));
         self.background.done.notify_all();
         installed
@@ -498,6 +573,44 @@ impl Store {
     }
 }
 
+impl SstWriter {
+    /// Adds a delete of all keys of a range that the keyspace has when the file is ingested. What
+    /// the same ingest puts there stays.
+    ///
+    /// Ranges must ascend by their first keys. They may overlap, and an empty one is left out. A
+    /// file of range deletes has no entries.
+    ///
+    /// Fails with [`Error::Unsorted`] if a range begins before the one before it, and with
+    /// [`Error::InvalidArgument`] if the file has entries or a bound is too long. The writer can
+    /// then go on with something else. After any other error it has failed.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use tamis::{IngestOptions, SstWriter};
+    ///
+    /// db.put("user:1", "Ann")?;
+    /// db.put("word:1", "sieve")?;
+    /// let (old, new) = (dir.path().join("old.sst"), dir.path().join("new.sst"));
+    /// let mut writer = SstWriter::create(&old, &db.sst_format()?)?;
+    /// writer.delete_range("user:".."user;")?;
+    /// writer.finish()?;
+    /// let mut writer = SstWriter::create(&new, &db.sst_format()?)?;
+    /// writer.put("user:2", "Bob")?;
+    /// writer.finish()?;
+    ///
+    /// // Replaces all users at once.
+    /// db.ingest([&old, &new], IngestOptions::new())?;
+    /// let keys: tamis::Result<Vec<_>> = db.keys(..).collect();
+    /// assert_eq!(keys?, [&b"user:2"[..], b"word:1"]);
+    /// # Ok(()) }
+    /// ```
+    pub fn delete_range(&mut self, range: impl KeyRange) -> Result<()> {
+        self.delete_span(KeySpan::of(range.into_bounds()))
+    }
+}
+
 impl Keyspace {
     /// Describes the tables of the keyspace, for [`SstWriter`](crate::SstWriter).
     pub fn sst_format(&self) -> Result<SstFormat> {
@@ -507,24 +620,26 @@ impl Keyspace {
     /// Adds files that an [`SstWriter`](crate::SstWriter) has written, all of them or none. Their
     /// entries replace what the keyspace has under their keys.
     ///
-    /// It is one write, with one sequence number: snapshots taken before do not see it, and it is
-    /// durable with everything before it when this returns. Each file is read from end to end
-    /// before anything changes, and each block verified;
-    /// [`Options::paranoid`](crate::Options::paranoid) also checks every entry. Other writers wait
-    /// for two syncs; readers do not wait.
+    /// It is one write: snapshots taken before do not see it, and it is durable with everything
+    /// before it when this returns. Each file is read from end to end before anything changes, and
+    /// each block verified; [`Options::paranoid`](crate::Options::paranoid) also checks every
+    /// entry. Other writers wait for two syncs; readers do not wait.
     ///
-    /// The files must not overlap each other. They may overlap what the keyspace has: each goes to
-    /// the lowest level where nothing is in its way, and memtables with keys in its range are
-    /// flushed first. Files are linked into the store's directory, or copied from another file
-    /// system; see [`IngestMode`]. They must be in the store's file system
-    /// ([`Options::file_system`](crate::Options::file_system)).
+    /// [Range deletes](crate::SstWriter::delete_range) delete what the keyspace has, and nothing of
+    /// the same ingest.
+    ///
+    /// Files of entries must not overlap each other. They may overlap what the keyspace has: each
+    /// goes to the lowest level where nothing is in its way, and memtables with keys in its range,
+    /// or in one of its range deletes, are flushed first. Files are linked into the store's
+    /// directory, or copied from another file system; see [`IngestMode`]. They must be in the
+    /// store's file system ([`Options::file_system`](crate::Options::file_system)).
     ///
     /// Fails with [`Error::Unfit`] if a file was not written for this keyspace, or overlaps with
     /// another one, and with [`Error::Corruption`] if one is damaged. The keyspace is then as it
     /// was, as after any other error but a failed write or sync of the log or the manifest.
     ///
     /// [`Changes`](crate::Changes) has one operation for it, [`OperationKind::Ingest`], which tells
-    /// of the tables, and not of their entries.
+    /// of the tables, and not of their entries; and one before it for those with range deletes.
     ///
     /// ```
     /// # fn main() -> tamis::Result<()> {

@@ -19,7 +19,7 @@ use crate::report::event::Event;
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, ValuePolicy, write_memtable};
-use crate::tree::manifest::{ManifestState, encode_definition, ingested_tables};
+use crate::tree::manifest::{ManifestState, encode_definition, missing_tables};
 use crate::write::batch::Op;
 use crate::write::log::reader::LogReader;
 use crate::write::memtable::Memtable;
@@ -377,15 +377,15 @@ impl Rebuilt<'_> {
     /// held all older entries of their keys.
     fn ingest(&mut self, batch: &LogBatch<'_>, operation: &Op<'_>, seqno: SeqNo) -> Result<()> {
         let Sources { dir, files, .. } = self.recovery.sources;
-        if seqno <= self.state.ingested || !self.state.keyspaces.contains_key(&operation.keyspace) {
+        let tables = missing_tables(operation, seqno, self.state).map_err(|rule| batch.corruption(dir, rule))?;
+        if tables.is_empty() {
             return Ok(());
         }
-        let tables = ingested_tables(operation, seqno).map_err(|rule| batch.corruption(dir, rule))?;
         // They are no strays, and no new table may say so.
-        let numbers: Vec<u64> = tables.iter().map(|meta| meta.number).collect();
+        let numbers: Vec<u64> = tables.iter().map(|(_, meta)| meta.number).collect();
         self.recovery.sources.tables.graveyard().forget(&numbers);
         self.finish_memtable(batch.log, batch.first)?;
-        for meta in tables {
+        for (level, meta) in tables {
             let kind = FileKind::Table(meta.number);
             if files.binary_search(&kind).is_err() {
                 let log = FileKind::Wal(batch.log).name();
@@ -393,7 +393,7 @@ impl Rebuilt<'_> {
                     format!("{log} says at offset {} that it was ingested, but there is no such file", batch.offset);
                 return Err(Error::corruption(&kind.path(dir), 0, rule));
             }
-            self.state.add_table(operation.keyspace, 0, meta).map_err(|rule| batch.corruption(dir, rule))?;
+            self.state.add_table(operation.keyspace, level, meta).map_err(|rule| batch.corruption(dir, rule))?;
         }
         self.state.ingested = seqno;
         self.has_ingested = true;

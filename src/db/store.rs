@@ -244,7 +244,13 @@ impl Store {
         }
         // Of two compactions, the one that began later may end first.
         edit.expired_by = edit.expired_by.filter(|mark| *mark > manifest.state.expired_by);
-        let mut ranges = self.load_ranges(&edit).inspect_err(|_| self.remove_new_tables(&edit))?;
+        let loaded = self.load_ranges(&edit);
+        // The log has recorded the tables of an ingest.
+        let mut ranges = loaded.inspect_err(|_| {
+            if edit.ingested.is_none() {
+                self.remove_new_tables(&edit);
+            }
+        })?;
 
         let written = self.catalog.write(&mut manifest, &*self.fs, &self.dir, &edit);
         let mut dead_values = written.map_err(|error| self.poison(error))?;

@@ -64,6 +64,11 @@ impl RangeTable {
         self.len
     }
 
+    /// The fragments, in layers that do not overlap themselves.
+    pub(crate) fn layers(&self) -> &[Arc<RangeLayer>] {
+        &self.layers
+    }
+
     pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> + Clone {
         self.layers.iter().flat_map(|layer| layer.fragments())
     }

@@ -11,6 +11,7 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::Add;
 use crate::options::KeyspaceOptions;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
+use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Ingested, Table, TableContext, TableMeta};
 use crate::vfs::{FileSystem, SimFileSystem};
 
@@ -150,4 +151,45 @@ fn the_manifest_must_know_that_a_table_has_no_numbers() {
         assert!(matches!(Table::new(context(&fs, false), meta).verify(), Err(Error::Corruption { .. })));
     }
     Table::new(context(&fs, false), good).verify().unwrap();
+}
+
+#[test]
+fn range_deletes_are_joined_and_have_a_file_of_their_own() {
+    let fs = file_system();
+    let mut writer = writer(&fs, KeyspaceOptions::new());
+    // An empty range deletes nothing.
+    writer.delete_range("x".."a").unwrap();
+    assert_eq!(writer.entries(), 0);
+    for (from, to) in [("b", "d"), ("c", "e"), ("c", "cc"), ("e", "f"), ("g", "h")] {
+        writer.delete_range(from..to).unwrap();
+    }
+    match writer.delete_range("f".."z").unwrap_err() {
+        Error::Unsorted { position: 2, key, last, .. } => assert_eq!((key, last), (b"f".to_vec(), b"g".to_vec())),
+        error => panic!("{error}"),
+    }
+    assert!(matches!(writer.put("z", "1"), Err(Error::InvalidArgument(_))), "a file has one kind");
+    let long = vec![b'z'; (1 << 20) + 1];
+    assert!(matches!(writer.delete_range(&long[..]..), Err(Error::InvalidArgument(_))));
+    writer.delete_range("i"..).unwrap();
+    writer.delete_range("j".."k").unwrap();
+    assert_eq!(writer.entries(), 3);
+    let info = writer.finish().unwrap();
+    assert_eq!((info.entries, info.range_deletes), (0, 3));
+    assert_eq!((info.smallest, info.greatest), (b"b".to_vec(), b"i".to_vec()));
+
+    let table = ingested(&fs, 9, false);
+    table.verify().unwrap();
+    assert_eq!(table.footer().unwrap().features, features::INGEST | features::RANGE_DELETE);
+    assert_eq!(table.filter_state().unwrap(), crate::filter::FilterState::None);
+    let ranges = RangeTable::load(table).unwrap();
+    let found: Vec<_> = ranges.fragments().map(|of| (of.start.to_vec(), of.stored_end().to_vec(), of.seqno)).collect();
+    let range = |from: &str, to: &str| (from.as_bytes().to_vec(), to.as_bytes().to_vec(), 9);
+    assert_eq!(found, [range("b", "f"), range("g", "h"), range("i", "")]);
+
+    fs.remove(Path::new(PATH)).unwrap();
+    let mut writer = self::writer(&fs, KeyspaceOptions::new());
+    writer.put("a", "1").unwrap();
+    assert!(matches!(writer.delete_range("b".."c"), Err(Error::InvalidArgument(_))), "a file has one kind");
+    writer.put("b", "2").unwrap();
+    assert_eq!(writer.finish().unwrap().entries, 2);
 }

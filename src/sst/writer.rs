@@ -9,19 +9,24 @@ use super::SstFormat;
 use crate::error::{Error, IoContext, Result};
 use crate::format::deadline::{deadline_at, put_expiring};
 use crate::format::header::IDENTITY_BIT;
-use crate::format::key::{MAX_OPERAND_LEN, ValueKind};
+use crate::format::key::{MAX_KEY_LEN, MAX_OPERAND_LEN, ValueKind};
 use crate::format::random_bits;
+use crate::format::span::KeySpan;
 use crate::operator::put_operand;
-use crate::sorted::table::TableBuilder;
+use crate::sorted::table::{Origin, TableBuilder};
+use crate::tree::manifest::RANGE_LEVEL;
 use crate::vfs::{FileSystem, OsFileSystem};
 
 /// Writes sorted entries to a table file, without an open store. [`Keyspace::ingest`] then adds the
 /// file to a keyspace, which costs a fraction of putting the entries.
 ///
-/// Keys must ascend as bytes, each once. An entry is a put, a delete or a merge; there are no range
-/// deletes. Long values stay in the table; a compaction moves them to value files where
+/// Keys must ascend as bytes, each once. An entry is a put, a delete or a merge. Long values stay
+/// in the table; a compaction moves them to value files where
 /// [`KeyspaceOptions::separate_values`](crate::KeyspaceOptions::separate_values) says so. A
 /// [`ttl`](crate::KeyspaceOptions::ttl) does not apply.
+///
+/// A file has entries or [range deletes](SstWriter::delete_range), not both. To replace what a
+/// keyspace has in a range, write two files and ingest them together.
 ///
 /// The writer streams: it takes a few megabytes, and one bit to two bytes per key for filter and
 /// index. End a file at some 64 MiB and begin the next one: several files are ingested together,
@@ -55,10 +60,24 @@ pub struct SstWriter {
     format: SstFormat,
     /// `None` once the file is finished or has failed.
     builder: Option<TableBuilder<'static>>,
+    /// The last range of a file of range deletes: the next one may extend it.
+    range: Option<LastRange>,
     /// Whether the file is to be removed when the writer is dropped.
     is_unfinished: bool,
     /// Buffer for a value as it is stored.
     stored: Vec<u8>,
+}
+
+struct LastRange {
+    start: Vec<u8>,
+    /// Exclusive; `None` is the end of the key space.
+    end: Option<Vec<u8>>,
+}
+
+impl LastRange {
+    fn add_to(&self, builder: &mut TableBuilder<'_>) -> Result<()> {
+        builder.add(&self.start, 0, ValueKind::DeleteRange, self.end.as_deref().unwrap_or_default())
+    }
 }
 
 /// A file that [`SstWriter::finish`] has completed.
@@ -69,11 +88,13 @@ pub struct SstInfo {
     pub path: PathBuf,
     /// Number of entries, tombstones included.
     pub entries: u64,
+    /// Number of range deletes. Either this or the number of entries is 0.
+    pub range_deletes: u64,
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// The smallest key.
+    /// The smallest key; of range deletes, the first key of the first one.
     pub smallest: Vec<u8>,
-    /// The greatest key.
+    /// The greatest key; of range deletes, the first key of the last one.
     pub greatest: Vec<u8>,
 }
 
@@ -89,15 +110,24 @@ impl SstWriter {
         path: impl AsRef<Path>,
         format: &SstFormat,
     ) -> Result<SstWriter> {
+        SstWriter::with_identity(file_system, path.as_ref(), format, random_bits() | IDENTITY_BIT)
+    }
+
+    /// Creates a file that states `identity` in place of its number.
+    pub(crate) fn with_identity(
+        file_system: Arc<dyn FileSystem>,
+        path: &Path,
+        format: &SstFormat,
+        identity: u64,
+    ) -> Result<SstWriter> {
         format.options().validate()?;
-        let path = path.as_ref();
-        let identity = random_bits() | IDENTITY_BIT;
         let mut builder = TableBuilder::unnumbered(&*file_system, path, identity, format.table_options())?;
         builder.set_origin(&format.origin());
         Ok(SstWriter {
             path: path.to_owned(),
             format: format.clone(),
             builder: Some(builder),
+            range: None,
             is_unfinished: true,
             stored: Vec::new(),
             fs: file_system,
@@ -152,9 +182,9 @@ impl SstWriter {
         self.add_stored(key, ValueKind::Merge, |stored| put_operand(stored, 0, 0, operand))
     }
 
-    /// Number of entries so far.
+    /// Number of entries or of range deletes so far.
     pub fn entries(&self) -> u64 {
-        self.builder.as_ref().map_or(0, TableBuilder::entries)
+        self.builder.as_ref().map_or(0, TableBuilder::entries) + u64::from(self.range.is_some())
     }
 
     /// Approximate length in bytes of the file if it were finished now, without its filter.
@@ -171,10 +201,61 @@ impl SstWriter {
         added
     }
 
+    fn failed_before(&self) -> Error {
+        Error::invalid(format_args!("writing {} has failed before", self.path.display()))
+    }
+
+    fn is_mixed(&self) -> Error {
+        let file = self.path.display();
+        Error::invalid(format_args!("{file} would have entries and range deletes: write two files"))
+    }
+
+    /// Adds a delete of a range, which must not begin before the one before it. Ranges that overlap
+    /// or touch become one.
+    pub(crate) fn delete_span(&mut self, span: KeySpan<Vec<u8>>) -> Result<()> {
+        if span.is_empty() {
+            return Ok(());
+        }
+        let range = LastRange { start: span.lower.unwrap_or_default(), end: span.upper };
+        if range.start.len().max(range.end.as_ref().map_or(0, Vec::len)) > MAX_KEY_LEN {
+            return Err(Error::invalid("a bound of a range is longer than 1 MiB"));
+        }
+        let Some(mut builder) = self.builder.take() else { return Err(self.failed_before()) };
+        match &mut self.range {
+            None if builder.entries() > 0 => {
+                self.builder = Some(builder);
+                return Err(self.is_mixed());
+            }
+            None => {
+                builder = builder.with_options(self.format.table_options().for_ranges());
+                builder.set_origin(&Origin { level: RANGE_LEVEL, ..self.format.origin() });
+                self.range = Some(range);
+            }
+            Some(last) if range.start < last.start => {
+                let (position, last) = (builder.entries() + 1, last.start.clone());
+                self.builder = Some(builder);
+                return Err(Error::Unsorted { file: self.path.clone(), position, key: range.start, last });
+            }
+            Some(last) if last.end.as_ref().is_none_or(|end| range.start <= *end) => {
+                last.end = match (last.end.take(), range.end) {
+                    (Some(a), Some(b)) => Some(a.max(b)),
+                    _ => None,
+                };
+            }
+            Some(last) => {
+                last.add_to(&mut builder)?;
+                *last = range;
+            }
+        }
+        self.builder = Some(builder);
+        Ok(())
+    }
+
     fn add(&mut self, key: &[u8], kind: ValueKind, value: &[u8]) -> Result<()> {
-        let Some(builder) = &mut self.builder else {
-            return Err(Error::invalid(format_args!("writing {} has failed before", self.path.display())));
-        };
+        if self.range.is_some() {
+            return Err(self.is_mixed());
+        }
+        let Some(builder) = &mut self.builder else { return Err(self.failed_before()) };
         if let Some(last) = builder.last_key()
             && last >= key
         {
@@ -190,19 +271,22 @@ impl SstWriter {
 
     /// Completes the file and makes it and its name durable.
     ///
-    /// Fails with [`Error::InvalidArgument`] if there are no entries, and then removes the file, as
-    /// after any other error.
+    /// Fails with [`Error::InvalidArgument`] if there is nothing in it, and then removes the file,
+    /// as after any other error.
     pub fn finish(mut self) -> Result<SstInfo> {
-        let Some(builder) = self.builder.take() else {
-            return Err(Error::invalid(format_args!("writing {} has failed before", self.path.display())));
-        };
+        let Some(mut builder) = self.builder.take() else { return Err(self.failed_before()) };
+        if let Some(last) = &self.range {
+            last.add_to(&mut builder)?;
+        }
         let meta = builder.finish()?;
+        let (entries, range_deletes) = if self.range.is_some() { (0, meta.entries) } else { (meta.entries, 0) };
         let dir = self.path.parent().unwrap_or(Path::new(""));
         self.fs.sync_dir(dir).during("sync", dir)?;
         self.is_unfinished = false;
         Ok(SstInfo {
             path: self.path.clone(),
-            entries: meta.entries,
+            entries,
+            range_deletes,
             bytes: meta.size,
             smallest: meta.smallest.into_vec(),
             greatest: meta.largest.into_vec(),

@@ -3,9 +3,11 @@
 //! `TAMIS_SEEDS` sets the number of histories, `TAMIS_SEED` runs one.
 
 mod histories;
+mod ranges;
 mod refused;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +47,22 @@ pub(super) fn write(
             Some(value) => writer.put(key.to_be_bytes(), value).unwrap(),
             None => writer.delete(key.to_be_bytes()).unwrap(),
         }
+    }
+    writer.finish().unwrap();
+    path
+}
+
+/// Writes a table of range deletes.
+pub(super) fn write_ranges(
+    fs: &SimFileSystem,
+    format: &SstFormat,
+    name: &str,
+    ranges: impl IntoIterator<Item = Range<u32>>,
+) -> PathBuf {
+    let path = Path::new("/in").join(name);
+    let mut writer = SstWriter::create_in(Arc::new(fs.clone()), &path, format).unwrap();
+    for Range { start, end } in ranges {
+        writer.delete_range(start.to_be_bytes()..end.to_be_bytes()).unwrap();
     }
     writer.finish().unwrap();
     path
@@ -285,17 +303,20 @@ fn a_follower_is_told_of_the_tables() {
     db.put("a", "1").unwrap();
     let format = words.sst_format().unwrap();
     let files = [write(&fs, &format, "2", 5..9, Some("x")), write(&fs, &format, "1", 1..4, Some("x"))];
-    words.ingest(files, IngestOptions::new()).unwrap();
+    let ranges = write_ranges(&fs, &format, "ranges", [2..3, 7..9]);
+    words.ingest(files.into_iter().chain([ranges]), IngestOptions::new()).unwrap();
     db.put("b", "2").unwrap();
     db.sync().unwrap();
     let check = |db: &Db| {
         let batches: Vec<_> = db.changes_since(0).unwrap().map(|batch| batch.unwrap()).collect();
-        assert_eq!(batches.iter().map(|batch| batch.last_seqno()).collect::<Vec<_>>(), [1, 2, 3]);
-        let operation = batches[1].operations().next().unwrap();
-        let OperationKind::Ingest { tables } = operation.kind else { panic!("{operation:?}") };
-        let ranges: Vec<_> = tables.iter().map(|table| (table.entries, table.smallest, table.greatest)).collect();
+        assert_eq!(batches.iter().map(|batch| batch.last_seqno()).collect::<Vec<_>>(), [1, 3, 4]);
         let key = |key: u32| key.to_be_bytes().to_vec();
-        assert_eq!((operation.keyspace, ranges), ("words", vec![(3, key(1), key(3)), (4, key(5), key(8))]));
+        let expected = [vec![(0, 2, key(2), key(7))], vec![(3, 0, key(1), key(3)), (4, 0, key(5), key(8))]];
+        for (operation, expected) in batches[1].operations().zip(expected) {
+            let OperationKind::Ingest { tables } = operation.kind else { panic!("{operation:?}") };
+            let tables = tables.iter().map(|of| (of.entries, of.range_deletes, of.smallest, of.greatest));
+            assert_eq!((operation.keyspace, tables.collect::<Vec<_>>()), ("words", expected));
+        }
         let refused = batches[1].append_to(&mut WriteBatch::new(), db);
         assert!(matches!(refused, Err(Error::Ingested { seqno: 2, .. })));
     };

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ use tamis::operator::{Append, Max};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
     Cursor, Db, Executor, FilterMode, IngestMode, IngestOptions, Keyspace, KeyspaceOptions, ReadOptions, Snapshot,
-    SstWriter, Value, WriteBatch, WriteOptions,
+    SstFormat, SstWriter, Value, WriteBatch, WriteOptions,
 };
 
 use crate::support::{count_from_env, for_each_seed, tiny_keyspace, tiny_options};
@@ -321,11 +321,33 @@ impl ModelledStore {
         }
     }
 
-    /// Ingests random operations, split into two files or one.
+    /// Writes a file of range deletes that a keyspace is to ingest.
+    fn range_file(&mut self, name: &str, format: &SstFormat) -> PathBuf {
+        let mut ranges: Vec<_> = (0..self.rng.u32(1..4)).map(|_| self.deleted_range()).collect();
+        // A file that deletes nothing is refused.
+        ranges.push((Bound::Included(b"~".to_vec()), Bound::Unbounded));
+        ranges.sort_by_key(|(from, _)| match from {
+            Bound::Included(key) => key.clone(),
+            Bound::Excluded(key) => [key, &[0][..]].concat(),
+            Bound::Unbounded => Vec::new(),
+        });
+        let path = PathBuf::from(format!("/in/{}", self.rng.u64(..)));
+        let mut file = SstWriter::create_in(Arc::new(self.fs.clone()), path, format).unwrap();
+        for range in ranges {
+            file.delete_range(range.clone()).unwrap();
+            let is_deleted = |key: &Vec<u8>| !is_empty(&range) && range.contains(key);
+            self.model.get_mut(name).unwrap().retain(|key, _| !is_deleted(key));
+            self.expiring.retain(|(of, key), _| of != name || !is_deleted(key));
+        }
+        file.finish().unwrap().path
+    }
+
+    /// Ingests random operations, split into two files or one, perhaps after range deletes.
     fn ingest(&mut self) {
         let (name, keyspace) = self.keyspace();
         let (fs, format) = (Arc::new(self.fs.clone()), keyspace.sst_format().unwrap());
         fs.create_dir(Path::new("/in")).unwrap();
+        let deletes = self.rng.bool().then(|| self.range_file(&name, &format));
         let keys: BTreeSet<Vec<u8>> = (0..self.rng.u32(1..20)).map(|_| self.key()).collect();
         let split = self.rng.usize(0..keys.len());
         let mut files: Vec<SstWriter> = Vec::new();
@@ -360,10 +382,10 @@ impl ModelledStore {
                 }
             }
         }
-        let files: Vec<_> = files.into_iter().map(|file| file.finish().unwrap().path).collect();
-        let before = self.db().last_seqno();
-        let info = keyspace.ingest(files, IngestOptions::new().mode(IngestMode::Move)).unwrap();
-        assert_eq!((info.seqno, self.db().last_seqno(), info.left), (before + 1, before + 1, Vec::new()));
+        let files = files.into_iter().map(|file| file.finish().unwrap().path);
+        let last = self.db().last_seqno() + 1 + u64::from(deletes.is_some());
+        let info = keyspace.ingest(files.chain(deletes), IngestOptions::new().mode(IngestMode::Move)).unwrap();
+        assert_eq!((info.seqno, self.db().last_seqno(), info.left), (last, last, Vec::new()));
         expire(&mut self.model, &mut self.expiring, self.now);
     }
 

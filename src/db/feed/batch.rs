@@ -11,7 +11,7 @@ use crate::db::keyspace::Keyspace;
 use crate::error::{Error, Result};
 use crate::format::deadline::{split_expiring, time_of};
 use crate::format::key::{SeqNo, ValueKind};
-use crate::tree::manifest::ingested_tables;
+use crate::tree::manifest::{RANGE_LEVEL, ingested_tables};
 use crate::write::batch::{BatchReader, Op, WriteBatch};
 use crate::write::log::Record;
 
@@ -78,7 +78,7 @@ pub enum OperationKind<'a> {
     /// their metadata, and not their entries: a follower reads these in the source, in a snapshot
     /// of this number or later. It is the only operation of its batch.
     Ingest {
-        /// The tables, whose key ranges share no key.
+        /// The tables. The key ranges of those with entries share no key.
         tables: IngestedTables<'a>,
     },
 }
@@ -99,25 +99,31 @@ pub struct IngestedTable {
     pub number: u64,
     /// Number of entries, tombstones included.
     pub entries: u64,
+    /// Number of range deletes. Either this or the number of entries is 0.
+    pub range_deletes: u64,
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// The smallest key.
+    /// The smallest key; of range deletes, the first key of the first one.
     pub smallest: Vec<u8>,
-    /// The greatest key.
+    /// The greatest key; of range deletes, the first key of the last one.
     pub greatest: Vec<u8>,
 }
 
 impl IngestedTables<'_> {
-    /// The tables, in the order of their keys.
+    /// The tables, in the order of their smallest keys.
     pub fn iter(&self) -> impl Iterator<Item = IngestedTable> + use<> {
         // They were decoded before.
         let tables = ingested_tables(&self.operation, self.seqno).unwrap_or_default();
-        tables.into_iter().map(|meta| IngestedTable {
-            number: meta.number,
-            entries: meta.entries,
-            bytes: meta.size,
-            smallest: meta.smallest.into_vec(),
-            greatest: meta.largest.into_vec(),
+        tables.into_iter().map(|(level, meta)| {
+            let (entries, range_deletes) = if level == RANGE_LEVEL { (0, meta.entries) } else { (meta.entries, 0) };
+            IngestedTable {
+                number: meta.number,
+                entries,
+                range_deletes,
+                bytes: meta.size,
+                smallest: meta.smallest.into_vec(),
+                greatest: meta.largest.into_vec(),
+            }
         })
     }
 }

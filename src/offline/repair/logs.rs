@@ -14,7 +14,7 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::MemtablePool;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::{Origin, TableMeta};
-use crate::tree::manifest::{ManifestState, RANGE_LEVEL, ingested_tables};
+use crate::tree::manifest::{ManifestState, RANGE_LEVEL, missing_tables};
 use crate::vfs::FileSystem;
 use crate::write::batch::{BatchReader, Op};
 use crate::write::log::{LogGap, Needed, Record, salvage};
@@ -42,10 +42,9 @@ pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &Ma
             batch.operations().try_for_each(|operation| match operation {
                 Ok(operation) if u64::from(operation.keyspace) < known_ids => {
                     let seqno = batch.first + u64::from(operation.index);
-                    if operation.kind == ValueKind::Ingest && seqno > state.ingested {
-                        let tables = ingested_tables(&operation, seqno).map_err(|rule| batch.corruption(dir, rule))?;
-                        ingested.extend(tables.iter().map(|meta| meta.number));
-                    }
+                    let tables =
+                        missing_tables(&operation, seqno, state).map_err(|rule| batch.corruption(dir, rule))?;
+                    ingested.extend(tables.iter().map(|(_, meta)| meta.number));
                     Ok(())
                 }
                 Ok(_) => {

@@ -477,7 +477,9 @@ pub(super) fn by_evidence(
         match (fates.get(&number), table.keyspace) {
             (Some(Fate::Live), Some(id)) => live.entry(id).or_default().push(table),
             // A range that was forgotten since had nothing left to delete: it does no harm.
-            (Some(Fate::Uncertain), Some(id)) if table.level == RANGE_LEVEL => live.entry(id).or_default().push(table),
+            (Some(Fate::Uncertain), Some(id)) if table.level == RANGE_LEVEL && !table.is_out_of_order() => {
+                live.entry(id).or_default().push(table);
+            }
             // An empty file, which a power cut kept from being written.
             (Some(Fate::Live | Fate::Uncertain), None) if table.holds_nothing() => {
                 report.faults.extend(table.checked.fault);
@@ -488,6 +490,9 @@ pub(super) fn by_evidence(
                 report.faults.extend(table.checked.fault);
                 let bounds = table.checked.table.bounds();
                 let name = keyspace.and_then(|id| plan.state.keyspaces.get(&id)).map(|keyspace| keyspace.name.clone());
+                if table.level == RANGE_LEVEL {
+                    note_lost_ranges(report, number, name.as_deref());
+                }
                 let why = match is_out_of_order {
                     true => {
                         "only the lost manifest tells which writes are newer than this ingested table; ingest it again"

@@ -103,6 +103,14 @@ impl<'a> TableBuilder<'a> {
         builder
     }
 
+    /// This builder, which has no entry yet, with other options.
+    pub(crate) fn with_options(self, options: TableOptions) -> TableBuilder<'a> {
+        let is_unnumbered = self.properties.is_unnumbered;
+        let mut builder = TableBuilder { origin: self.origin, ..TableBuilder::of(self.output, options) };
+        builder.properties.is_unnumbered = is_unnumbered;
+        builder
+    }
+
     /// Records where the table comes from. May be called at any time before
     /// [`TableBuilder::finish`].
     pub(crate) fn set_origin(&mut self, origin: &Origin) {

@@ -152,6 +152,13 @@ pub(crate) struct TableOptions {
     pub(crate) keyspace: u32,
 }
 
+impl TableOptions {
+    /// For a table of range deletes, all of which a store reads when it opens.
+    pub(crate) fn for_ranges(self) -> TableOptions {
+        TableOptions { filter: FilterPolicy::None, prefix: None, compression: Compression::None, ..self }
+    }
+}
+
 /// What all tables of a store share.
 pub(crate) struct TableContext {
     fs: Arc<dyn FileSystem>,

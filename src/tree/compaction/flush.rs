@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use super::output::{OutputContext, UnknownLevels, write_run};
 use crate::error::Result;
-use crate::filter::FilterPolicy;
 use crate::format::key::ValueKind;
 use crate::format::span::KeySpan;
-use crate::options::Compression;
 use crate::sorted::ranges::{Fragment, RangeSource, fold, layers_of};
-use crate::sorted::table::{Origin, TableBuilder, TableMeta, TableOptions};
+use crate::sorted::table::{Origin, TableBuilder, TableMeta};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::RANGE_LEVEL;
 use crate::write::memtable::Memtable;
@@ -46,9 +44,7 @@ pub(crate) fn write_ranges(fragments: &[Fragment], context: &OutputContext<'_>) 
         return Ok(None);
     }
     let (tables, number) = (context.tables, (context.new_number)());
-    let options =
-        TableOptions { filter: FilterPolicy::None, prefix: None, compression: Compression::None, ..context.options };
-    let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, options)?;
+    let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, context.options.for_ranges())?;
     let add = |range: &Fragment| builder.add(&range.start, range.seqno, ValueKind::DeleteRange, range.stored_end());
     if let Err(error) = fragments.iter().try_for_each(add) {
         builder.abandon();

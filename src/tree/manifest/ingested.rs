@@ -1,6 +1,7 @@
-//! The record of an ingest in a log: the tables that it adds, as an edit adds them.
+//! An ingest in a log: the tables that it adds, as an edit adds them.
 
-use super::edit::VersionEdit;
+use super::edit::{RANGE_LEVEL, VersionEdit};
+use super::state::ManifestState;
 use crate::error::{Error, Result};
 use crate::format::coding::{put_bytes, put_varint};
 use crate::format::key::{MAX_VALUE_LEN, SeqNo, ValueKind};
@@ -8,30 +9,42 @@ use crate::format::{Decoded, Malformed};
 use crate::sorted::table::TableMeta;
 use crate::write::batch::Op;
 
-/// The payload of the record of an ingest: one operation, with the edit that adds the tables to a
-/// keyspace. Fails if it exceeds the limit of a value.
-pub(crate) fn encode_ingest(keyspace: u32, tables: &[TableMeta]) -> Result<Vec<u8>> {
-    let added = tables.iter().map(|meta| (keyspace, 0, meta.clone()));
+/// Appends an ingest to the payload of a batch: one operation, with the edit that adds the tables
+/// to a level of a keyspace, 0 or that of range tables. Fails if it exceeds the limit of a value.
+pub(crate) fn put_ingest(payload: &mut Vec<u8>, keyspace: u32, level: u8, tables: &[TableMeta]) -> Result<()> {
+    let added = tables.iter().map(|meta| (keyspace, level, meta.clone()));
     let edit = VersionEdit { added: added.collect(), ..VersionEdit::default() }.encode();
     if edit.len() > MAX_VALUE_LEN {
         return Err(Error::invalid("too many tables are ingested at once: their keys take more than 1 GiB"));
     }
-    let mut payload = vec![ValueKind::Ingest as u8];
-    put_varint(&mut payload, keyspace.into());
-    put_bytes(&mut payload, &[]);
-    put_bytes(&mut payload, &edit);
-    Ok(payload)
+    payload.push(ValueKind::Ingest as u8);
+    put_varint(payload, keyspace.into());
+    put_bytes(payload, &[]);
+    put_bytes(payload, &edit);
+    Ok(())
 }
 
-/// The tables of an ingest that has the number `seqno`.
-pub(crate) fn ingested_tables(operation: &Op<'_>, seqno: SeqNo) -> Decoded<Vec<TableMeta>> {
+/// The tables that recovery adds to `state`, with their levels, when it meets an operation with the
+/// number `seqno` in a log: those of an ingest whose edit is missing.
+pub(crate) fn missing_tables(operation: &Op<'_>, seqno: SeqNo, state: &ManifestState) -> Decoded<Vec<(u8, TableMeta)>> {
+    let is_ingest = operation.kind == ValueKind::Ingest;
+    if !is_ingest || seqno <= state.ingested || !state.keyspaces.contains_key(&operation.keyspace) {
+        return Ok(Vec::new());
+    }
+    ingested_tables(operation, seqno)
+}
+
+/// The tables of an ingest that has the number `seqno`, with their levels.
+pub(crate) fn ingested_tables(operation: &Op<'_>, seqno: SeqNo) -> Decoded<Vec<(u8, TableMeta)>> {
     let edit = VersionEdit::decode(operation.value)?;
     let is_of_ingest = |(id, level, meta): &(u32, u8, TableMeta)| {
-        *id == operation.keyspace && *level == 0 && meta.ingested.is_some_and(|of| of.seqno == seqno)
+        *id == operation.keyspace
+            && [0, RANGE_LEVEL].contains(level)
+            && meta.ingested.is_some_and(|of| of.seqno == seqno)
     };
     let adds_only = VersionEdit { added: Vec::new(), ..edit.clone() } == VersionEdit::default();
     if !operation.key.is_empty() || !adds_only || edit.added.is_empty() || !edit.added.iter().all(is_of_ingest) {
         return Err(Malformed("an ingest does something else than to add tables"));
     }
-    Ok(edit.added.into_iter().map(|(.., meta)| meta).collect())
+    Ok(edit.added.into_iter().map(|(_, level, meta)| (level, meta)).collect())
 }

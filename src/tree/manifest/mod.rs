@@ -34,7 +34,7 @@ pub(crate) use branch::Branch;
 pub(crate) use current::{begins_as_ours as begins_as_current, read as read_current};
 pub(crate) use definition::{MAX_NAME_LEN, decode_definition, encode_definition};
 pub(crate) use edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
-pub(crate) use ingested::{encode_ingest, ingested_tables};
+pub(crate) use ingested::{ingested_tables, missing_tables, put_ingest};
 pub(crate) use place::{LOST_AND_FOUND, find, refuse_partial};
 pub(crate) use salvage::salvage;
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};

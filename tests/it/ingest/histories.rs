@@ -48,9 +48,23 @@ impl History {
         Ok(())
     }
 
-    /// Writes files with random keys that share none.
+    /// Writes files with random keys that share none, sometimes beside one with range deletes.
     fn write_files(&mut self, db: &Db, next: &mut Contents) -> Result<Vec<PathBuf>> {
         let (mut files, mut key) = (Vec::new(), self.rng.u8(..30));
+        if self.rng.bool() {
+            self.files += 1;
+            let path = PathBuf::from(format!("/in/{}", self.files));
+            let mut writer = SstWriter::create_in(Arc::new(self.fs.clone()), &path, &db.sst_format()?)?;
+            let mut start = self.rng.u8(..30);
+            for _ in 0..self.rng.u32(1..4) {
+                let end = start + self.rng.u8(1..12);
+                writer.delete_range([start; 40]..[end; 40])?;
+                next.retain(|key, _| !(start..end).contains(key));
+                start += self.rng.u8(..16);
+            }
+            writer.finish()?;
+            files.push(path);
+        }
         for _ in 0..self.rng.u32(1..4) {
             self.files += 1;
             let path = PathBuf::from(format!("/in/{}", self.files));

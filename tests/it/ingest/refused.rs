@@ -9,7 +9,7 @@ use tamis::{
     SstWriter, repair,
 };
 
-use super::{check_sound, file_system, get, ingest, open, write};
+use super::{check_sound, file_system, get, ingest, open, write, write_ranges};
 use crate::support::stepped_options;
 
 /// Expects that nothing comes of an ingest of these files.
@@ -89,12 +89,21 @@ fn a_file_with_any_damage_is_refused() {
 
 fn check_damage(fs: &SimFileSystem, db: &Db, name: &str) {
     let path = write(fs, &db.sst_format().unwrap(), name, 0..200, Some("some value"));
-    let good = fs.read(&path).unwrap();
+    check_damaged(fs, db, name, &path);
+    assert_eq!(get(db, 199).as_deref(), Some("some value"));
+    let (ranges, keys) = (format!("{name} ranges"), (0..400).step_by(2));
+    let path = write_ranges(fs, &db.sst_format().unwrap(), &ranges, keys.map(|key| key..key + 1));
+    check_damaged(fs, db, &ranges, &path);
+    assert_eq!(db.iter().count(), 100);
+}
+
+fn check_damaged(fs: &SimFileSystem, db: &Db, name: &str, path: &Path) {
+    let good = fs.read(path).unwrap();
     for offset in (0..good.len()).step_by(7).chain(0..64).chain(good.len() - 600..good.len()) {
-        fs.corrupt(&path, offset as u64, 1 << (offset % 8)).unwrap();
+        fs.corrupt(path, offset as u64, 1 << (offset % 8)).unwrap();
         let error = refused(fs, db, &[name]);
         assert!(matches!(&error, Error::Corruption { file, .. } if *file == path), "offset {offset}: {error}");
-        fs.corrupt(&path, offset as u64, 1 << (offset % 8)).unwrap();
+        fs.corrupt(path, offset as u64, 1 << (offset % 8)).unwrap();
     }
     for len in (0..good.len()).step_by(101) {
         fs.write("/in/cut", &good[..len]).unwrap();
@@ -102,8 +111,7 @@ fn check_damage(fs: &SimFileSystem, db: &Db, name: &str) {
     }
     fs.write("/in/long", [&good[..], b"more"].concat()).unwrap();
     assert!(refused(fs, db, &["long"]).is_corruption());
-    db.ingest([&path], IngestOptions::new()).unwrap();
-    assert_eq!(get(db, 199).as_deref(), Some("some value"));
+    db.ingest([path], IngestOptions::new()).unwrap();
 }
 
 #[test]
@@ -171,25 +179,26 @@ fn a_repair_without_a_manifest_keeps_ingested_tables_aside() {
     let fs = file_system();
     let db = open(&fs);
     db.put("put", "1").unwrap();
+    db.put(250u32.to_be_bytes(), "deleted").unwrap();
     db.flush().unwrap();
     let path = write(&fs, &db.sst_format().unwrap(), "file", 0..100, Some("x"));
-    db.ingest([&path], IngestOptions::new().mode(IngestMode::Move)).unwrap();
+    let ranges = write_ranges(&fs, &db.sst_format().unwrap(), "ranges", [200..300]);
+    db.ingest([&path, &ranges], IngestOptions::new().mode(IngestMode::Move)).unwrap();
     db.close().unwrap();
     for path in fs.paths().iter().filter(|path| path.to_str().unwrap().contains("MANIFEST")) {
         fs.remove(path).unwrap();
     }
     let report = repair("/db", RepairOptions::new().file_system(Arc::new(fs.clone()))).unwrap();
-    let uncertain = report.losses.iter().find(|loss| loss.kind == LossKind::Uncertain).unwrap();
-    assert!(uncertain.to_string().contains("ingest it again"), "{uncertain}");
+    let uncertain: Vec<_> = report.losses.iter().filter(|loss| loss.kind == LossKind::Uncertain).collect();
+    assert!(uncertain.len() == 2 && uncertain.iter().all(|loss| loss.to_string().contains("ingest it again")));
+    assert!(report.notes.iter().any(|note| note.contains("range deletes")), "{report:?}");
     let db = open(&fs);
     assert_eq!((get(&db, 5), db.get("put").unwrap().as_deref()), (None, Some(&b"1"[..])));
-    let kept = report
-        .moved
-        .iter()
-        .map(|moved| Path::new("/db").join(&moved.to))
-        .find(|to| to.extension().is_some_and(|e| e == "sst"));
-    db.ingest([kept.unwrap()], IngestOptions::new()).unwrap();
-    assert_eq!(get(&db, 5).as_deref(), Some("x"));
+    assert_eq!(get(&db, 250).as_deref(), Some("deleted"));
+    let moved = report.moved.iter().map(|moved| Path::new("/db").join(&moved.to));
+    let kept = moved.filter(|to| to.extension().is_some_and(|e| e == "sst"));
+    db.ingest(kept, IngestOptions::new()).unwrap();
+    assert_eq!((get(&db, 5).as_deref(), get(&db, 250)), (Some("x"), None));
     drop(db);
     check_sound(&fs);
 }
