@@ -23,7 +23,7 @@ use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::record::RecordHeader;
-use crate::offline::inspect::{Inspector, TableFile, golden_store, ranges_store, values_store};
+use crate::offline::inspect::{Inspector, TableFile, golden_store, ingest_store, ranges_store, values_store};
 use crate::options::Compression;
 use crate::vfs::{FileSystem, OsFileSystem, SimFileSystem, read_small_file};
 
@@ -59,7 +59,8 @@ fn trimmed(mut bytes: Vec<u8>) -> Vec<u8> {
 fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
     let mut add = |target, name: &str, bytes: &[u8]| seeds.push((target, name.to_owned(), sealed(bytes)));
-    for (prefix, fs) in [("", golden_store()), ("ranges-", ranges_store()), ("values-", values_store())] {
+    let others = [("ranges-", ranges_store()), ("values-", values_store()), ("ingest-", ingest_store())];
+    for (prefix, fs) in std::iter::once(("", golden_store())).chain(others) {
         let inspector = Inspector::on(Arc::new(fs.clone()));
         // All files; and logs and tables only, without a manifest.
         let (mut archive, mut alone) = (Vec::new(), Vec::new());

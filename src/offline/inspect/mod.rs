@@ -34,7 +34,7 @@ mod write_kind;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "lz4"))]
-pub(crate) use tests::golden::{golden_store, ranges_store, values_store};
+pub(crate) use tests::golden::{golden_store, ingest_store, ranges_store, values_store};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use crate::error::{Result, expect_typed};
 use crate::filter::{self, FilterPolicy, KeyHash};
 use crate::format::checksum::bound_crc;
 use crate::format::coding::{Decoder, get_u32, low_byte, set_u32, set_u64};
-use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, IDENTITY_BIT, Magic, features};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, head8};
 use crate::options::FilterMode;
 use crate::report::explain::Untraced;
@@ -20,6 +20,8 @@ use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::vfs::{FileSystem, SimFileSystem};
 
 const NUMBER: u64 = 12;
+/// Where a file states its number.
+const NUMBER_OFFSET: usize = 16;
 
 pub(super) type TableEntry = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
 
@@ -143,6 +145,9 @@ fn patch_properties(mut fields: &mut [u8], number: u64, filter_hash: u64) {
 /// structures can be found.
 pub(crate) fn seal_table(bytes: &mut [u8], number: u64) {
     let Some(footer_offset) = bytes.len().checked_sub(FOOTER_LEN).filter(|&at| at >= FILE_HEADER_LEN) else { return };
+    // An ingested table keeps its identity.
+    let stated = bytes[NUMBER_OFFSET..].first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+    let number = if stated & IDENTITY_BIT == 0 { number } else { stated };
     let header = FileHeader { number, ..FileHeader::default() };
     bytes[..FILE_HEADER_LEN].copy_from_slice(&header.encode(Magic::Table));
     let path = Path::new("sealed");

@@ -1,5 +1,6 @@
-//! A store of format 1 with every kind of file, as annotated hex in `tests/golden/store`, one
-//! with range deletes in `tests/golden/ranges`, and one with value files in `tests/golden/values`.
+//! Stores of format 1 as annotated hex: in `tests/golden/store` one with every kind of file, in
+//! `ranges` one with range deletes, in `values` one with value files, and in `ingest` one with
+//! ingested tables.
 //!
 //! The stored files can be opened and read, which must hold for ever; the encoders of today write
 //! them byte for byte; and the examples in docs/FORMAT.md are part of them. Until format 1 is
@@ -19,10 +20,11 @@ use crate::exec::SteppedExecutor;
 use crate::filter::{BloomFilter, FilterState, ScalableBloomFilter};
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::coding::Decoder;
+use crate::format::header::IDENTITY_BIT;
 use crate::options::{Compression, FilterBudget, KeyspaceOptions, LevelFilters, Options, WalMode};
 use crate::vfs::{OsFileSystem, SimFileSystem, read_small_file};
 use crate::write::log::testing::unhex;
-use crate::{Db, WriteBatch};
+use crate::{Db, IngestMode, IngestOptions, SstWriter, WriteBatch};
 
 const DIR: &str = "/store";
 /// Number of zeros after the last record of the newest log, like those prepared for more records.
@@ -124,6 +126,37 @@ pub(crate) fn values_store() -> SimFileSystem {
     fs
 }
 
+/// A store with two ingested tables over one of its own. One of them has range deletes. The log has
+/// the ingest too.
+pub(crate) fn ingest_store() -> SimFileSystem {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).open(DIR).unwrap();
+    (0..8).for_each(|i| _ = db.put(format!("key{i:03}"), "v").unwrap());
+    db.flush().unwrap();
+    let format = db.sst_format().unwrap();
+    // An identity is drawn, but for files that must be the same in each run.
+    let writer = |path: &str, bits| {
+        let identity = IDENTITY_BIT | bits;
+        SstWriter::with_identity(Arc::new(fs.clone()), Path::new(path), &format, identity).unwrap()
+    };
+    let (mut ranges, mut writer) = (writer("/ranges.sst", 0x1111_2222_3333_4444), writer("/new.sst", 0x5555_6666));
+    ranges.delete_range("key001".."key003").unwrap();
+    ranges.delete_range("key007"..).unwrap();
+    ranges.finish().unwrap();
+    for i in 4..12 {
+        match i {
+            6 => writer.delete("key006").unwrap(),
+            7 => {}
+            _ => writer.put(format!("key{i:03}"), "ingested").unwrap(),
+        }
+    }
+    writer.finish().unwrap();
+    db.ingest(["/ranges.sst", "/new.sst"], IngestOptions::new().mode(IngestMode::Move)).unwrap();
+    db.put("key005", "newer than the ingest").unwrap();
+    db.sync().unwrap();
+    fs.kill()
+}
+
 fn golden_bloom() -> BloomFilter {
     let mut filter = BloomFilter::builder().seed(7).with_bits_per_key(100, 10.0).unwrap();
     filter.extend((0..100u32).map(u32::to_be_bytes));
@@ -158,7 +191,8 @@ fn encoded_files(store: &str) -> Vec<(String, Vec<u8>, String)> {
     let fs = match store {
         "store" => golden_store(),
         "ranges" => ranges_store(),
-        _ => values_store(),
+        "values" => values_store(),
+        _ => ingest_store(),
     };
     let inspector = Inspector::on(Arc::new(fs.clone()));
     let files = inspector.files(Path::new(DIR)).unwrap();
@@ -297,6 +331,33 @@ fn golden_values_are_read() {
 }
 
 #[test]
+fn golden_ingested_tables_are_read() {
+    let fs = loaded(&golden_files("ingest"));
+    let inspector = Inspector::on(Arc::new(fs.clone()));
+    let mut faults = Vec::new();
+    let verified = inspector.verify(Path::new(DIR), &mut |fault| faults.push(fault.clone())).unwrap();
+    assert_eq!((verified.damaged, &faults), (0, &Vec::new()));
+    let files = inspector.files(Path::new(DIR)).unwrap();
+    let tables = files.iter().filter(|file| matches!(file.kind, FileKind::Table(_)));
+    let numbers = tables.map(|file| inspector.table(&file.path).unwrap().properties().number);
+    assert_eq!(numbers.filter(|number| number & IDENTITY_BIT != 0).count(), 2);
+    let check = |db: &Db| {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let found: Vec<_> = db.iter().map(|entry| entry.map(|(k, v)| (text(&k), text(&v))).unwrap()).collect();
+        let expected = [0, 3, 4, 5, 8, 9, 10, 11].into_iter().map(|i| match i {
+            5 => (i, "newer than the ingest"),
+            i if i < 4 => (i, "v"),
+            _ => (i, "ingested"),
+        });
+        assert_eq!(
+            found,
+            expected.map(|(i, value): (i32, &str)| (format!("key{i:03}"), value.into())).collect::<Vec<_>>()
+        );
+    };
+    check_rewritten(&fs, check);
+}
+
+#[test]
 fn golden_store_is_opened_and_read() {
     let files = golden_files("store");
     let fs = loaded(&files);
@@ -344,6 +405,7 @@ fn golden_stores_are_what_the_encoders_write() {
     check_encoded("store");
     check_encoded("ranges");
     check_encoded("values");
+    check_encoded("ingest");
 }
 
 fn check_encoded(store: &str) {
