@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tamis::inspect::Inspector;
+use tamis::inspect::{Finding, FindingKind, Inspector};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
     Change, Db, Error, FilterPolicy, IngestMode, IngestOptions, Keyspace, KeyspaceOptions, OperationKind, Options,
@@ -329,6 +329,38 @@ fn a_follower_is_told_of_the_tables() {
             .open("/db")
             .unwrap(),
     );
+}
+
+#[test]
+fn verify_knows_tables_that_are_only_in_the_log() {
+    let mut only_logged = 0;
+    for call in 1.. {
+        let fs = file_system();
+        let db = open(&fs);
+        (0..20).for_each(|key: u32| _ = db.put(key.to_be_bytes(), "old").unwrap());
+        let format = db.sst_format().unwrap();
+        // The first ingest begins a log and a manifest that say so.
+        db.ingest([write_ranges(&fs, &format, "first", [18..19])], IngestOptions::new()).unwrap();
+        db.flush().unwrap();
+        let files = [write(&fs, &format, "puts", [3, 30], Some("new")), write_ranges(&fs, &format, "ranges", [5..8])];
+        let edits = Inspector::on(Arc::new(fs.kill())).verify(Path::new("/db"), &mut |_| ()).unwrap().edits;
+        fs.crash_at(Some(fs.mutations() + call));
+        db.ingest(files, IngestOptions::new()).unwrap();
+        let Some(killed) = fs.crash_point() else { break };
+        let mut leftovers = 0;
+        let mut count = |finding: &Finding| leftovers += usize::from(finding.kind == FindingKind::Leftover);
+        let verified = Inspector::on(Arc::new(killed.clone())).verify(Path::new("/db"), &mut count).unwrap();
+        assert_eq!((verified.damaged, verified.unchecked), (0, 0));
+        let db = open(&killed);
+        let is_there = get(&db, 30).is_some();
+        assert_eq!(
+            (is_there, is_there),
+            (get(&db, 5).is_none(), leftovers == 0 && verified.tables >= 4),
+            "call {call}"
+        );
+        only_logged += usize::from(is_there && verified.edits == edits);
+    }
+    assert!(only_logged > 0);
 }
 
 #[test]

@@ -26,13 +26,14 @@ use super::log::LogEnd;
 use super::order::find_contradiction;
 use super::{FileKind, Inspector};
 use crate::error::{Error, IoContext, Result};
+use crate::format::Malformed;
 use crate::format::pointer::{ValuePointer, split_separate};
 use crate::offline::repair::LOST;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::{ValueFileMeta, ValueScan};
-use crate::tree::manifest::{self, Loaded, ManifestState};
+use crate::tree::manifest::{self, Loaded, ManifestState, RANGE_LEVEL, missing_tables};
 use crate::write::wal::{self, ManifestLogs};
 
 /// A fault in a store's files.
@@ -135,7 +136,7 @@ pub struct Verified {
 }
 
 pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Finding)) -> Result<Verified> {
-    let mut verify = Verifier { inspector, dir, report, counts: Verified::default() };
+    let mut verify = Verifier { inspector, dir, report, counts: Verified::default(), logged: Vec::new() };
     verify.is_being_written();
     match verify.load_manifest()? {
         Some(Loaded { state, .. }) => {
@@ -154,11 +155,21 @@ const ATTEMPTS: usize = 100;
 /// The log file and offset at which a torn record begins.
 type TornTail = (PathBuf, u64);
 
+/// What the logs hold.
+struct ReadLogs {
+    batches: u64,
+    torn: Option<TornTail>,
+    /// Tables of ingests that the manifest does not have: keyspace id, level, table.
+    tables: Vec<(u32, u8, TableMeta)>,
+}
+
 struct Verifier<'a> {
     inspector: &'a Inspector,
     dir: &'a Path,
     report: &'a mut dyn FnMut(&Finding),
     counts: Verified,
+    /// As in [`ReadLogs`].
+    logged: Vec<(u32, u8, TableMeta)>,
 }
 
 impl Verifier<'_> {
@@ -255,8 +266,9 @@ impl Verifier<'_> {
 
     fn check_logs(&mut self) -> Result<()> {
         match self.retry_until_stable(|| self.replay_logs()) {
-            Ok((batches, torn)) => {
+            Ok(ReadLogs { batches, torn, tables }) => {
                 self.counts.batches = batches;
+                self.logged = tables;
                 if let Some((path, offset)) = torn
                     && !self.is_being_written()
                 {
@@ -268,37 +280,44 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    /// Counts the batches in the logs that the manifest needs, and finds a torn tail. `None` if a
-    /// flush meanwhile moved entries to a table, so that they were found in neither.
-    fn replay_logs(&self) -> Result<Option<(u64, Option<TornTail>)>> {
+    /// Reads the logs that the manifest needs. `None` if a flush meanwhile moved entries to a
+    /// table, so that they were found in neither.
+    fn replay_logs(&self) -> Result<Option<ReadLogs>> {
         let state = self.load()?.state;
         let needed = |kind| match kind {
             FileKind::Wal(number) if number >= state.min_log => Some(number),
             _ => None,
         };
         let numbers: Vec<u64> = self.files()?.into_iter().filter_map(needed).collect();
-        let mut batches = 0;
+        let (mut batches, mut tables) = (0, Vec::new());
         let known = ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
         let end = wal::recover(&*self.inspector.fs, self.dir, &numbers, known, false, &mut |group| {
             group.batches().try_for_each(|batch| {
                 batches += 1;
                 let mut operations = batch.operations();
-                operations
-                    .try_for_each(|operation| operation.map(|_| ()))
-                    .map_err(|rule| batch.corruption(self.dir, rule))
+                let read = operations.try_for_each(|operation| {
+                    let operation = operation?;
+                    let seqno = batch.first + u64::from(operation.index);
+                    let missing = missing_tables(&operation, seqno, &state)?.into_iter();
+                    tables.extend(missing.map(|(level, meta)| (operation.keyspace, level, meta)));
+                    Ok(())
+                });
+                read.map_err(|rule: Malformed| batch.corruption(self.dir, rule))
             })
         })?;
         let is_whole = self.load()?.state.flushed_seqno <= end.last_seqno;
-        Ok(is_whole.then_some((batches, end.torn)))
+        Ok(is_whole.then_some(ReadLogs { batches, torn: end.torn, tables }))
     }
 
     fn check_tables(&mut self, state: &ManifestState) {
         let context = self.inspector.table_context(self.dir);
         let broken = self.check_values(&context, state);
-        for (name, keyspace) in state.keyspaces.values().map(|keyspace| (&keyspace.name, keyspace)) {
+        let logged = std::mem::take(&mut self.logged);
+        for (id, keyspace) in &state.keyspaces {
             let mut sound = Vec::new();
+            let logged_in = |at: u8| logged.iter().filter(move |(of, level, _)| of == id && *level == at);
             for (level, tables) in (0..).zip(&keyspace.levels) {
-                for meta in tables.iter() {
+                for meta in tables.iter().chain(logged_in(level).map(|(.., meta)| meta)) {
                     self.counts.tables += 1;
                     let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
                     if self.check_table(&table, state) && self.check_pointers(&table, &broken) {
@@ -311,7 +330,7 @@ impl Verifier<'_> {
                     }
                 }
             }
-            for meta in keyspace.ranges.iter() {
+            for meta in keyspace.ranges.iter().chain(logged_in(RANGE_LEVEL).map(|(.., meta)| meta)) {
                 self.counts.tables += 1;
                 let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
                 if self.check_table(&table, state)
@@ -320,8 +339,9 @@ impl Verifier<'_> {
                     self.report_error(table.path(), &error);
                 }
             }
-            self.check_order(name, sound);
+            self.check_order(&keyspace.name, sound);
         }
+        self.logged = logged;
     }
 
     /// Checks the value files; returns those that are not sound.
@@ -479,7 +499,9 @@ impl Verifier<'_> {
                 Some(FileKind::CurrentTemp) => false,
                 Some(FileKind::Manifest(number)) => number == manifest,
                 Some(FileKind::Wal(number)) => number >= state.min_log,
-                Some(FileKind::Table(number)) => state.has_table(number),
+                Some(FileKind::Table(number)) => {
+                    state.has_table(number) || self.logged.iter().any(|(.., meta)| meta.number == number)
+                }
                 Some(FileKind::Values(number)) => state.has_values(number),
             };
             if !belongs && !self.is_being_written() {
