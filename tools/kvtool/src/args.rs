@@ -406,13 +406,17 @@ pub(crate) struct Import {
     /// times as fast. Needs the space of the tables beside the store, not twice
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) sorted: bool,
+    /// Delete, in the same write, all that the keyspace has: the lines replace it
+    #[arg(long, requires = "sorted")]
+    pub(crate) replace: bool,
 }
 
 #[derive(Debug, Group)]
 pub(crate) struct SstBuild {
     /// Directory of the store for which the tables are
     pub(crate) db: PathBuf,
-    /// Directory for the tables, which is created: 000001.sst, 000002.sst and so on
+    /// Directory for the tables, which is created: 000001.sst, 000002.sst and so on, and
+    /// deletes.sst for --delete-range
     pub(crate) out: PathBuf,
     /// The lines; standard input if it is `-` or absent
     pub(crate) file: Option<PathBuf>,
@@ -422,6 +426,10 @@ pub(crate) struct SstBuild {
     /// End a table at about this size
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub(crate) table_size: u64,
+    /// Delete what the keyspace has from the key FROM on, up to TO; not what is ingested together
+    /// with it. May be given several times, ordered by FROM; the input may then be empty
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
+    pub(crate) delete_range: Vec<OsString>,
 }
 
 #[derive(Debug, Group)]

@@ -107,6 +107,7 @@ fn document(form: Form, operation: &Operation<'_>) -> Result<Value> {
                 json!({
                     "number": table.number,
                     "entries": table.entries,
+                    "range_deletes": table.range_deletes,
                     "bytes": table.bytes,
                     "smallest": json_bytes(form, &table.smallest),
                     "greatest": json_bytes(form, &table.greatest),
@@ -135,7 +136,12 @@ fn line(form: Form, operation: &Operation<'_>, full: bool) -> Result<String> {
         OperationKind::Ingest { tables } => {
             let range = |table: IngestedTable| {
                 let (smallest, greatest) = (show(&table.smallest), show(&table.greatest));
-                format!("\ttable {}: {} entries, {smallest} to {greatest}", table.number, table.entries)
+                match table.range_deletes {
+                    0 => format!("\ttable {}: {} entries, {smallest} to {greatest}", table.number, table.entries),
+                    count => {
+                        format!("\ttable {}: {count} range deletes, from {smallest} to {greatest} on", table.number)
+                    }
+                }
             };
             format!("ingest{}", tables.iter().map(range).collect::<String>())
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tamis::{Db, Error, IngestMode, IngestOptions, Keyspace, WriteBatch};
+use tamis::{Db, Error, IngestMode, IngestOptions, Keyspace, SstWriter, WriteBatch};
 
 use super::entries::{Entries, Position, Source};
 use super::formats::KeyValue;
@@ -41,7 +41,7 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     let start = Instant::now();
     let progress = progress_bar(entries.len());
     if args.sorted {
-        let imported = import_sorted(&args.db, &mut entries, &db, &keyspace, &progress)?;
+        let imported = import_sorted(&args.db, &mut entries, &db, &keyspace, args.replace, &progress)?;
         progress.finish_and_clear();
         return report(common, imported, start.elapsed());
     }
@@ -78,21 +78,31 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     report(common, import.imported, start.elapsed())
 }
 
-/// Writes the entries of sorted files to tables beside the store, and moves these into it. Returns
-/// their number.
+/// Writes the entries of sorted files to tables beside the store, and moves these into it, perhaps
+/// in place of all that the keyspace has. Returns their number.
 fn import_sorted(
     path: &Path,
     entries: &mut Entries,
     db: &Db,
     keyspace: &Keyspace,
+    replace: bool,
     progress: &ProgressBar,
 ) -> Result<u64> {
     // Beside the store: the tables can then be linked. Removed in any case.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let dir = tempfile::Builder::new().prefix("kvtool-import-").tempdir_in(parent);
     let dir = dir.attempt(format_args!("cannot create a directory in {}", parent.display()))?;
-    let tables = sst_build::build(entries, &keyspace.sst_format()?, dir.path(), TABLE_SIZE, progress)?;
+    let format = keyspace.sst_format()?;
+    let mut tables = sst_build::build(entries, &format, dir.path(), TABLE_SIZE, progress)?;
     let imported = tables.iter().map(|table| table.entries).sum();
+    if replace {
+        if tables.is_empty() {
+            return Err(Failure::usage("the input has no entries: --replace would leave the keyspace empty"));
+        }
+        let mut writer = SstWriter::create(dir.path().join("deletes.sst"), &format)?;
+        writer.delete_range(..)?;
+        tables.push(writer.finish()?);
+    }
     if !tables.is_empty() {
         let files = tables.into_iter().map(|table| table.path);
         keyspace.ingest(files, IngestOptions::new().mode(IngestMode::Move))?;

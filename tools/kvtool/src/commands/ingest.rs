@@ -5,6 +5,7 @@ use std::time::Instant;
 use serde_json::json;
 use tamis::{IngestMode, IngestOptions};
 
+use super::sst_build::and_ranges;
 use super::store::{existing_keyspace, open_existing};
 use crate::args::{Common, Ingest};
 use crate::failure::Result;
@@ -34,16 +35,18 @@ pub(crate) fn run(common: &Common, args: Ingest) -> Result<()> {
             "tables": args.files.len(),
             "copied": info.copied,
             "entries": info.entries,
+            "range_deletes": info.range_deletes,
             "bytes": info.bytes,
             "seconds": seconds,
         }))?;
         output.finish()?;
     }
     say(format_args!(
-        "{} of {} with {} ingested as number {}, {} s",
+        "{} of {} with {}{} ingested as number {}, {} s",
         counted(args.files.len() as u64, "table"),
         size(info.bytes),
         counted(info.entries, "entry"),
+        and_ranges(info.range_deletes),
         info.seqno,
         Decimal(seconds)
     ));

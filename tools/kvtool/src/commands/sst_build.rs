@@ -21,30 +21,52 @@ const PROGRESS_LINES: u64 = 10_000;
 pub(crate) fn run(common: &Common, args: SstBuild) -> Result<()> {
     let format = SstFormat::of_store(&args.db, common.keyspace.as_deref().unwrap_or("default"))?;
     let mut entries = Entries::open(args.file.into_iter().collect(), args.format, common.form(), 0)?;
+    let bound = |bound| common.bytes("--delete-range", bound);
+    let ranges: Result<Vec<_>> =
+        args.delete_range.chunks_exact(2).map(|pair| Ok((bound(&pair[0])?, bound(&pair[1])?))).collect();
+    let ranges = ranges?;
+    if ranges.iter().any(|(from, to)| from >= to) {
+        return Err(Failure::usage("a range to delete ends before it begins"));
+    }
     let out = args.out.display();
     fs::create_dir(&args.out).attempt(format_args!("cannot create {out}"))?;
     let (start, progress) = (Instant::now(), progress_bar(entries.len()));
     let built = build(&mut entries, &format, &args.out, args.table_size << 20, &progress);
     progress.finish_and_clear();
-    let tables = match built {
-        Ok(tables) if tables.is_empty() => Err(Failure::usage("the input has no entries")),
-        built => built,
-    };
+    let tables = built.and_then(|mut tables| {
+        match delete_ranges(&ranges, &format, &args.out) {
+            Ok(deletes) => tables.extend(deletes),
+            Err(failure) => {
+                remove(&tables);
+                return Err(failure);
+            }
+        }
+        if tables.is_empty() { Err(Failure::usage("the input has no entries")) } else { Ok(tables) }
+    });
     let tables = tables.inspect_err(|_| drop(fs::remove_dir(&args.out)))?;
     let seconds = start.elapsed().as_secs_f64();
-    let (entries, bytes) = tables.iter().fold((0, 0), |(n, b), table| (n + table.entries, b + table.bytes));
+    let entries = tables.iter().map(|table| table.entries).sum();
+    let range_deletes: u64 = tables.iter().map(|table| table.range_deletes).sum();
+    let bytes = tables.iter().map(|table| table.bytes).sum();
     if common.json {
         let mut output = Output::new();
         let tables: Vec<Value> = tables.iter().map(|table| document(common, table)).collect();
-        output.json(json!({ "entries": entries, "bytes": bytes, "seconds": seconds, "tables": tables }))?;
+        output.json(json!({
+            "entries": entries,
+            "range_deletes": range_deletes,
+            "bytes": bytes,
+            "seconds": seconds,
+            "tables": tables,
+        }))?;
         output.finish()?;
     }
     say(format_args!(
-        "{} of {} in {} with {}, {} s",
+        "{} of {} in {} with {}{}, {} s",
         counted(tables.len() as u64, "table"),
         size(bytes),
         out,
         counted(entries, "key"),
+        and_ranges(range_deletes),
         Decimal(seconds)
     ));
     Ok(())
@@ -54,6 +76,7 @@ fn document(common: &Common, table: &SstInfo) -> Value {
     json!({
         "file": table.path.display().to_string(),
         "entries": table.entries,
+        "range_deletes": table.range_deletes,
         "bytes": table.bytes,
         "smallest": json_bytes(common.form(), &table.smallest),
         "greatest": json_bytes(common.form(), &table.greatest),
@@ -72,9 +95,33 @@ pub(super) fn build(
     let mut tables = Vec::new();
     let built = build_all(entries, format, dir, table_size, progress, &mut tables);
     if built.is_err() {
-        tables.iter().for_each(|table| drop(fs::remove_file(&table.path)));
+        remove(&tables);
     }
     built.map(|()| tables)
+}
+
+fn remove(tables: &[SstInfo]) {
+    tables.iter().for_each(|table| drop(fs::remove_file(&table.path)));
+}
+
+/// Writes a table in `dir` that deletes the ranges, unless there are none.
+fn delete_ranges(ranges: &[(Vec<u8>, Vec<u8>)], format: &SstFormat, dir: &Path) -> Result<Option<SstInfo>> {
+    if ranges.is_empty() {
+        return Ok(None);
+    }
+    let mut writer = SstWriter::create(dir.join("deletes.sst"), format)?;
+    for (from, to) in ranges {
+        match writer.delete_range(from..to) {
+            Err(Error::Unsorted { .. }) => return Err(Failure::usage("the ranges to delete are not ordered by FROM")),
+            added => added?,
+        }
+    }
+    Ok(Some(writer.finish()?))
+}
+
+/// Number of range deletes, for after that of keys.
+pub(super) fn and_ranges(range_deletes: u64) -> String {
+    if range_deletes == 0 { String::new() } else { format!(" and {}", counted(range_deletes, "range delete")) }
 }
 
 fn build_all(

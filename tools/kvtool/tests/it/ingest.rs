@@ -33,6 +33,38 @@ fn tables_are_built_beside_a_store_and_ingested() {
 }
 
 #[test]
+fn range_deletes_are_built_and_ingested_with_what_replaces_them() {
+    let sandbox = Sandbox::with_store(1000, 5, &[]);
+    let deletes = ["--delete-range", "key00100", "key00200", "--delete-range", "key00900", "x"];
+    let build = [&["sst-build", "db", "out", "--json"], &deletes[..]].concat();
+    let built = sandbox.check_with_input(&build, lines(150, 160).as_bytes(), DONE);
+    let built: serde_json::Value = serde_json::from_slice(&built).unwrap();
+    assert_eq!((built["entries"].as_u64(), built["range_deletes"].as_u64()), (Some(10), Some(2)));
+    let said = sandbox.words(&["ingest", "db", "out/000001.sst", "out/deletes.sst", "--move"], DONE);
+    assert!(said.contains("10 entries and 2 range deletes"), "{said}");
+    assert_eq!(sandbox.text(&["scan", "db"]).lines().count(), 1000 - 100 + 10 - 100);
+    assert_eq!(sandbox.text(&["scan", "db", "--from", "key00099", "--to", "key00151"]).lines().count(), 2);
+    let changes = sandbox.text(&["changes", "db"]);
+    assert!(changes.contains("2 range deletes") && changes.contains("key00150 to key00159"), "{changes}");
+    sandbox.check(&["verify", "db"], DONE);
+    // They need no lines, and an order.
+    sandbox.run(&[&["sst-build", "db", "alone"], &deletes[..]].concat(), b"", DONE);
+    sandbox.run(&["sst-build", "db", "inverted", "--delete-range", "b", "a"], b"", USAGE);
+    let unordered = ["sst-build", "db", "unordered", "--delete-range", "b", "c", "--delete-range", "a", "b"];
+    sandbox.run(&unordered, lines(0, 5).as_bytes(), USAGE);
+    assert!(!sandbox.path("inverted").exists() && !sandbox.path("unordered").exists());
+
+    sandbox.run(&["import", "db", "--replace"], b"a\t1\n", USAGE);
+    let said = sandbox.run(&["import", "db", "--sorted", "--replace"], b"", USAGE).stderr;
+    assert!(String::from_utf8_lossy(&said).contains("empty"));
+    sandbox.run(&["import", "db", "--sorted", "--replace"], b"b\t2\na\t1\n", USAGE);
+    assert_eq!(sandbox.text(&["scan", "db"]).lines().count(), 810, "nothing is deleted without what replaces it");
+    sandbox.run(&["import", "db", "--sorted", "--replace"], b"a\t1\nz\t2\n", DONE);
+    assert_eq!(sandbox.text(&["scan", "db"]), "a\t1\nz\t2\n");
+    sandbox.check(&["verify", "db"], DONE);
+}
+
+#[test]
 fn tables_that_do_not_fit_are_refused() {
     let sandbox = Sandbox::with_store(10, 5, &[]);
     sandbox.run(&["import", "other"], b"a\tb\n", DONE);
