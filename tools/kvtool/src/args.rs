@@ -454,7 +454,8 @@ pub(crate) struct Export {
     pub(crate) db: PathBuf,
     /// The file to write, replaced only when complete; standard output if it is `-` or absent
     pub(crate) file: Option<PathBuf>,
-    /// Write every keyspace to a file of its own in the directory FILE, which is created if absent
+    /// Write every keyspace to a file of its own in the directory FILE, which is created if absent.
+    /// Files are replaced when all are complete
     #[arg(long, requires = "file")]
     pub(crate) all_keyspaces: bool,
     /// Format [default: that of the extension of FILE, as for `import`; otherwise TSV]

@@ -1,7 +1,9 @@
 //! `export`: the entries of keyspaces as of one snapshot, in a format that `import` reads.
 //!
 //! A file is written under a temporary name beside its place, synced and renamed. An error, an
-//! interruption or a crash leaves the old file as it was.
+//! interruption or a crash leaves the old file as it was. Several files are renamed one after the
+//! other when all are written. Only a crash or an error between two renames leaves some of them
+//! old, and a second run replaces these as well.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -14,7 +16,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tamis::{Db, Keyspace, ReadOptions, Snapshot};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 use super::formats::{Codec, Format};
 use super::scan::KeyRange;
@@ -81,9 +83,11 @@ pub(crate) fn run(common: &Common, args: Export) -> Result<()> {
         say(format_args!("kvtool: a temporary file may stay after Ctrl-C: {error}"));
     }
     let start = Instant::now();
+    let mut written = Vec::new();
     for (keyspace, path) in &targets {
-        export.write_file(keyspace, path)?;
+        written.extend(export.write_file(keyspace, path)?);
     }
+    written.into_iter().try_for_each(Written::put_in_place)?;
     let seconds = start.elapsed().as_secs_f64();
     let Exporter { keys, bytes, .. } = export;
     if common.json {
@@ -119,6 +123,41 @@ fn file_name(keyspace: &str, format: Format) -> String {
     format!("{name}.{}", format.extension())
 }
 
+fn cannot_write(path: &Path, source: io::Error) -> Failure {
+    Failure::Io { what: format!("cannot write {}", path.display()), source }
+}
+
+/// A complete file, and where it is to stand.
+struct Written {
+    temporary: TempPath,
+    path: PathBuf,
+}
+
+impl Written {
+    fn put_in_place(self) -> Result<()> {
+        let Written { temporary, path } = self;
+        temporary.persist(&path).map_err(|error| cannot_write(&path, error.error))?;
+        sync_dir_of(&path).map_err(|source| cannot_write(&path, source))
+    }
+}
+
+/// The directory that holds `path`.
+fn dir_of(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes the name of a new file durable.
+#[cfg(unix)]
+fn sync_dir_of(path: &Path) -> io::Result<()> {
+    fs::File::open(dir_of(path))?.sync_all()
+}
+
+/// A rename needs no sync here.
+#[cfg(not(unix))]
+fn sync_dir_of(_path: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 struct Exporter {
     snapshot: Snapshot,
     codec: Codec,
@@ -139,10 +178,9 @@ impl Exporter {
         out.flush().map_err(Failure::output)
     }
 
-    /// Replaces a file when all is written. A device or pipe is written to.
-    fn write_file(&mut self, keyspace: &Keyspace, path: &Path) -> Result<()> {
-        let what = format!("cannot write {}", path.display());
-        let failed = |source| Failure::Io { what: what.clone(), source };
+    /// Writes the file that is to stand at `path`, durably. A device or pipe is written to at once.
+    fn write_file(&mut self, keyspace: &Keyspace, path: &Path) -> Result<Option<Written>> {
+        let failed = |source| cannot_write(path, source);
         let existing = fs::metadata(path).ok();
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
             let path = path.display();
@@ -153,11 +191,12 @@ impl Exporter {
             let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
             let mut out = BufWriter::with_capacity(BUFFER, file);
             self.copy(keyspace, &mut out, &progress, failed)?;
-            return out.flush().map_err(failed);
+            out.flush().map_err(failed)?;
+            return Ok(None);
         }
         // The file that a link points to is replaced, not the link.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let temporary = new_file_beside(&path).map_err(failed)?;
+        let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let temporary = new_file_beside(&place).map_err(failed)?;
         if let Some(existing) = existing {
             temporary.as_file().set_permissions(existing.permissions()).map_err(failed)?;
         }
@@ -166,8 +205,7 @@ impl Exporter {
         let temporary = out.into_inner().map_err(|error| failed(error.into_error()))?;
         // The content is durable before the name points to it.
         temporary.as_file().sync_all().map_err(failed)?;
-        temporary.persist(&path).map_err(|error| failed(error.error))?;
-        Ok(())
+        Ok(Some(Written { temporary: temporary.into_temp_path(), path: place }))
     }
 
     fn copy(
@@ -198,7 +236,7 @@ impl Exporter {
                 break;
             }
             if self.interrupted.load(Ordering::Relaxed) {
-                return Err(Failure::Interrupted("interrupted; the file is as it was".into()));
+                return Err(Failure::Interrupted("interrupted; no file has changed".into()));
             }
             written += 1;
             if let Some(why) = self.codec.refuses(key, value) {
@@ -237,12 +275,11 @@ impl Exporter {
 
 /// A temporary file in the directory of `path`, with the permissions of a new file.
 fn new_file_beside(path: &Path) -> io::Result<NamedTempFile> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     builder.prefix(".kvtool-export-");
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(dir)
+    builder.tempfile_in(dir_of(path))
 }
 
 #[cfg(test)]

@@ -254,6 +254,68 @@ fn all_keyspaces_are_exported_each_to_its_file() {
     sandbox.words(&["export", "db", "absent/out.csv"], IO);
 }
 
+/// One that fails leaves the files of all keyspaces as they were, and no other file.
+#[test]
+fn all_keyspaces_are_exported_or_none() {
+    let sandbox = Sandbox::with_store(3, 1, &[]);
+    sandbox.run(&["import", "db", "--keyspace", "other"], b"k\tv\n", DONE);
+    let export = ["export", "db", "out", "--all-keyspaces", "--format", "nul"];
+    sandbox.words(&export, DONE);
+    let old = sandbox.files("out");
+    assert_eq!(old.len(), 2);
+    sandbox.run(&["import", "db"], b"more\t1\n", DONE);
+    // The format cannot hold this value.
+    sandbox.run(&["put", "db", "6b", "7600", "--hex", "--keyspace", "other"], b"", DONE);
+    let said = sandbox.words(&export, USAGE);
+    assert!(said.contains("\"other\""), "{said}");
+    assert_eq!(sandbox.files("out"), old);
+    // A directory stands where a file is to be.
+    sandbox.run(&["put", "db", "6b", "76", "--hex", "--keyspace", "other"], b"", DONE);
+    fs::remove_file(sandbox.path("out/other.nul")).unwrap();
+    fs::create_dir(sandbox.path("out/other.nul")).unwrap();
+    sandbox.words(&export, USAGE);
+    assert_eq!(names(&sandbox, "out"), ["default.nul", "other.nul"]);
+    assert_eq!(fs::read(sandbox.path("out/default.nul")).unwrap(), old[&sandbox.path("out/default.nul")]);
+    fs::remove_dir(sandbox.path("out/other.nul")).unwrap();
+    sandbox.words(&export, DONE);
+    assert_eq!(fs::read(sandbox.path("out/other.nul")).unwrap(), b"k\0v\0");
+    assert_ne!(fs::read(sandbox.path("out/default.nul")).unwrap(), old[&sandbox.path("out/default.nul")]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_and_a_closed_pipe_end_an_export() {
+    use std::process::{Command, Stdio};
+    let sandbox = Sandbox::with_store(20_000, 6, &[]);
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).env("KVTOOL", env!("CARGO_BIN_EXE_kvtool")).current_dir(sandbox.dir());
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let code_of = |script: &str| {
+        let output = shell(script);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!said.contains("panicked"), "{said}");
+        (output.status.code(), said)
+    };
+    let (code, said) = code_of("\"$KVTOOL\" export db > /dev/full");
+    assert!(code == Some(IO) && said.contains("standard output"), "{said}");
+    // Here no file may grow beyond 32 or 64 KiB.
+    fs::create_dir(sandbox.path("out")).unwrap();
+    fs::write(sandbox.path("out/default.tsv"), "old").unwrap();
+    let limited = |rest: &str| code_of(&format!("trap '' XFSZ; ulimit -f 64; \"$KVTOOL\" export db {rest}"));
+    for rest in ["out/default.tsv", "out --all-keyspaces"] {
+        let (code, said) = limited(rest);
+        assert!(code == Some(IO) && said.contains("out/default.tsv"), "{said}");
+        assert_eq!(names(&sandbox, "out"), ["default.tsv"]);
+        assert_eq!(fs::read(sandbox.path("out/default.tsv")).unwrap(), b"old");
+    }
+    // A reader that has enough is no failure.
+    let output = shell("{ \"$KVTOOL\" export db; echo \"code $?\" >&2; } | head -n 1");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "key000000\tvalue 0\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "code 0\n");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_replaced_file_keeps_its_permissions_and_the_link_to_it() {
