@@ -6,6 +6,7 @@
 //! curl localhost:7171/keys/apple
 //! curl 'localhost:7171/keys?prefix=app&limit=10'
 //! curl localhost:7171/metrics
+//! cargo run --release -p tamis-web -- --load 127.0.0.1:7171
 //! ```
 //!
 //! Calls that may wait for the disk run on threads of their own, of which there are few, and only
@@ -13,6 +14,7 @@
 //! when nobody waits for it any more. Ctrl-C ends the server: it answers the requests it has, then
 //! closes the store.
 
+mod load;
 #[cfg(test)]
 mod tests;
 
@@ -42,7 +44,8 @@ const MOST_KEYS: usize = 1000;
 #[derive(Parser)]
 struct Arguments {
     /// Directory of the store, created if it is absent
-    store: PathBuf,
+    #[arg(required_unless_present = "load")]
+    store: Option<PathBuf>,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1:7171")]
     listen: SocketAddr,
@@ -56,6 +59,12 @@ struct Arguments {
     /// read that waits for the disk then holds up the others of its thread
     #[arg(long)]
     inline_reads: bool,
+    /// Serve nothing, but measure the server at this address
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "store")]
+    load: Option<SocketAddr>,
+    /// Requests to measure, for each number of connections
+    #[arg(long, default_value_t = 50_000, requires = "load")]
+    requests: u64,
 }
 
 /// What handlers share.
@@ -203,7 +212,12 @@ async fn serve(app: App, listener: TcpListener, end: impl Future<Output = ()> + 
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Arguments { store, listen, threads, queue, inline_reads } = Arguments::parse();
+    let Arguments { store, listen, threads, queue, inline_reads, load, requests } = Arguments::parse();
+    if let Some(address) = load {
+        let client = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        return Ok(client.block_on(load::run(address, requests))?);
+    }
+    let store = store.ok_or("which store?")?;
     let app = App { db: Db::open(store)?, queue: Arc::new(Semaphore::new(queue.into())), inline_reads };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.enable_all().max_blocking_threads(threads.into()).build()?;

@@ -73,3 +73,29 @@ async fn the_server_answers_what_it_has_and_closes_the_store() {
     let db = Db::open(dir.path().join("db")).unwrap();
     assert_eq!(db.get("apple").unwrap().unwrap(), b"red");
 }
+
+#[tokio::test]
+async fn the_client_counts_answers_and_refusals() {
+    use super::load::{KEYS, Method, fill, measure};
+    let dir = tempfile::tempdir().unwrap();
+    let app = app(&dir, 8);
+    let (db, queue) = (app.db.clone(), Arc::clone(&app.queue));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let server = tokio::spawn(serve(app, listener, async { drop(ended.await) }));
+    fill(address).await.unwrap();
+    assert_eq!((db.last_seqno(), db.keys(..).count() as u64), (KEYS, KEYS));
+    for (method, written) in [(Method::Get, 0), (Method::Put, 50)] {
+        let before = db.last_seqno();
+        let figures = measure(address, method, 4, 50).await.unwrap();
+        assert_eq!((figures.answered(), figures.refused, db.last_seqno() - before), (50, 0, written));
+    }
+    let all = Arc::clone(&queue).acquire_many_owned(8).await.unwrap();
+    let figures = measure(address, Method::Get, 4, 50).await.unwrap();
+    assert_eq!((figures.answered(), figures.refused), (0, 50));
+    drop((all, figures));
+    end.send(()).unwrap();
+    server.await.unwrap().unwrap();
+    assert!(matches!(db.get("key00000000"), Err(tamis::Error::Closed)));
+}
