@@ -17,7 +17,7 @@ use crate::report::stats::ReadEvent;
 use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::ranges::{Covers, Stretch};
-use crate::sorted::values::ValueFiles;
+use crate::sorted::values::{ValueAhead, ValueFiles};
 use crate::tree::version::ScanSource;
 
 /// After this many invisible entries, a cursor seeks past the key's other versions instead of
@@ -72,6 +72,7 @@ pub struct Cursor {
     clock: Option<Arc<Clock>>,
     /// The value files; `None` in an empty cursor.
     files: Option<Arc<ValueFiles>>,
+    ahead: ValueAhead,
     /// Whether moves read values from there, except to merge operands into them.
     wants_values: bool,
     state: CursorState,
@@ -176,6 +177,7 @@ impl Cursor {
             clock,
             files,
             wants_values: true,
+            ahead: ValueAhead::default(),
             state,
             marked,
             key,

@@ -76,8 +76,7 @@ impl Cursor {
         if self.wants_values
             && let Some(files) = &self.files
         {
-            let value = files.read(self.inner.key(), pointer)?.without(prefix.len());
-            self.value.extend_from_slice(value.bytes());
+            files.read_into(self.inner.key(), pointer, &mut self.ahead, prefix.len(), &mut self.value)?;
         }
         Ok(())
     }
@@ -86,13 +85,13 @@ impl Cursor {
     /// wanted or needed. If the value has a deadline, it is `deadline`.
     #[cold]
     pub(super) fn read_backward(&mut self, is_needed: bool) -> Result<()> {
-        let pointer = std::mem::take(&mut self.value);
+        let (pointer, mut buffer) = (std::mem::take(&mut self.value), [0; HEAD16_LEN]);
         if (self.wants_values || is_needed)
             && let Some(files) = &self.files
         {
             let prefix = if self.deadline.is_some() { DEADLINE_LEN } else { 0 };
-            let value = files.read(self.marked.key(&mut [0; HEAD16_LEN]), &pointer)?.without(prefix);
-            self.value.extend_from_slice(value.bytes());
+            let key = self.marked.key(&mut buffer);
+            files.read_into(key, &pointer, &mut self.ahead, prefix, &mut self.value)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -143,19 +144,21 @@ impl ValueFiles {
 
     /// Reads the value of `key` to which the entry of a table points. The caller holds the table.
     pub(crate) fn read(&self, key: &[u8], pointer: &[u8]) -> Result<SeparateValue> {
+        let (file, pointer) = self.pointed(pointer)?;
+        file.read(key, pointer)
+    }
+
+    /// The file to which a pointer leads. Counts a read of the value.
+    pub(super) fn pointed(&self, pointer: &[u8]) -> Result<(Arc<ValueFile>, ValuePointer)> {
         let pointer = ValuePointer::decode(pointer).map_err(|malformed| Error::corruption(&self.dir, 0, malformed))?;
         let held = self.known.lock().get(&pointer.file).and_then(Weak::upgrade);
-        match held {
-            Some(file) => {
-                self.reads.fetch_add(1, Ordering::Relaxed);
-                self.bytes_read.fetch_add(pointer.record_len.into(), Ordering::Relaxed);
-                file.read(key, pointer)
-            }
-            None => {
-                let path = FileKind::Values(pointer.file).path(&self.dir);
-                Err(Error::corruption(&path, pointer.offset, "a table points to a value file that it does not name"))
-            }
-        }
+        let file = held.ok_or_else(|| {
+            let path = FileKind::Values(pointer.file).path(&self.dir);
+            Error::corruption(&path, pointer.offset, "a table points to a value file that it does not name")
+        })?;
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.bytes_read.fetch_add(pointer.record_len.into(), Ordering::Relaxed);
+        Ok((file, pointer))
     }
 }
 
@@ -210,21 +213,48 @@ impl ValueFile {
         Ok(bytes)
     }
 
+    /// Fills `bytes` from `offset`, unverified. Calls `before_wait` first if that would wait for
+    /// the device.
+    pub(super) fn fill(&self, bytes: &mut [u8], offset: u64, before_wait: impl FnOnce()) -> Result<()> {
+        let file = self.file()?;
+        if file.try_read_at(bytes, offset) {
+            return Ok(());
+        }
+        before_wait();
+        match file.read_at(bytes, offset).during("read", &self.path)? {
+            read if read < bytes.len() => Err(self.corrupt(offset, "the file ends inside a value")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hints to the file system that `part` will be read soon.
+    pub(super) fn will_need(&self, part: Range<u64>) {
+        if let (false, Ok(file)) = (part.is_empty(), self.file()) {
+            file.will_need(part);
+        }
+    }
+
     fn read(&self, key: &[u8], pointer: ValuePointer) -> Result<SeparateValue> {
         let bytes = self.bytes(pointer.offset, pointer.record_len.into())?;
-        let record = self.decode(&bytes, pointer.offset)?;
+        Ok(match self.value_in(&bytes, key, pointer)? {
+            (start, None) => SeparateValue { bytes, start },
+            (_, Some(bytes)) => SeparateValue { bytes, start: 0 },
+        })
+    }
+
+    /// Verifies a record, which must be that of `key`. Returns where its value begins or, if that
+    /// is compressed, the value.
+    pub(super) fn value_in(&self, bytes: &[u8], key: &[u8], pointer: ValuePointer) -> Result<(usize, Option<Vec<u8>>)> {
+        let record = self.decode(bytes, pointer.offset)?;
         if *record.key != *key {
             return Err(self.corrupt(pointer.offset, "a table points to the value of another key"));
         }
         let start = record.stored_start;
-        let value = match self.unpacked(&record, pointer.value_len, pointer.offset)? {
-            None => SeparateValue { bytes, start },
-            Some(bytes) => SeparateValue { bytes, start: 0 },
-        };
-        if value.bytes().len() != pointer.value_len as usize {
+        let unpacked = self.unpacked(&record, pointer.value_len, pointer.offset)?;
+        if unpacked.as_ref().map_or(bytes.len() - start, Vec::len) != pointer.value_len as usize {
             return Err(self.corrupt(pointer.offset, "a value has another length than its pointer states"));
         }
-        Ok(value)
+        Ok((start, unpacked))
     }
 
     pub(super) fn decode<'b>(&self, bytes: &'b [u8], offset: u64) -> Result<Record<'b>> {

@@ -16,11 +16,13 @@
 //! afterwards. Its records are in the order of their keys, in runs as long as a flush or a part of
 //! a compaction. A table holds on to the files to which its entries point ([`ValueFile`]).
 
+mod ahead;
 mod file;
 mod record;
 mod scan;
 mod writer;
 
+pub(crate) use ahead::ValueAhead;
 pub(crate) use file::{SeparateValue, ValueFile, ValueFiles};
 pub(crate) use scan::ValueScan;
 pub(crate) use writer::{ValueFileMeta, ValueWriter};
