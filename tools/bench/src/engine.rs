@@ -32,6 +32,15 @@ pub struct Settings {
     pub variant: Variant,
 }
 
+/// Length of the files that an engine writes for [`Engine::ingest`].
+pub const INGESTED_FILE: u64 = 64 << 20;
+
+/// Entries in the order of their keys.
+pub trait SortedEntries {
+    /// The next key and its value.
+    fn next(&mut self) -> Option<(&[u8], &[u8])>;
+}
+
 /// A store under measurement. Several threads may write and read at the same time.
 pub trait Engine: Sized + Sync {
     /// A reader for one thread.
@@ -74,6 +83,13 @@ pub trait Engine: Sized + Sync {
     /// Adds 1 to the counter at `key` without reading it; `false` if the engine has no merges.
     fn merge(&self, key: &[u8]) -> Result<bool> {
         let _ = key;
+        Ok(false)
+    }
+
+    /// Writes sorted entries to files in `dir`, an empty directory on the store's file system, and
+    /// moves these into the store, all at once and durably; `false` if the engine cannot.
+    fn ingest(&self, dir: &Path, entries: &mut impl SortedEntries) -> Result<bool> {
+        let _ = (dir, entries);
         Ok(false)
     }
 

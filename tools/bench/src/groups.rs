@@ -21,6 +21,9 @@ pub enum Workload {
     FillSync8,
     /// Batches of 1000 puts in random order.
     BulkLoad,
+    /// Sorted entries by way of files that the store takes in, durably, including the time to write
+    /// the files.
+    Ingest,
     /// Puts of existing keys.
     Overwrite,
     /// Two puts of every existing key, in two random orders.
@@ -128,6 +131,7 @@ const WORKLOADS: &[(Workload, &str)] = &[
     (FillSync, "fillsync"),
     (FillSync8, "fillsync8t"),
     (BulkLoad, "bulkload"),
+    (Ingest, "ingest"),
     (Overwrite, "overwrite"),
     (Overwrite2, "overwrite2x"),
     (DeleteRandom, "deleterandom"),
@@ -209,7 +213,7 @@ impl Workload {
     /// Whether it may leave background work.
     pub(crate) fn writes(self) -> bool {
         self.only_writes()
-            || matches!(self, BulkLoad | YcsbA | YcsbB | YcsbD | YcsbE | YcsbF | ReadWhileWriting | Queue)
+            || matches!(self, BulkLoad | Ingest | YcsbA | YcsbB | YcsbD | YcsbE | YcsbF | ReadWhileWriting | Queue)
             || matches!(self, Increment { .. } | Increment80K | Merge { .. } | Transfer { .. })
     }
 
@@ -217,7 +221,16 @@ impl Workload {
     pub(crate) fn is_finite(self) -> bool {
         matches!(
             self,
-            FillSeq | FillBatch | FillRandom | BulkLoad | Overwrite | Overwrite2 | DeleteRandom | Queue | Increment80K
+            FillSeq
+                | FillBatch
+                | FillRandom
+                | BulkLoad
+                | Ingest
+                | Overwrite
+                | Overwrite2
+                | DeleteRandom
+                | Queue
+                | Increment80K
         )
     }
 
@@ -463,6 +476,15 @@ pub const GROUPS: &[Group] = &[
         about: "a queue of a thousand entries in an empty store; latencies are those of pops only",
         settings: GroupSettings { keys_percent: 20, ..USUAL },
         scenes: &[Scene { fill: None, unmeasured_fill: true, preparation: Preparation::AsFilled, work: &[Queue] }],
+    },
+    Group {
+        name: "ingest",
+        about: "sorted entries, by puts and by files that the store takes in",
+        settings: USUAL,
+        scenes: &[
+            filled(FillSeq, &[]),
+            Scene { fill: None, unmeasured_fill: true, preparation: Preparation::AsFilled, work: &[Ingest] },
+        ],
     },
     Group {
         name: "updates",

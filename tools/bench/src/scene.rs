@@ -228,6 +228,7 @@ impl Stage<'_> {
         let table_bytes = engine.table_bytes();
         let mut tally = match workload {
             Workload::Compact => self.compact(engine)?,
+            Workload::Ingest => self.bench(engine).ingest(&self.dir.join("tables"))?,
             _ => self.bench(engine).run(workload)?,
         };
         let mut after = tally.ended.unwrap_or_else(Moment::now);

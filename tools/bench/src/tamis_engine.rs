@@ -4,12 +4,13 @@ use std::path::Path;
 
 use tamis::operator::Add;
 use tamis::{
-    ByteOrder, Compression, Db, Error, FilterPolicy, KeyspaceOptions, Options, ReadOptions, WriteBatch, WriteOptions,
+    ByteOrder, Compression, Db, Error, FilterPolicy, IngestMode, IngestOptions, KeyspaceOptions, Options, ReadOptions,
+    SstWriter, WriteBatch, WriteOptions,
 };
 
 use crate::Result;
 use crate::contest::{Contestant, Kind, Variant};
-use crate::engine::{Direction, Engine, Reader, Settings, count_in};
+use crate::engine::{Direction, Engine, INGESTED_FILE, Reader, Settings, SortedEntries, count_in};
 
 /// tamis with default options.
 pub const TAMIS: Contestant = Contestant::new::<Tamis>("tamis", Kind::Tamis, "this version, with its default options");
@@ -127,6 +128,26 @@ impl Engine for Tamis {
             return Ok(false);
         }
         self.db.merge(key, 1u64.to_le_bytes())?;
+        Ok(true)
+    }
+
+    fn ingest(&self, dir: &Path, entries: &mut impl SortedEntries) -> Result<bool> {
+        let format = self.db.sst_format()?;
+        let (mut files, mut writer) = (Vec::new(), None::<SstWriter>);
+        while let Some((key, value)) = entries.next() {
+            if let Some(full) = writer.take_if(|writer| writer.estimated_size() >= INGESTED_FILE) {
+                files.push(full.finish()?.path);
+            }
+            let file = match &mut writer {
+                Some(file) => file,
+                None => writer.insert(SstWriter::create(dir.join(files.len().to_string()), &format)?),
+            };
+            file.put(key, value)?;
+        }
+        if let Some(last) = writer {
+            files.push(last.finish()?.path);
+        }
+        self.db.ingest(files, IngestOptions::new().mode(IngestMode::Move))?;
         Ok(true)
     }
 

@@ -91,6 +91,8 @@ const TARGETS: &[Target] = &[
     target("raw", ReadRandom, MemoryAtMost(1.1)),
     // By merges, and by updates.
     target("updates", MERGES, TimesOwn(INCREMENTS, 3.0)),
+    target("ingest", Ingest, TimesOwn(FillSeq, 3.0)),
+    target("ingest", Ingest, TimesBest(1.0)),
     target("grown", FillRandom, GrowthAtMost(1.3)),
     target("grown", ReadRandom, GrowthAtMost(1.3)),
     target("raw", Open, MillisAtMost(2.0)),

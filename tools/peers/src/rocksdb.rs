@@ -5,11 +5,12 @@ use std::path::Path;
 use rocksdb::statistics::Ticker;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBAccess, DBCompressionType,
-    DBRawIteratorWithThreadMode, DataBlockIndexType, MergeOperands, Options, ReadOptions, WriteBatch, WriteOptions,
+    DBRawIteratorWithThreadMode, DataBlockIndexType, IngestExternalFileOptions, MergeOperands, Options, ReadOptions,
+    SstFileWriter, WriteBatch, WriteOptions,
 };
 use tamis_bench::Result;
 use tamis_bench::contest::{Contestant, Kind, Variant};
-use tamis_bench::engine::{Direction, Engine, Reader, Settings, count_in};
+use tamis_bench::engine::{Direction, Engine, INGESTED_FILE, Reader, Settings, SortedEntries, count_in};
 use tamis_bench::tamis_engine::SEPARATED_FROM;
 
 /// RocksDB's own defaults, except for the settings that all engines share.
@@ -41,8 +42,10 @@ const ALL_FILES: i32 = -1;
 /// A database.
 pub(crate) struct RocksDb {
     db: DB,
-    /// For their statistics, if the database has any.
-    options: Option<Options>,
+    /// For files to ingest, and for their statistics.
+    options: Options,
+    /// Whether they count anything.
+    counts: bool,
     read: ReadOptions,
     write: WriteOptions,
     synced: WriteOptions,
@@ -111,8 +114,8 @@ impl Engine for RocksDb {
         let db = DB::open_cf_descriptors(&options, dir, families)?;
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
-        let options = settings.count_table_bytes.then_some(options);
-        Ok(RocksDb { db, options, read: ReadOptions::default(), write: WriteOptions::default(), synced })
+        let (read, write, counts) = (ReadOptions::default(), WriteOptions::default(), settings.count_table_bytes);
+        Ok(RocksDb { db, options, counts, read, write, synced })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -140,9 +143,35 @@ impl Engine for RocksDb {
         Ok(true)
     }
 
+    fn ingest(&self, dir: &Path, entries: &mut impl SortedEntries) -> Result<bool> {
+        let (mut files, mut writer) = (Vec::new(), None::<SstFileWriter<'_>>);
+        while let Some((key, value)) = entries.next() {
+            if let Some(mut full) = writer.take_if(|writer| writer.file_size() >= INGESTED_FILE) {
+                full.finish()?;
+            }
+            let file = match &mut writer {
+                Some(file) => file,
+                None => {
+                    let (path, file) = (dir.join(files.len().to_string()), SstFileWriter::create(&self.options));
+                    file.open(&path)?;
+                    files.push(path);
+                    writer.insert(file)
+                }
+            };
+            file.put(key, value)?;
+        }
+        if let Some(mut last) = writer {
+            last.finish()?;
+        }
+        let mut options = IngestExternalFileOptions::default();
+        options.set_move_files(true);
+        self.db.ingest_external_file_opts(&options, files)?;
+        Ok(true)
+    }
+
     fn table_bytes(&self) -> Option<u64> {
-        let written = |ticker| self.options.as_ref().map(|options| options.get_ticker_count(ticker));
-        Some(written(Ticker::FlushWriteBytes)? + written(Ticker::CompactWriteBytes)?)
+        let written = |ticker| self.options.get_ticker_count(ticker);
+        self.counts.then(|| written(Ticker::FlushWriteBytes) + written(Ticker::CompactWriteBytes))
     }
 
     fn reader(&self) -> Result<RocksDbReader<'_>> {

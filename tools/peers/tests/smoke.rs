@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use tamis_bench::groups::group_named;
 
-const GROUPS: [&str; 6] = ["raw", "compacted", "big", "lz4", "updates", "blobs"];
+const GROUPS: [&str; 7] = ["raw", "compacted", "big", "lz4", "updates", "blobs", "ingest"];
 /// Contestants that take part in one group only.
 const ONLY_IN: [(&str, &str); 6] = [
     ("tamis-mutex", "updates"),
@@ -18,7 +18,7 @@ const ONLY_IN: [(&str, &str); 6] = [
     ("fjall-separated", "blobs"),
 ];
 /// Workloads that not every engine supports.
-const OPTIONAL: [&str; 3] = ["compact", "multiget100", "multiget100-cold"];
+const OPTIONAL: [&str; 4] = ["compact", "ingest", "multiget100", "multiget100-cold"];
 /// Engines that support merges.
 const MERGE: [&str; 4] = ["tamis", "tamis-mapped", "rocksdb", "rocksdb-tuned"];
 /// A killed process loses no writes, except with redb, which documents that.

@@ -1,15 +1,21 @@
 //! The write workloads.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use super::{Bench, Limit, Tally};
+use super::{Bench, Limit, Tally, wrong};
 use crate::Result;
-use crate::engine::Engine;
-use crate::keys::{KeyBuffer, Permutation};
+use crate::engine::{Engine, Reader, SortedEntries};
+use crate::keys::{KeyBuffer, Keys, Permutation};
+use crate::meter::Moment;
 
 /// Entries per batch of `fillbatch`, and of `bulkload`.
 pub(super) const SMALL_BATCH: u64 = 100;
 pub(super) const LARGE_BATCH: u64 = 1000;
+
+/// Keys that are looked up after an ingest.
+const CHECKED: u64 = 1000;
 
 /// Loads the keys from the `from`-th on, in the order of a random fill, as fast as possible.
 pub(crate) fn load<E: Engine>(bench: &Bench<'_, E>, from: u64) -> Result<()> {
@@ -92,6 +98,27 @@ impl<E: Engine> Bench<'_, E> {
     }
 
     /// Deletes each key once, in an order of its own.
+    /// Loads all keys in order through files in `dir`, and then checks some. No operations if the
+    /// engine cannot.
+    pub(crate) fn ingest(&self, dir: &Path) -> Result<Tally> {
+        std::fs::create_dir(dir)?;
+        let mut tally = Tally::empty()?;
+        let mut entries = InOrder { keys: self.keys, key: self.keys.buffer(), values: self.values(1), next: 0 };
+        let start = Instant::now();
+        let ops = if self.engine.ingest(dir, &mut entries)? { self.keys.count() } else { 0 };
+        tally.step(self.rate, start, ops)?;
+        tally.ended = Some(Moment::now());
+        self.present.store(ops, Ordering::Relaxed);
+        let (mut key, mut reader, mut rng) = (self.keys.buffer(), self.engine.reader()?, self.rng(9));
+        for _ in 0..CHECKED.min(ops) {
+            let key = self.keys.existing(rng.u64(0..ops), &mut key);
+            if !reader.get(key, |_| ())? {
+                return Err(wrong("an ingested key is missing", key));
+            }
+        }
+        Ok(self.written(tally))
+    }
+
     pub(super) fn delete_random(&self) -> Result<Tally> {
         let order = Permutation::new(self.keys.count(), self.seed.wrapping_add(2));
         let mut key = self.keys.buffer();
@@ -107,6 +134,22 @@ impl<E: Engine> Bench<'_, E> {
     fn written(&self, mut tally: Tally) -> Tally {
         tally.user_bytes = tally.ops * self.entry_len();
         tally
+    }
+}
+
+/// All keys in their order, with their values.
+struct InOrder {
+    keys: Keys,
+    key: KeyBuffer,
+    values: crate::values::Values,
+    next: u64,
+}
+
+impl SortedEntries for InOrder {
+    fn next(&mut self) -> Option<(&[u8], &[u8])> {
+        let number = self.next;
+        self.next += 1;
+        (number < self.keys.count()).then(|| (self.keys.existing(number, &mut self.key), self.values.next()))
     }
 }
 

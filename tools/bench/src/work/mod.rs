@@ -117,7 +117,7 @@ impl<E: Engine> Bench<'_, E> {
             Workload::Increment { counters, threads } => self.increment(counters, threads, u64::MAX),
             Workload::Merge { counters, threads } => self.merge(counters, threads),
             Workload::Transfer { accounts, threads } => self.transfer(accounts, threads),
-            Workload::Compact | Workload::Open | Workload::OpenKilled => {
+            Workload::Compact | Workload::Ingest | Workload::Open | Workload::OpenKilled => {
                 Err(format!("{} does not run on an open store", workload.name()).into())
             }
         }
