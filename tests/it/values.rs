@@ -136,6 +136,32 @@ fn scans_of_keys_read_no_value_and_a_get_one() {
 }
 
 #[test]
+fn long_scans_read_many_values_at_once_in_either_direction() {
+    let (fs, db) = store();
+    let count = 1000;
+    (0..count).for_each(|i| _ = db.put(key(i), long(i, 0)).unwrap());
+    db.flush().unwrap();
+    // Every other one is in a second file.
+    (0..count).step_by(2).for_each(|i| _ = db.put(key(i), long(i, 1)).unwrap());
+    db.flush().unwrap();
+    db.wait_for_compactions().unwrap();
+    let reads_of = |work: &dyn Fn() -> usize| {
+        let before = fs.reads();
+        assert_eq!(work(), count as usize);
+        fs.reads() - before
+    };
+    // Opens the tables.
+    let keys = || db.keys(..).filter(|key| key.is_ok()).count();
+    reads_of(&keys);
+    let keys = reads_of(&keys);
+    let forward = reads_of(&|| db.iter().filter(|entry| entry.is_ok()).count());
+    let backward = reads_of(&|| db.iter().rev().filter(|entry| entry.is_ok()).count());
+    let most = keys + u64::from(count) / 20;
+    assert!(forward <= most && backward <= most, "{forward} and {backward} reads beside {keys} of the tables");
+    check(&db, count, |i| Some(long(i, u32::from(i % 2 == 0))));
+}
+
+#[test]
 fn overwriting_and_deleting_give_the_space_back() {
     let (fs, db) = store();
     for version in 1..=4 {
