@@ -215,7 +215,7 @@ impl Changes {
     /// Waits some time for the next batch, or has it made durable.
     fn wait(&mut self, left: Duration) -> Result<()> {
         let store = Arc::clone(self.store());
-        let is_written = || store.sequence.logged() >= self.next;
+        let is_written = || store.sequence.logged_and_visible() >= self.next;
         if !self.is_visible && is_written() {
             if self.syncer.is_none() {
                 self.syncer = Syncer::start(&store);
@@ -240,7 +240,11 @@ impl Changes {
         if self.next > self.bound {
             // Before the bound: nothing is added to it after that.
             let unpoisoned = store.gate.check_poison();
-            self.bound = if self.is_visible { store.sequence.logged() } else { store.sequence.durable() };
+            // What is given out is visible: for an ingest, a follower takes a snapshot that has it.
+            self.bound = store.sequence.logged_and_visible();
+            if !self.is_visible {
+                self.bound = self.bound.min(store.sequence.durable());
+            }
             if self.next > self.bound {
                 return unpoisoned.map(|()| None);
             }

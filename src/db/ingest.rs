@@ -34,7 +34,7 @@ use super::read::tree_of;
 use super::schedule::JobGuard;
 use super::stalls::Cause;
 use super::store::Store;
-use super::view::{ReadView, Tree};
+use super::view::{Horizon, ReadView, Tree};
 use crate::error::{Error, IoContext, Result};
 use crate::filter::FilterState;
 use crate::format::filename::FileKind;
@@ -519,12 +519,20 @@ impl Store {
         assert_eq!(appended?, seqno, "nothing else is written under the commit lock");
         // From here on, a failure leaves a log that says more than the manifest: only recovery
         // brings them together.
-        self.install_ingest(keyspace, logged, first..=seqno).map_err(|error| self.poison(error))?;
         if tables.iter().any(|table| table.meta.deadlines.count > 0) {
             self.clock.note_deadlines();
         }
-        commit.memtable.writer().extend_to(seqno);
-        self.sequence.publish(seqno);
+        // Until the number is published, snapshots are of the one before it: nothing may drop what
+        // the tables delete, nor what they replace.
+        let before = self.snapshots.add(|| first - 1);
+        let installed = self.install_ingest(keyspace, logged, first..=seqno).map_err(|error| self.poison(error));
+        if installed.is_ok() {
+            commit.memtable.writer().extend_to(seqno);
+            self.sequence.publish(seqno);
+        }
+        // The caller schedules what this may allow.
+        self.snapshots.remove(before);
+        installed?;
         self.signal.wake();
         self.counters.ingested_tables.fetch_add(tables.len() as u64, Ordering::Relaxed);
         let bytes = tables.iter().map(|table| table.meta.size).sum();
@@ -558,7 +566,7 @@ impl Store {
         let edit = VersionEdit { added: added.collect(), ingested: Some(last), ..VersionEdit::default() };
         let installed = self.install_locked(manifest, edit, |view: &mut ReadView| {
             view.horizon.end_before(first);
-            view.horizon = Arc::default();
+            view.horizon = Arc::new(Horizon::after(last));
         });
         let is_claim = |task: &Task| matches!(task.inputs[..], [(_, number)] if numbers.contains(&number));
         self.background.lock().compactions.retain(|(id, task)| *id != keyspace || !is_claim(task));

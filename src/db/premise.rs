@@ -10,8 +10,8 @@
 //!   rest to the premise.
 //!
 //! While the memtable of the moment is the active one, it holds all writes since, except ingests.
-//! Once it is sealed, or after an ingest, the premise is refused as [stale](Refusal::Stale), and
-//! the writer notes a new moment.
+//! Once it is sealed, or if there was an ingest since, the premise is refused as
+//! [stale](Refusal::Stale), and the writer notes a new moment.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl<'a> Premise<'a> {
     /// commit lock, and `active` is the memtable that it will write to.
     pub(super) fn refusal(&self, active: &Arc<Memtable>) -> Option<Refusal> {
         let Moment { memtable, mark, seqno: since, horizon } = &self.moment;
-        if !Arc::ptr_eq(memtable, active) || horizon.has_ended() {
+        if !Arc::ptr_eq(memtable, active) || !horizon.has_all_after(*since) {
             return Some(Refusal::Stale);
         }
         match &self.reads {
@@ -221,6 +221,14 @@ mod tests {
             Premise::on_key(moment.clone(), 0, b"a", KeyHash::new(0, b"a")).refusal(&memtable),
             Some(Refusal::Stale)
         );
+        // A view may have an ingest that was not visible yet.
+        let horizon = |begins| Moment { horizon: Arc::new(Horizon::after(begins)), ..scene().1 };
+        for (begins, is_stale) in [(4, false), (5, true)] {
+            let moment = horizon(begins);
+            let memtable = Arc::clone(&moment.memtable);
+            let premise = Premise::on_key(moment, 0, b"a", KeyHash::new(0, b"a"));
+            assert_eq!(premise.refusal(&memtable), is_stale.then_some(Refusal::Stale), "{begins}");
+        }
         let (memtable, moment) = scene();
         let on_range = |most| Premise::on_set(moment.clone(), reads(&[], &[("x", "z")], 0), most).refusal(&memtable);
         assert_eq!((on_range(1), on_range(2)), (Some(Refusal::Stale), None), "two entries are newer");

@@ -124,7 +124,7 @@ impl Store {
         self.view.with(|view, pin| {
             // The view first, the sequence number second: see `ReadView`.
             let tree = tree_of(view, target.keyspace, target.name)?;
-            let (snapshot, cover) = view.cover(tree, key, target.snapshot, || self.sequence.visible());
+            let (snapshot, cover) = view.cover(tree, key, target.snapshot, || view.visible(&self.sequence));
             let read = PointRead { key, hash, snapshot, cover, mode };
             view.get(tree, &read, target.at, pin, trace, take)
         })

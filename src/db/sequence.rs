@@ -2,7 +2,8 @@
 //!
 //! Each number only grows. A write is visible before it is durable, and durable at the latest when
 //! it is in a table: `flushed <= durable <= logged <= visible`. Writes to keyspaces without a log
-//! count as logged once the log counts them, and as durable with the logged ones around them.
+//! count as logged once the log counts them, and as durable with the logged ones around them. An
+//! ingest is the exception: it is logged and durable before it is visible.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,6 +43,11 @@ impl Sequence {
     /// reader of the logs finds.
     pub(super) fn logged(&self) -> SeqNo {
         self.logged.load(Ordering::Acquire)
+    }
+
+    /// The log has every write up to this number, and reads see it.
+    pub(super) fn logged_and_visible(&self) -> SeqNo {
+        self.logged().min(self.visible())
     }
 
     /// Every logged write up to this number is on stable storage.

@@ -39,25 +39,36 @@ pub(super) struct ReadView {
     pub(super) horizon: Arc<Horizon>,
 }
 
-/// Up to which number views have all that was written: an ingest changes tables and no memtable, so
-/// that views made before it lack it for ever, although their memtables get later writes.
-pub(super) struct Horizon(AtomicU64);
+/// Between which numbers views have all that was written. An ingest changes tables and no memtable:
+/// views made before it lack it for ever, although their memtables get later writes. Views with it
+/// are there before its number is visible.
+pub(super) struct Horizon {
+    /// Number of the ingest that the views have; 0 if there was none.
+    begins: SeqNo,
+    /// The last number before the next ingest.
+    ends: AtomicU64,
+}
 
 impl Default for Horizon {
     fn default() -> Horizon {
-        Horizon(AtomicU64::new(SeqNo::MAX))
+        Horizon::after(0)
     }
 }
 
 impl Horizon {
-    /// Ends before the ingest numbered `seqno`, which is published after this call.
-    pub(super) fn end_before(&self, seqno: SeqNo) {
-        self.0.store(seqno - 1, Ordering::Release);
+    /// That of views with the ingest numbered `seqno`, which is published later.
+    pub(super) fn after(seqno: SeqNo) -> Horizon {
+        Horizon { begins: seqno, ends: AtomicU64::new(SeqNo::MAX) }
     }
 
-    /// Whether there has been an ingest.
-    pub(super) fn has_ended(&self) -> bool {
-        self.0.load(Ordering::Acquire) != SeqNo::MAX
+    /// Ends before the ingest numbered `seqno`, which is published after this call.
+    pub(super) fn end_before(&self, seqno: SeqNo) {
+        self.ends.store(seqno - 1, Ordering::Release);
+    }
+
+    /// Whether memtables hold all that was written after `seqno`: no ingest was.
+    pub(super) fn has_all_after(&self, seqno: SeqNo) -> bool {
+        self.begins <= seqno && self.ends.load(Ordering::Acquire) == SeqNo::MAX
     }
 }
 
@@ -152,13 +163,13 @@ impl ReadView {
         self.set_tree(redefined);
     }
 
-    /// The number up to which a read of several keys in this view sees what was written: all that
-    /// is visible, unless it comes after an ingest that the view lacks.
+    /// The number up to which a read in this view sees what was written: all that is visible,
+    /// unless it comes after an ingest that the view lacks.
     #[inline]
     pub(super) fn visible(&self, sequence: &Sequence) -> SeqNo {
         // In this order: the horizon has ended before the ingest is published.
         let visible = sequence.visible();
-        visible.min(self.horizon.0.load(Ordering::Acquire))
+        visible.min(self.horizon.ends.load(Ordering::Acquire))
     }
 
     /// Memtables, newest first.

@@ -369,10 +369,11 @@ fn racing_puts_and_scans_see_one_order() {
     let _watchdog = Watchdog::new("racing_puts_and_scans_see_one_order");
     const ROUNDS: u32 = 60;
     let fs = file_system();
-    // Keys from 100 on are in ingests only.
+    // Keys from 100 on are in ingests only, but for the last one, which is updated, too.
+    const UPDATED: u32 = 200;
     let files = |db: &Db, round: u32| {
         let value = format!("{round:05}");
-        let keys = (0..100).step_by(3).chain(100..200);
+        let keys = (0..100).step_by(3).chain(100..=UPDATED);
         write(&fs, &db.sst_format().unwrap(), &value, keys, Some(&value))
     };
     let options = Options::new().file_system(Arc::new(fs.clone())).memtable_size(64 << 10).hash_seed(7);
@@ -398,7 +399,10 @@ fn racing_puts_and_scans_see_one_order() {
         let reader = scope.spawn(|| {
             let mut before = (0, Vec::new());
             while !is_done.load(Ordering::Relaxed) {
-                let seen: Vec<_> = db.range(100u32.to_be_bytes()..).map(|entry| entry.unwrap().1.to_vec()).collect();
+                let seen: Vec<_> = {
+                    let keys = 100u32.to_be_bytes()..UPDATED.to_be_bytes();
+                    db.range(keys).map(|entry| entry.unwrap().1.to_vec()).collect()
+                };
                 assert!(seen.windows(2).all(|pair| pair[0] == pair[1]) && [0, 100].contains(&seen.len()));
                 let at = db.snapshot();
                 let of_snapshot = at.get(150u32.to_be_bytes()).unwrap().map(|value| value.to_vec()).unwrap_or_default();
@@ -408,6 +412,18 @@ fn racing_puts_and_scans_see_one_order() {
                 before = (at.seqno(), of_snapshot);
             }
         });
+        let updater = scope.spawn(|| {
+            let mut updates = Vec::new();
+            while !is_done.load(Ordering::Relaxed) {
+                let add = |old: Option<&[u8]>| Change::Put([old.unwrap_or_default(), b"+"].concat());
+                let updated = db.update(UPDATED.to_be_bytes(), add).unwrap();
+                let text = |value: Option<tamis::Value>| {
+                    value.map(|value| String::from_utf8(value.to_vec()).unwrap()).unwrap_or_default()
+                };
+                updates.push((updated.seqno.unwrap(), text(updated.before)));
+            }
+            updates
+        });
         let mut ingested = Vec::new();
         for round in 0..ROUNDS {
             let path = files(&db, round);
@@ -416,8 +432,24 @@ fn racing_puts_and_scans_see_one_order() {
         is_done.store(true, Ordering::Relaxed);
         reader.join().unwrap();
         writer.join().unwrap().iter().for_each(|(key, seqno, value)| note(*key, *seqno, value));
+        // In the order of their numbers, each update changes what the write before it left.
+        let mut of_updated: BTreeMap<u64, Option<String>> = BTreeMap::new();
+        of_updated.extend(updater.join().unwrap().into_iter().map(|(seqno, before)| (seqno, Some(before))));
         for (round, seqno) in (0u32..).zip(ingested) {
-            (0..100).step_by(3).chain(100..200).for_each(|key| note(key, seqno, &format!("{round:05}")));
+            let value = format!("{round:05}");
+            (0..100).step_by(3).chain(100..UPDATED).for_each(|key| note(key, seqno, &value));
+            of_updated.insert(seqno, None);
+        }
+        let (mut value, mut round) = (String::new(), 0..ROUNDS);
+        for (seqno, before) in of_updated {
+            match before {
+                Some(before) => {
+                    assert_eq!(before, value, "update {seqno}");
+                    value.push('+');
+                }
+                None => value = format!("{:05}", round.next().unwrap()),
+            }
+            note(UPDATED, seqno, &value);
         }
     });
     let check =

@@ -64,7 +64,8 @@ impl Store {
     /// blocks.
     ///
     /// A write after the later moment is none: it may not be visible yet, and the next attempt
-    /// would meet it again. The premise finds it under the commit lock, once it is visible.
+    /// would meet it again. The premise finds it under the commit lock; if it is an ingest, the
+    /// premise is stale.
     fn find_newer(&self, view: &ReadView, reads: &ReadSet, moments: RangeInclusive<SeqNo>) -> Result<Option<Refusal>> {
         let (since, until) = moments.into_inner();
         let is_newer = |seqno: SeqNo| since < seqno && seqno <= until;
