@@ -343,6 +343,9 @@ fn verify_knows_tables_that_are_only_in_the_log() {
         // The first ingest begins a log and a manifest that say so.
         db.ingest([write_ranges(&fs, &format, "first", [18..19])], IngestOptions::new()).unwrap();
         db.flush().unwrap();
+        // So is the first sync of a log one.
+        db.put(90u32.to_be_bytes(), "old").unwrap();
+        db.sync().unwrap();
         let files = [write(&fs, &format, "puts", [3, 30], Some("new")), write_ranges(&fs, &format, "ranges", [5..8])];
         let edits = Inspector::on(Arc::new(fs.kill())).verify(Path::new("/db"), &mut |_| ()).unwrap().edits;
         fs.crash_at(Some(fs.mutations() + call));
