@@ -1,9 +1,10 @@
 //! Helpers for several modules of these tests.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -72,6 +73,28 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Runs an ignored test of this binary in a process of its own, which gets the directory in the
+/// variable `variable`. Kills it `delay` after it has written `lines` lines to standard error;
+/// returns all of them. A busy machine then kills it no earlier in its work than an idle one.
+pub(crate) fn kill_child(test: &str, variable: &str, dir: &Path, lines: usize, delay: Duration) -> Vec<String> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test, "--test-threads=1"])
+        .env(variable, dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut said: Vec<String> = output.by_ref().take(lines).map(Result::unwrap).collect();
+    std::thread::sleep(delay);
+    child.kill().unwrap();
+    said.extend(output.map(Result::unwrap));
+    child.wait().unwrap();
+    assert!(!said.iter().any(|line| line.contains("panicked")), "{said:?}");
+    said
 }
 
 /// Both ways of writing a log.

@@ -6,12 +6,11 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tamis::{Db, Error, KeyspaceOptions, Options, WriteBatch};
 
-use crate::support::{Watchdog, count_from_env};
+use crate::support::{Watchdog, count_from_env, kill_child};
 
 const DIR: &str = "TAMIS_CHECKPOINT_KILL_DIR";
 
@@ -67,22 +66,11 @@ fn a_killed_checkpoint_is_refused_or_whole() {
     let mut rng = fastrand::Rng::with_seed(5);
     let (mut whole, mut refused) = (0, 0);
     for round in 0..count_from_env("TAMIS_KILLS", 100) {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "checkpoint::kill::child", "--test-threads=1"])
-            .env(DIR, dir.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_micros(rng.u64(5_000..80_000)));
-        child.kill().unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert!(!text.contains("panicked"), "{text}");
+        let (lines, delay) = (rng.usize(..4), Duration::from_micros(rng.u64(5_000..80_000)));
+        let said = kill_child("checkpoint::kill::child", DIR, dir.path(), lines, delay);
         // The last one of which the child said that it is finished. It would have replaced the two
         // others first.
-        let said = text.lines().last().and_then(|line| line.split_once(' '));
+        let said = said.last().and_then(|line| line.split_once(' '));
         let db = options().open_read_only(dir.path().join("db"));
         let of_store = db.as_ref().map_or(0, last);
         for copy in 0..3 {
