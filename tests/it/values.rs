@@ -156,7 +156,7 @@ fn long_scans_read_many_values_at_once_in_either_direction() {
     let keys = reads_of(&keys);
     let forward = reads_of(&|| db.iter().filter(|entry| entry.is_ok()).count());
     let backward = reads_of(&|| db.iter().rev().filter(|entry| entry.is_ok()).count());
-    let most = keys + u64::from(count) / 20;
+    let most = keys + u64::from(count) / 10;
     assert!(forward <= most && backward <= most, "{forward} and {backward} reads beside {keys} of the tables");
     check(&db, count, |i| Some(long(i, u32::from(i % 2 == 0))));
 }

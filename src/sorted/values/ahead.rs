@@ -4,8 +4,11 @@
 //! in the order of their keys, file by file; therefore a scan steps through a few files at once,
 //! mostly without gaps. A scan that has read some records of a file in a row reads a window of it
 //! with one system call, and copies each value once. After its first wait for the device, it also
-//! prefetches the next window. Measured with `benches/values.rs`, 16 KiB values, all in memory:
-//! FIGURE. To remove it, let `ValueFiles::read_into` read each record alone.
+//! prefetches the next window.
+//!
+//! Measured with `benches/values.rs` in turn, all in the system's cache, two cores that other
+//! programs kept busy: values of 16 KiB 1,269 MB/s instead of 909, of 4 KiB 970 instead of 418
+//! (medians of three). To remove it, let `ValueFiles::read_into` read each record alone.
 
 use std::ops::Range;
 
