@@ -27,6 +27,7 @@
 #![deny(missing_docs)]
 
 mod db;
+mod environment;
 mod error;
 mod exec;
 pub mod filter;
@@ -50,6 +51,7 @@ pub use db::{
     RangeDeleteStats, ReadOptions, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage,
     TableStats, Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
+pub use environment::{Environment, EnvironmentOptions, EnvironmentStats};
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
 pub use filter::{FilterPolicy, PrefixExtractor};

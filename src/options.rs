@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::environment::Environment;
 use crate::error::{Error, Result};
 use crate::exec::Executor;
 use crate::filter::{FilterPolicy, PrefixExtractor};
@@ -473,6 +474,7 @@ pub struct Options {
     pub(crate) merge_operators: Vec<NamedOperator>,
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) executor: Option<Arc<dyn Executor>>,
+    pub(crate) environment: Option<Environment>,
     pub(crate) clock: Option<Arc<ClockSource>>,
     pub(crate) listener: Listener,
 }
@@ -497,6 +499,7 @@ impl Default for Options {
             merge_operators: Vec::new(),
             file_system: Arc::new(OsFileSystem::new()),
             executor: None,
+            environment: None,
             clock: None,
             listener: Listener::default(),
         }
@@ -679,6 +682,16 @@ impl Options {
         self
     }
 
+    /// Shares threads, block cache, open files, rate limit and memory for memtables with the other
+    /// stores of `environment`, instead of having its own.
+    ///
+    /// What the environment has is then not the store's to set: of these options, `cache_size`,
+    /// `max_open_files`, `background_threads`, `executor` and `rate_limit` have no effect.
+    pub fn environment(mut self, environment: &Environment) -> Self {
+        self.environment = Some(environment.clone());
+        self
+    }
+
     /// Tells by `clock` what has expired, instead of by the system's clock; for tests. It must
     /// return soon and must not use the store.
     ///
@@ -696,10 +709,11 @@ impl Options {
         self
     }
 
-    /// Calls `listener` with each [`Event`], on a thread of the store's own, one event after the
-    /// other, under no lock. It may use the store. Up to 4096 events wait for it; what comes then
-    /// is lost and counted ([`Stats::lost_events`](crate::Stats::lost_events)). A panic in it ends
-    /// the call and nothing else.
+    /// Calls `listener` with each [`Event`], on a thread of the store's own, or of its environment,
+    /// one event after the other, under no lock. It may use the store. Up to 4096 events wait for
+    /// it; what comes then is lost and counted
+    /// ([`Stats::lost_events`](crate::Stats::lost_events)). A panic in it ends the call and nothing
+    /// else.
     ///
     /// [`Db::close`](crate::Db::close) waits until the listener has returned from the last event,
     /// unless the listener itself calls it.

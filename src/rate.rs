@@ -7,7 +7,11 @@
 //! The automatic rate is what keeps compactions up with flushes: the rate of the last flushes,
 //! times what compactions have cost per flushed byte so far, and a fifth more. While level 0 or the
 //! debt grows, it is the maximum.
+//!
+//! Stores may share a bucket: each takes through a [`RateLimiter`] of its own.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -58,7 +62,17 @@ impl RateLimit {
     }
 }
 
-pub(crate) struct RateLimiter(Mutex<Bucket>);
+/// The bucket of one store, or of several.
+pub(crate) struct SharedRate(Mutex<Bucket>);
+
+/// A store's access to its bucket.
+pub(crate) struct RateLimiter {
+    shared: Arc<SharedRate>,
+    /// Whether the compactions of the store are behind.
+    is_urgent: AtomicBool,
+    /// Nanoseconds that they have waited.
+    waited: AtomicU64,
+}
 
 struct Bucket {
     limit: RateLimit,
@@ -66,29 +80,28 @@ struct Bucket {
     available: f64,
     /// When that was so.
     at: Instant,
-    /// Whether the automatic rate is the maximum for now.
-    is_urgent: bool,
+    /// Number of stores whose compactions are behind: if there are any, the automatic rate is the
+    /// maximum.
+    urgent: usize,
     /// The mean of the last flushes: their bytes, and the seconds from one to the next.
     flushed: f64,
     interval: f64,
     last_flush: Option<Instant>,
+    /// Mean over the last flushes of what compactions have cost per flushed byte.
     amplification: f64,
-    /// Time that compactions have waited.
-    waited: Duration,
 }
 
-impl RateLimiter {
-    pub(crate) fn new(limit: RateLimit) -> RateLimiter {
-        RateLimiter(Mutex::new(Bucket {
+impl SharedRate {
+    pub(crate) fn new(limit: RateLimit) -> SharedRate {
+        SharedRate(Mutex::new(Bucket {
             limit,
             available: 0.0,
             at: Instant::now(),
-            is_urgent: false,
+            urgent: 0,
             flushed: 0.0,
             interval: 0.0,
             last_flush: None,
             amplification: 0.0,
-            waited: Duration::ZERO,
         }))
     }
 
@@ -98,35 +111,63 @@ impl RateLimiter {
         bucket.limit = limit;
     }
 
+    /// The rate in bytes per second, if there is a limit.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.0.lock().rate(Instant::now())
+    }
+}
+
+impl RateLimiter {
+    pub(crate) fn new(shared: &Arc<SharedRate>) -> RateLimiter {
+        RateLimiter { shared: Arc::clone(shared), is_urgent: AtomicBool::new(false), waited: AtomicU64::new(0) }
+    }
+
+    /// Changes the limit for all stores that share the bucket.
+    pub(crate) fn set(&self, limit: RateLimit) {
+        self.shared.set(limit);
+    }
+
     /// Takes `bytes`, unless the bucket is empty: then returns how long to wait before the next
     /// attempt.
     pub(crate) fn take(&self, bytes: usize) -> Option<Duration> {
-        self.0.lock().take(bytes, Instant::now())
+        self.shared.0.lock().take(bytes, Instant::now())
     }
 
     /// Takes `bytes`, whatever the bucket holds.
     pub(crate) fn borrow(&self, bytes: usize) {
-        self.0.lock().available -= bytes as f64;
+        self.shared.0.lock().available -= bytes as f64;
     }
 
     /// Notes the end of a flush of `bytes` bytes, for the automatic rate.
     pub(crate) fn note_flush(&self, bytes: u64, amplification: f64) {
-        self.0.lock().note_flush(bytes, amplification, Instant::now());
+        self.shared.0.lock().note_flush(bytes, amplification, Instant::now());
     }
 
-    /// Sets whether compactions are behind.
+    /// Sets whether the store's compactions are behind.
     pub(crate) fn set_urgent(&self, is_urgent: bool) {
-        self.0.lock().is_urgent = is_urgent;
+        let mut bucket = self.shared.0.lock();
+        match (self.is_urgent.swap(is_urgent, Ordering::Relaxed), is_urgent) {
+            (false, true) => bucket.urgent += 1,
+            (true, false) => bucket.urgent -= 1,
+            _ => {}
+        }
     }
 
     pub(crate) fn note_wait(&self, waited: Duration) {
-        self.0.lock().waited += waited;
+        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.waited.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// The rate in bytes per second, if there is a limit, and how long compactions have waited.
+    /// The rate in bytes per second, if there is a limit, and how long compactions of the store
+    /// have waited.
     pub(crate) fn stats(&self) -> (Option<f64>, Duration) {
-        let bucket = self.0.lock();
-        (bucket.rate(Instant::now()), bucket.waited)
+        (self.shared.rate(), Duration::from_nanos(self.waited.load(Ordering::Relaxed)))
+    }
+}
+
+impl Drop for RateLimiter {
+    fn drop(&mut self) {
+        self.set_urgent(false);
     }
 }
 
@@ -136,7 +177,7 @@ impl Bucket {
         match self.limit {
             RateLimit::None => None,
             RateLimit::Fixed(rate) => Some(rate as f64),
-            RateLimit::Auto { max } if self.is_urgent => Some(max as f64),
+            RateLimit::Auto { max } if self.urgent > 0 => Some(max as f64),
             RateLimit::Auto { max } => {
                 let since = self.last_flush.map_or(0.0, |last| now.duration_since(last).as_secs_f64());
                 let flushed = self.flushed / self.interval.max(since).max(1e-3);
@@ -169,12 +210,12 @@ impl Bucket {
     }
 
     fn note_flush(&mut self, bytes: u64, amplification: f64, now: Instant) {
+        let mean = |mean: f64, new: f64| if mean == 0.0 { new } else { mean + WEIGHT * (new - mean) };
         if let Some(last) = self.last_flush.replace(now) {
-            let mean = |mean: f64, new: f64| if mean == 0.0 { new } else { mean + WEIGHT * (new - mean) };
             self.flushed = mean(self.flushed, bytes as f64);
             self.interval = mean(self.interval, now.duration_since(last).as_secs_f64());
         }
-        self.amplification = amplification;
+        self.amplification = mean(self.amplification, amplification);
     }
 }
 
@@ -185,7 +226,7 @@ mod tests {
     const MB: usize = 1_000_000;
 
     fn bucket(limit: RateLimit) -> (Bucket, Instant) {
-        let RateLimiter(bucket) = RateLimiter::new(limit);
+        let SharedRate(bucket) = SharedRate::new(limit);
         let bucket = bucket.into_inner();
         let start = bucket.at;
         (bucket, start)
@@ -245,8 +286,23 @@ mod tests {
         let rate = bucket.rate(now).unwrap();
         assert!((rate / (8.39e6 * 8.0 * 1.2) - 1.0).abs() < 0.01, "{rate}");
         assert_eq!(bucket.rate(now + Duration::from_secs(1000)), Some(10e6), "no flush for long");
-        bucket.is_urgent = true;
+        bucket.urgent = 1;
         assert_eq!(bucket.rate(now), Some(200e6));
+    }
+
+    #[test]
+    fn the_maximum_applies_until_no_store_is_behind() {
+        let shared = Arc::new(SharedRate::new(RateLimit::Auto { max: 200_000_000 }));
+        let (one, two) = (RateLimiter::new(&shared), RateLimiter::new(&shared));
+        one.set_urgent(true);
+        two.set_urgent(true);
+        one.set_urgent(false);
+        one.set_urgent(false);
+        assert_eq!(shared.rate(), Some(200e6));
+        drop(two);
+        assert_eq!(shared.rate(), Some(10e6), "a store that is gone is not behind");
+        one.note_wait(Duration::from_millis(3));
+        assert_eq!(one.stats(), (Some(10e6), Duration::from_millis(3)));
     }
 
     #[test]

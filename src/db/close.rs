@@ -35,6 +35,7 @@ impl Store {
         self.tables.janitor().stop();
         let log_ended = self.end_log(flushed.is_ok());
         self.catalog.close();
+        self.leave_environment();
         self.gate.release_lock();
         flushed.and(log_ended)
     }

@@ -4,9 +4,10 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::stats::{KeyspaceStats, LevelStats, Stats};
+use crate::environment::EnvironmentStats;
 use crate::report::stats::ReadStats;
 
-/// A figure of [`Stats`] with a name; see [`Stats::metrics`].
+/// A figure of [`Stats`], or of [`EnvironmentStats`], with a name; see [`Stats::metrics`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Metric {
@@ -16,7 +17,7 @@ pub struct Metric {
     pub help: &'static str,
     /// Whether it only grows while the store is open.
     pub is_counter: bool,
-    /// Names and values of its labels: `keyspace`, `level`, `cause`.
+    /// Names and values of its labels: `keyspace`, `level`, `cause`, `purpose`.
     pub labels: Vec<(&'static str, String)>,
     /// The figure.
     pub value: f64,
@@ -47,6 +48,71 @@ impl List {
         self.labels.push((label, value.to_string()));
         add(self);
         self.labels.pop();
+    }
+}
+
+/// The metrics in Prometheus' text format.
+fn prometheus_text(metrics: &[Metric]) -> String {
+    let mut text = String::new();
+    let mut names: Vec<&str> = Vec::new();
+    for Metric { name, help, is_counter, .. } in metrics {
+        if names.contains(name) {
+            continue;
+        }
+        names.push(name);
+        let kind = if *is_counter { "counter" } else { "gauge" };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for Metric { labels, value, .. } in metrics.iter().filter(|metric| metric.name == *name) {
+            let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let pairs: Vec<String> =
+                labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escape(value))).collect();
+            let labels = if pairs.is_empty() { String::new() } else { format!("{{{}}}", pairs.join(",")) };
+            let _ = writeln!(text, "{name}{labels} {value}");
+        }
+    }
+    text
+}
+
+impl EnvironmentStats {
+    /// All figures that are worth watching over time. Those of stores with this environment do not
+    /// include them, so that sums over all stores count nothing twice.
+    pub fn metrics(&self) -> Vec<Metric> {
+        let mut list = List { metrics: Vec::new(), labels: Vec::new() };
+        list.count("tamis_environment_stores", "Open stores.", self.stores as u64);
+        let memory = [
+            ("memtables", self.memtables),
+            ("pool", self.idle_memtables),
+            ("cache", self.cache),
+            ("tables", self.idle_tables),
+        ];
+        for (purpose, bytes) in memory {
+            list.with("purpose", purpose, |list| {
+                list.count("tamis_environment_memory_bytes", "Bytes of memory, by purpose.", bytes as u64);
+            });
+        }
+        let limits = [
+            ("tamis_environment_memtable_budget_bytes", "Budget for memtables.", self.memtable_budget),
+            ("tamis_environment_cache_limit_bytes", "Limit of the block cache.", self.cache_limit),
+            ("tamis_environment_open_files", "Files held open.", self.open_files),
+            ("tamis_environment_open_files_limit", "The most files held open.", self.open_files_limit),
+            ("tamis_environment_background_threads", "Threads for background work.", self.background_threads),
+        ];
+        limits.into_iter().for_each(|(name, help, value)| list.count(name, help, value as u64));
+        list.count(
+            "tamis_environment_sealed_early_total",
+            "Memtables flushed before they were full.",
+            self.sealed_early,
+        );
+        if let Some(rate) = self.rate_limit {
+            list.add("tamis_environment_rate_limit_bytes", "Bytes a second for background work.", rate);
+        }
+        list.metrics
+    }
+
+    /// [`metrics`](EnvironmentStats::metrics) in Prometheus' text format, version 0.0.4.
+    pub fn to_prometheus(&self) -> String {
+        prometheus_text(&self.metrics())
     }
 }
 
@@ -84,26 +150,7 @@ impl Stats {
     /// # Ok(()) }
     /// ```
     pub fn to_prometheus(&self) -> String {
-        let metrics = self.metrics();
-        let mut text = String::new();
-        let mut names: Vec<&str> = Vec::new();
-        for Metric { name, help, is_counter, .. } in &metrics {
-            if names.contains(name) {
-                continue;
-            }
-            names.push(name);
-            let kind = if *is_counter { "counter" } else { "gauge" };
-            // Writing to a string cannot fail.
-            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-            for Metric { labels, value, .. } in metrics.iter().filter(|metric| metric.name == *name) {
-                let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                let pairs: Vec<String> =
-                    labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escape(value))).collect();
-                let labels = if pairs.is_empty() { String::new() } else { format!("{{{}}}", pairs.join(",")) };
-                let _ = writeln!(text, "{name}{labels} {value}");
-            }
-        }
-        text
+        prometheus_text(&self.metrics())
     }
 
     /// Passes [`metrics`](Stats::metrics) to the recorder of the crate `metrics`: counters with

@@ -61,6 +61,7 @@ mod stalls;
 mod stats;
 mod store;
 mod sync;
+mod tenant;
 mod throttle;
 mod transaction;
 mod turns;
@@ -498,7 +499,9 @@ impl Db {
     }
 
     /// Changes how many bytes a second background work may read and write; see
-    /// [`Options::rate_limit`]. Running compactions follow at once.
+    /// [`Options::rate_limit`]. Running compactions follow at once. In an
+    /// [`Environment`](crate::Environment) that stores share, this is the limit of all of them
+    /// together.
     ///
     /// Fails with [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the limit is less
     /// than 64 KiB a second.

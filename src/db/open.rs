@@ -23,13 +23,12 @@ use super::logs::{LiveLogs, survey};
 use super::recovery::{KeepIn, Recovered, Recovery, Sources};
 use super::store::{Opened, Store};
 use super::view::{ReadView, Tree};
+use crate::environment::{Environment, EnvironmentOptions};
 use crate::error::{Error, IoContext, Result};
-use crate::exec::ThreadPool;
 use crate::format::filename::FileKind;
 use crate::format::header::FileHeader;
 use crate::format::key::SeqNo;
 use crate::format::random_bits;
-use crate::memory::pool::{CHUNK_LEN, MemtablePool};
 use crate::options::Options;
 use crate::report::delivery::Events;
 use crate::sorted::range_table::RangeTable;
@@ -49,13 +48,14 @@ impl Store {
         let mut start = StartState::load(&dir, &options)?;
         let files = list_files(&options, &dir)?;
         start.note_strays(&files);
-        let events = Events::start(&options.listener);
-        let (tables, memory) = (new_tables(&options, &dir, &events), new_pool(&options));
+        let environment = environment_of(&options, options.background_threads);
+        let events = environment.delivery().connect(&options.listener);
+        let tables = new_tables(&options, &environment, &dir, &events);
         let sources = Sources { dir: &dir, manifest: start.found, files: &files, tables: &tables };
         sources.check_tables(&start.state)?;
         let manifest_time = phases.next();
         let (oldest_log, known_numbers) = (start.state.min_log, start.state.next_file_number);
-        let recovery = Recovery { sources, options: &options, memory: &memory, keep: KeepIn::Tables };
+        let recovery = Recovery { sources, options: &options, environment: &environment, keep: KeepIn::Tables };
         let recovered = recovery.recover(&mut start.state)?;
         let logs = found_logs(&dir, &options, &files, oldest_log, recovered.last_seqno)?;
         let void = void_logs(&files, oldest_log, &logs);
@@ -67,7 +67,8 @@ impl Store {
         let first = recovered.last_seqno + 1;
         let (previous, previous_len) = logs.newest().unwrap_or_default();
         let header = FileHeader { number: log_number, first, previous, previous_len, ..FileHeader::default() };
-        let memtable = Arc::new(Memtable::new(log_number, options.memtable_size, seed, &memory));
+        let first_size = environment.first_size(options.memtable_size);
+        let memtable = Arc::new(Memtable::new(log_number, first_size, seed, environment.memtables()));
         let clock = clock_of(&options, &start.state, &recovered);
         let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), recovered.memtables)?;
         let tables_time = phases.next();
@@ -87,7 +88,7 @@ impl Store {
 
         let store = Arc::new(Store::new(Opened {
             dir,
-            executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(options.background_threads))),
+            environment,
             clock,
             view,
             last_seqno: recovered.last_seqno,
@@ -98,13 +99,13 @@ impl Store {
             manifest: Some(manifest),
             lock: Some(Arc::clone(&lock)),
             seed,
-            memory,
             tables,
             options,
             opening,
         }));
         store.tables.janitor().start(Arc::clone(&store.executor), lock);
         store.verify_if_paranoid()?;
+        store.join_environment();
         store.schedule();
         Ok(store)
     }
@@ -116,13 +117,14 @@ impl Store {
     /// two attempts in the same way: an error counts when the next attempt repeats it.
     pub(super) fn open_read_only(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
-        let (memory, events) = (new_pool(&options), Events::start(&options.listener));
+        let environment = environment_of(&options, 1);
+        let events = environment.delivery().connect(&options.listener);
         let mut last_failure = String::new();
         let begin = Instant::now();
         while begin.elapsed() < READ_ONLY_PATIENCE {
             // This reads range tables, which the writer may have replaced too.
-            let opened = read_beside_writer(dir, &options, &memory, &events).and_then(|found| {
-                let into_store = |found: ReadOnlyImage| found.into_store(options.clone(), Arc::clone(&memory));
+            let opened = read_beside_writer(dir, &options, &environment, &events).and_then(|found| {
+                let into_store = |found: ReadOnlyImage| found.into_store(options.clone(), environment.clone());
                 found.map(into_store).transpose()
             });
             match opened {
@@ -313,7 +315,7 @@ struct ReadOnlyImage {
 fn read_beside_writer(
     dir: &Path,
     options: &Options,
-    memory: &Arc<MemtablePool>,
+    environment: &Environment,
     events: &Events,
 ) -> Result<Option<ReadOnlyImage>> {
     let fs = &*options.file_system;
@@ -321,13 +323,13 @@ fn read_beside_writer(
     let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
     find_operators(&mut state, options);
     let files = list_files(options, dir)?;
-    let tables = new_tables(options, &fs.absolute(dir).during("resolve", dir)?, events);
+    let tables = new_tables(options, environment, &fs.absolute(dir).during("resolve", dir)?, events);
     let sources = Sources { dir, manifest: number, files: &files, tables: &tables };
     sources.check_tables(&state)?;
     // Before replaying, which takes long: compactions may remove tables meanwhile.
-    open_table_files(&state, &tables, options.max_open_files)?;
+    open_table_files(&state, &tables, environment.files().limit())?;
     let manifest = phases.next();
-    let recovery = Recovery { sources, options, memory, keep: KeepIn::Memory };
+    let recovery = Recovery { sources, options, environment, keep: KeepIn::Memory };
     let recovered = recovery.recover(&mut state)?;
     let opening =
         OpeningStats { manifest, logs: phases.next(), operations: recovered.operations, ..OpeningStats::default() };
@@ -354,15 +356,15 @@ fn open_table_files(state: &ManifestState, tables: &TableContext, most: usize) -
 }
 
 impl ReadOnlyImage {
-    fn into_store(self, options: Options, memory: Arc<MemtablePool>) -> Result<Arc<Store>> {
+    fn into_store(self, options: Options, environment: Environment) -> Result<Arc<Store>> {
         let ReadOnlyImage { state, tables, recovered, opening } = self;
         let clock = clock_of(&options, &state, &recovered);
         let mut memtables = recovered.memtables.into_iter().rev();
-        let new_memtable = || Arc::new(Memtable::new(0, options.memtable_size, state.hash_seed, &memory));
+        let new_memtable = || Arc::new(Memtable::new(0, 0, state.hash_seed, environment.memtables()));
         let active = memtables.next().unwrap_or_else(new_memtable);
         let store = Store::new(Opened {
             dir: tables.dir().to_owned(),
-            executor: options.executor.clone().unwrap_or_else(|| Arc::new(ThreadPool::new(1))),
+            environment,
             view: view_of(&state, &clock, &tables, active, memtables.collect())?,
             clock,
             last_seqno: recovered.last_seqno,
@@ -373,7 +375,6 @@ impl ReadOnlyImage {
             manifest: None,
             lock: None,
             seed: state.hash_seed,
-            memory,
             tables,
             options,
             opening,
@@ -388,16 +389,25 @@ impl ReadOnlyImage {
 /// small memtables replaced files faster than a hundred attempts in a row read them.
 const READ_ONLY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A pool that keeps the memory of one memtable with its index and sort order. While one memtable
-/// is flushed, the active one reuses the memory of the one before.
-fn new_pool(options: &Options) -> Arc<MemtablePool> {
-    MemtablePool::new(options.memtable_size + options.memtable_size / 4 + 2 * CHUNK_LEN)
+/// The store's environment: the given one, or one of its own with so many threads.
+fn environment_of(options: &Options, background_threads: usize) -> Environment {
+    options.environment.clone().unwrap_or_else(|| {
+        let own = EnvironmentOptions {
+            cache_size: options.cache_size,
+            max_open_files: options.max_open_files,
+            background_threads,
+            executor: options.executor.clone(),
+            rate_limit: options.rate_limit,
+            ..EnvironmentOptions::default()
+        };
+        Environment::of_one_store(own, options.memtable_size)
+    })
 }
 
-fn new_tables(options: &Options, dir: &Path, events: &Events) -> Arc<TableContext> {
+fn new_tables(options: &Options, environment: &Environment, dir: &Path, events: &Events) -> Arc<TableContext> {
     let fs = Arc::clone(&options.file_system);
-    let context = TableContext::new(fs, dir, options.cache_size, options.max_open_files);
-    Arc::new(context.with_events(events.clone()).with_mmap_reads(options.mmap_reads))
+    let context = TableContext::in_environment(fs, dir, environment, options.mmap_reads);
+    Arc::new(context.with_events(events.clone()))
 }
 
 /// Makes the names of a new store's directory and of all above it durable. This includes existing

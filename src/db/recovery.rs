@@ -7,12 +7,12 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::{SeqNo, ValueKind};
-use crate::memory::pool::MemtablePool;
 use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
 use crate::report::event::Event;
@@ -153,7 +153,7 @@ impl Sources<'_> {
 pub(super) struct Recovery<'a> {
     pub(super) sources: Sources<'a>,
     pub(super) options: &'a Options,
-    pub(super) memory: &'a Arc<MemtablePool>,
+    pub(super) environment: &'a Environment,
     pub(super) keep: KeepIn,
 }
 
@@ -183,7 +183,7 @@ impl Recovery<'_> {
     }
 
     fn replay_logs(&self, state: &mut ManifestState, known_ids: u64) -> Result<Recovered> {
-        let Recovery { sources: Sources { dir, .. }, options, keep, .. } = *self;
+        let Recovery { sources: Sources { dir, .. }, options, keep, environment } = *self;
         let mut logs: Vec<u64> = self
             .sources
             .files
@@ -211,10 +211,10 @@ impl Recovery<'_> {
             progress: Progress { logs: &logs, replaying: None, operations: 0 },
             has_ingested: false,
         };
-        // An executor that runs one job at a time is for callers that need a deterministic order.
-        let threaded = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
+        let replay_thread = environment.replay_thread();
         let apply = &mut |group: BatchGroup<'_>| rebuilt.add(group);
-        let end = wal::recover(&*options.file_system, dir, &logs, known, threaded, apply);
+        let end = wal::recover(&*options.file_system, dir, &logs, known, replay_thread.is_some(), apply);
+        drop(replay_thread);
         let Rebuilt { state, current, mut full, mut flushed, has_deadlines, has_ingested, progress, .. } = rebuilt;
         let operations = progress.operations;
         let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
@@ -401,7 +401,8 @@ impl Rebuilt<'_> {
     }
 
     fn insert(&mut self, mut group: &[Insertion<'_>]) -> Result<()> {
-        let size = self.recovery.options.memtable_size;
+        let Recovery { options, environment, .. } = self.recovery;
+        let size = environment.full_size(options.memtable_size);
         while !group.is_empty() {
             let mut inserted = 0;
             let memtable = Arc::clone(self.memtable());
@@ -433,8 +434,9 @@ impl Rebuilt<'_> {
     }
 
     fn memtable(&mut self) -> &Arc<Memtable> {
-        let Recovery { options, memory, .. } = self.recovery;
-        let new = || Arc::new(Memtable::new(self.newest, options.memtable_size, self.state.hash_seed, memory));
+        let Recovery { options, environment, .. } = self.recovery;
+        let size = environment.first_size(options.memtable_size);
+        let new = || Arc::new(Memtable::new(self.newest, size, self.state.hash_seed, environment.memtables()));
         self.current.get_or_insert_with(new)
     }
 

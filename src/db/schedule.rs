@@ -7,9 +7,10 @@
 //!
 //! A flush waits for no compaction, whatever the executor is. It is *urgent* work: it stands in a
 //! list beside the executor's queue until a thread takes it. Compactions look at that list between
-//! blocks, and so do waiting callers. *Relief* is urgent too: a compaction among runs of level 0
-//! only. It is due when these are many and the limit on compactions is reached or a caller has
-//! reserved the keyspace. Thus a task of minutes does not stop writers.
+//! blocks, and so do waiting callers; compactions also look at those of other stores of the
+//! environment. *Relief* is urgent too: a compaction among runs of level 0 only. It is due when
+//! these are many and the limit on compactions is reached or a caller has reserved the keyspace.
+//! Thus a task of minutes does not stop writers.
 //!
 //! Every event that can make work due calls [`Store::schedule`]: sealing a memtable, the end of
 //! work, the end of a reservation, dropping a snapshot that held garbage, changing or dropping a
@@ -159,6 +160,7 @@ impl Store {
             jobs.urgent.push(work);
             self.background.urgent_waiting.store(true, Ordering::Relaxed);
             drop(jobs);
+            self.environment.note_flush_waiting();
             let job = move || _ = store.upgrade().map(|store| store.do_urgent(Urgent::All));
             return self.executor.spawn(priority, Box::new(job));
         }
@@ -236,6 +238,7 @@ impl Store {
             }
             thread::sleep(wait.min(LONGEST_NAP));
             self.do_urgent(Urgent::All);
+            self.environment.run_waiting_flushes();
         }
         if let Some(begin) = begin {
             self.rate.note_wait(begin.elapsed());

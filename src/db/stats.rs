@@ -10,6 +10,7 @@ use super::logs::LogStats;
 use super::stalls::WriteStalls;
 use super::store::Store;
 use super::view::{ReadView, Tree};
+use crate::environment::EnvironmentStats;
 use crate::error::Error;
 use crate::filter::FilterState;
 use crate::format::key::SeqNo;
@@ -94,20 +95,22 @@ pub struct Stats {
     pub dropped_keyspaces: FilterLedger,
 }
 
-/// Bytes of memory.
+/// Bytes of memory that the store has alone. What it shares with other stores is in
+/// [`EnvironmentStats`](crate::EnvironmentStats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// Memtables, including full ones that wait for their flush.
     pub memtables: usize,
-    /// Free memory kept for future memtables.
+    /// Free memory kept for future memtables; 0 if the environment is shared.
     pub pool: usize,
-    /// Cached blocks.
+    /// Cached blocks of this store.
     pub cache: usize,
-    /// Limit of the cache.
+    /// Limit of the cache; 0 if it is shared.
     pub cache_limit: usize,
-    /// Filters and indexes of the tables in use, and free memory in their huge pages.
+    /// Filters and indexes of the tables in use, and free memory in their huge pages if that is not
+    /// shared.
     pub filters_and_indexes: usize,
 }
 
@@ -307,6 +310,10 @@ impl Store {
         let held = self.counters.held.stats(self.view.kept());
         let (rate_limit, rate_limited_time) = self.rate.stats();
         let (value_reads, value_bytes_read) = self.tables.values().reads();
+        let own = match self.options.environment {
+            Some(_) => EnvironmentStats::default(),
+            None => self.environment.stats(),
+        };
         let mut retired = self.counters.retired.lock();
         let view = self.view.load();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -319,11 +326,10 @@ impl Store {
             log: self.logs.stats(),
             memory: MemoryStats {
                 memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),
-                pool: self.memory.idle(),
-                cache: self.tables.cache().usage(),
-                cache_limit: self.tables.cache().capacity(),
-                filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum::<usize>()
-                    + self.tables.memory().idle(),
+                pool: own.idle_memtables,
+                cache: self.tables.cache_usage(),
+                cache_limit: own.cache_limit,
+                filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum::<usize>() + own.idle_tables,
             },
             held,
             flushes: count(&self.counters.flushes),

@@ -29,6 +29,7 @@ use super::throttle::Throttle;
 use super::turns::Syncing;
 use super::upkeep::RangeUpkeep;
 use super::view::{ReadView, Tree};
+use crate::environment::{Environment, Quota};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
 use crate::format::filename::FileKind;
@@ -52,10 +53,13 @@ pub(super) struct Store {
     pub(super) dir: PathBuf,
     pub(super) options: Options,
     pub(super) fs: Arc<dyn FileSystem>,
+    pub(super) environment: Environment,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) tables: Arc<TableContext>,
     /// Allocates memtable memory.
     pub(super) memory: Arc<MemtablePool>,
+    /// Says when the active memtable is full.
+    pub(super) quota: Arc<Quota>,
     /// Hash seed of the filters.
     pub(super) seed: u64,
 
@@ -102,6 +106,7 @@ pub(super) struct Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        self.environment.leave(&self.quota);
         // If opening or closing failed half-way, the lock file is released with this value; after
         // that nothing may remove files.
         self.tables.janitor().stop();
@@ -112,9 +117,8 @@ impl Drop for Store {
 pub(super) struct Opened {
     pub(super) dir: PathBuf,
     pub(super) options: Options,
-    pub(super) executor: Arc<dyn Executor>,
+    pub(super) environment: Environment,
     pub(super) tables: Arc<TableContext>,
-    pub(super) memory: Arc<MemtablePool>,
     pub(super) seed: u64,
     pub(super) clock: Arc<Clock>,
     pub(super) view: ReadView,
@@ -131,7 +135,6 @@ pub(super) struct Opened {
 impl Store {
     pub(super) fn new(opened: Opened) -> Store {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let rate_limit = opened.options.rate_limit;
         Store {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             fs: Arc::clone(&opened.options.file_system),
@@ -139,9 +142,10 @@ impl Store {
             gate: Gate::new(opened.dir.clone(), opened.lock),
             dir: opened.dir,
             clock: opened.clock,
+            quota: opened.environment.quota(opened.options.memtable_size),
             options: opened.options,
-            executor: opened.executor,
-            memory: opened.memory,
+            executor: Arc::clone(opened.environment.executor()),
+            memory: Arc::clone(opened.environment.memtables()),
             seed: opened.seed,
             has_unlogged: AtomicBool::new(opened.view.trees.iter().any(|tree| !tree.options.wal)),
             view: Published::new(Arc::clone(opened.tables.epoch()), Arc::new(opened.view)),
@@ -164,10 +168,11 @@ impl Store {
             signal: Signal::default(),
             background: Background::default(),
             throttle: Throttle::default(),
-            rate: RateLimiter::new(rate_limit),
+            rate: RateLimiter::new(opened.environment.rate()),
             stalls: Stalls::default(),
             counters: Counters::default(),
             opening: opened.opening,
+            environment: opened.environment,
         }
     }
 

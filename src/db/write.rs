@@ -539,17 +539,21 @@ impl Store {
     fn ensure_space(self: &Arc<Self>, commit: &mut Commit, bytes: usize, log_bytes: usize) -> Result<()> {
         loop {
             self.gate.check_writable()?;
-            let full = commit.memtable.used() + bytes > self.options.memtable_size
+            let full = commit.memtable.used() + bytes > self.quota.limit()
                 || commit.log_len() + (log_bytes + MAX_RECORD_HEADER_LEN) as u64
                     > wal::log_size(self.options.memtable_size);
             if !full || commit.memtable.is_empty() {
                 return Ok(());
             }
-            let unflushed = || self.view.load().sealed.len() >= MAX_SEALED;
+            // Over the budget of the environment, a store has no second full memtable.
+            let most = || if self.quota.is_reduced() { 1 } else { MAX_SEALED };
+            let unflushed = || self.view.load().sealed.len() >= most();
             let uncompacted = || self.throttle.pressure() >= 1.0;
             if unflushed() {
                 let flushed = || self.wait_for_progress(Waiting::Flush, |_| !unflushed());
                 self.stalls.measure(Cause::Flush, || self.notices.stop_writes(StallCause::Flush, flushed))?;
+                // The budget may be kept again, and the memtable no longer full.
+                continue;
             }
             if uncompacted() {
                 let compacted = || self.wait_for_progress(Waiting::Compaction, |_| !uncompacted());
@@ -627,7 +631,9 @@ impl Store {
             features: commit.header.features,
             ..FileHeader::default()
         };
-        let memtable = Arc::new(Memtable::new(number, self.options.memtable_size, self.seed, &self.memory));
+        self.environment.renew(&self.quota);
+        let size = self.environment.first_size(self.options.memtable_size);
+        let memtable = Arc::new(Memtable::new(number, size, self.seed, &self.memory));
         self.logs.seal(header.first);
         let sealed = std::mem::replace(commit, Commit::new(Arc::clone(&memtable), header)).memtable;
         self.change_view(|view| {

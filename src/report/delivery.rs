@@ -2,13 +2,17 @@
 //!
 //! Events arise in the middle of reads and under locks. There they are only queued. A thread of
 //! their own delivers them, so a listener may take its time and use the store. The queue is
-//! bounded: a listener that falls behind loses events and holds nothing up.
+//! bounded: a listener that falls behind loses events and holds no store up.
+//!
+//! Stores may share the thread, a [`Delivery`]. It calls one listener at a time, in the order in
+//! which events arose. It runs while there are open queues.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle, ThreadId};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -16,7 +20,7 @@ use super::event::Event;
 #[cfg(feature = "tracing")]
 use super::event::Severity;
 
-/// Events that wait for the listener at most.
+/// Events of a store that wait for its listener at most.
 const CAPACITY: usize = 4096;
 
 type Callback = dyn Fn(&Event) + Send + Sync;
@@ -37,53 +41,91 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// A handle to the events of one store; without a listener it does nothing. When the last handle is
-/// dropped, the thread delivers what is queued and ends.
-#[derive(Clone, Default)]
-pub(crate) struct Events(Option<Arc<Delivery>>);
+/// A thread that calls the listeners of stores.
+#[derive(Default)]
+pub(crate) struct Delivery(Arc<Shared>);
 
-struct Delivery {
+/// A handle to the events of one store; without a listener it does nothing. When the last handle is
+/// dropped, what is queued is still delivered.
+#[derive(Clone, Default)]
+pub(crate) struct Events(Option<Arc<Subscription>>);
+
+struct Subscription {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    inbox: Arc<Inbox>,
 }
 
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Notified when an event is queued, and when no more will be.
+    /// Notified when an event is queued, and when an inbox is closed.
     changed: Condvar,
+    /// Notified when an event has been delivered.
+    delivered: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    events: VecDeque<Event>,
-    /// Events that found the queue full.
-    lost: u64,
-    is_closed: bool,
+    /// The events of all stores, oldest first.
+    events: VecDeque<(Arc<Inbox>, Event)>,
+    /// Number of inboxes that are not closed. The thread ends when there are none.
+    open: usize,
+    thread: Option<JoinHandle<()>>,
+    /// The thread that delivers, if one runs.
+    running: Option<ThreadId>,
 }
 
-impl Events {
-    /// Starts the thread that calls `listener`. If the system refuses a thread, events are lost.
-    pub(crate) fn start(listener: &Listener) -> Events {
+/// A store's part of the queue. Changed with the queue locked.
+struct Inbox {
+    callback: Option<Arc<Callback>>,
+    /// Events that are queued or being delivered.
+    waiting: AtomicUsize,
+    /// Events that found no place.
+    lost: AtomicU64,
+    is_closed: AtomicBool,
+}
+
+impl Delivery {
+    /// Passes the events of a store to `listener` from now on, by the thread. If the system refuses
+    /// a thread, events are lost.
+    pub(crate) fn connect(&self, listener: &Listener) -> Events {
         if listener.0.is_none() && !cfg!(any(feature = "metrics", feature = "tracing")) {
             return Events(None);
         }
-        let callback = listener.0.clone();
-        let shared = Arc::new(Shared::default());
-        let of_thread = Arc::clone(&shared);
-        let started =
-            thread::Builder::new().name("tamis-events".into()).spawn(move || of_thread.deliver(callback.as_deref()));
-        if started.is_err() {
-            shared.queue.lock().is_closed = true;
+        let inbox = Arc::new(Inbox {
+            callback: listener.0.clone(),
+            waiting: AtomicUsize::new(0),
+            lost: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+        });
+        let mut queue = self.0.queue.lock();
+        queue.open += 1;
+        if queue.running.is_none() {
+            let shared = Arc::clone(&self.0);
+            match thread::Builder::new().name("tamis-events".into()).spawn(move || shared.deliver()) {
+                Ok(thread) => {
+                    queue.running = Some(thread.thread().id());
+                    queue.thread = Some(thread);
+                }
+                Err(_) => queue.close(&inbox),
+            }
         }
-        Events(Some(Arc::new(Delivery { shared, thread: Mutex::new(started.ok()) })))
+        drop(queue);
+        Events(Some(Arc::new(Subscription { shared: Arc::clone(&self.0), inbox })))
     }
 
+    /// Whether the thread runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.0.queue.lock().running.is_some()
+    }
+}
+
+impl Events {
     /// Queues an event, which is made only if there is a listener. May be called under any lock.
     #[inline]
     pub(crate) fn send(&self, event: impl FnOnce() -> Event) {
-        if let Some(delivery) = &self.0 {
-            delivery.shared.push(event());
+        if let Some(subscription) = &self.0 {
+            subscription.shared.push(&subscription.inbox, event());
         }
     }
 
@@ -95,53 +137,73 @@ impl Events {
 
     /// Number of events that were lost.
     pub(crate) fn lost(&self) -> u64 {
-        self.0.as_ref().map_or(0, |delivery| delivery.shared.queue.lock().lost)
+        self.0.as_ref().map_or(0, |subscription| subscription.inbox.lost.load(Ordering::Relaxed))
     }
 
-    /// Waits until all events have been delivered; later ones are lost. Called by the listener
-    /// itself, does not wait.
+    /// Waits until all events have been delivered; later ones are lost. Called by a listener, of
+    /// this store or of another with the same thread, does not wait.
     pub(crate) fn finish(&self) {
-        let Some(delivery) = &self.0 else { return };
-        delivery.shared.close();
-        let Some(thread) = delivery.thread.lock().take() else { return };
-        if thread.thread().id() != thread::current().id() {
+        let Some(Subscription { shared, inbox }) = self.0.as_deref() else { return };
+        let mut queue = shared.queue.lock();
+        queue.close(inbox);
+        shared.changed.notify_one();
+        if queue.running == Some(thread::current().id()) {
+            return;
+        }
+        while inbox.waiting.load(Ordering::Relaxed) > 0 {
+            shared.delivered.wait(&mut queue);
+        }
+        let ending = if queue.open == 0 { queue.thread.take() } else { None };
+        drop(queue);
+        if let Some(thread) = ending {
             let _ = thread.join();
         }
     }
 }
 
-impl Drop for Delivery {
+impl Drop for Subscription {
     fn drop(&mut self) {
-        self.shared.close();
+        self.shared.queue.lock().close(&self.inbox);
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Queue {
+    fn close(&mut self, inbox: &Inbox) {
+        if !inbox.is_closed.swap(true, Ordering::Relaxed) {
+            self.open -= 1;
+        }
     }
 }
 
 impl Shared {
-    fn push(&self, event: Event) {
+    fn push(&self, inbox: &Arc<Inbox>, event: Event) {
         let mut queue = self.queue.lock();
-        if queue.is_closed || queue.events.len() >= CAPACITY {
-            queue.lost += 1;
+        if inbox.is_closed.load(Ordering::Relaxed) || inbox.waiting.load(Ordering::Relaxed) >= CAPACITY {
+            inbox.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        queue.events.push_back(event);
+        inbox.waiting.fetch_add(1, Ordering::Relaxed);
+        queue.events.push_back((Arc::clone(inbox), event));
         drop(queue);
         self.changed.notify_one();
     }
 
-    fn close(&self) {
-        self.queue.lock().is_closed = true;
-        self.changed.notify_one();
-    }
-
-    fn deliver(&self, callback: Option<&Callback>) {
+    /// Delivers until no inbox is open and nothing is queued.
+    fn deliver(&self) {
         let mut queue = self.queue.lock();
         loop {
-            while let Some(event) = queue.events.pop_front() {
+            while let Some((inbox, event)) = queue.events.pop_front() {
                 // A listener that panics on one event gets the next.
-                let tell = || drop(catch_unwind(AssertUnwindSafe(|| tell(&event, callback))));
+                let tell = || drop(catch_unwind(AssertUnwindSafe(|| tell(&event, inbox.callback.as_deref()))));
                 MutexGuard::unlocked(&mut queue, tell);
+                inbox.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.delivered.notify_all();
+                // The last reference drops the listener, which may be the last to hold a store.
+                MutexGuard::unlocked(&mut queue, || drop((inbox, event)));
             }
-            if queue.is_closed {
+            if queue.open == 0 {
+                queue.running = None;
                 return;
             }
             self.changed.wait(&mut queue);
@@ -208,7 +270,7 @@ mod tests {
     fn events_are_delivered_in_order_by_one_thread_before_finish_returns() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let listener = Arc::clone(&told);
-        let events = Events::start(&Listener::new(move |event| {
+        let events = Delivery::default().connect(&Listener::new(move |event| {
             listener.lock().push((number(event), thread::current().id()));
         }));
         (0..100).for_each(|n| events.clone().send(|| event(n)));
@@ -227,7 +289,7 @@ mod tests {
         let (go, wait) = mpsc::channel::<()>();
         let (wait, told) = (Mutex::new(wait), Arc::new(Mutex::new(0)));
         let count = Arc::clone(&told);
-        let events = Events::start(&Listener::new(move |_| {
+        let events = Delivery::default().connect(&Listener::new(move |_| {
             let _ = begun.send(());
             let _ = wait.lock().recv();
             *count.lock() += 1;
@@ -235,10 +297,10 @@ mod tests {
         events.send(|| event(0));
         begins.recv().unwrap();
         (0..CAPACITY + 10).for_each(|n| events.send(|| event(n)));
-        assert_eq!(events.lost(), 10);
+        assert_eq!(events.lost(), 11, "the one being delivered counts");
         drop(go);
         events.finish();
-        assert_eq!(*told.lock(), CAPACITY + 1);
+        assert_eq!(*told.lock(), CAPACITY);
     }
 
     #[test]
@@ -246,7 +308,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let (listener, own) = (Arc::clone(&told), Arc::new(Mutex::new(None::<Events>)));
         let of_listener = Arc::clone(&own);
-        let events = Events::start(&Listener::new(move |event| {
+        let events = Delivery::default().connect(&Listener::new(move |event| {
             let n = number(event);
             assert!(n != 1, "not told");
             listener.lock().push(n);

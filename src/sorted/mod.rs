@@ -5,11 +5,13 @@
 //! - [`block`]: a few kilobytes of entries, the unit of disk reads and of the cache.
 //! - [`value`]: the bytes that a read returns.
 //! - [`values`]: long values, in files of their own.
-//! - [`table`]: SSTables, and the block cache.
+//! - [`cache`]: data blocks kept in memory.
+//! - [`table`]: SSTables, written once and read from.
 //! - [`files`]: which files are open, and when they are removed.
 //! - [`ranges`]: range deletes, and [`range_table`]: the tables that hold them.
 
 pub(crate) mod block;
+pub(crate) mod cache;
 mod compress;
 pub(crate) mod files;
 pub(crate) mod iter;

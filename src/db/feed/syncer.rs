@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::db::signal::Signal;
 use crate::db::store::Store;
+use crate::environment::SyncerPermit;
 use crate::error::{Error, Result};
 
 /// The least time between the beginnings of two syncs. A reader lags by this and one or two syncs.
@@ -16,9 +17,10 @@ const SYNC_EVERY: Duration = Duration::from_millis(5);
 
 /// A thread that syncs for one reader. It is a thread of its own so that the next sync runs while
 /// the reader reads what the last one has made durable: at a million writes per second, reading
-/// takes as long as syncing.
+/// takes as long as syncing. An environment has only a few such threads.
 pub(super) struct Syncer {
     shared: Arc<Shared>,
+    _permit: SyncerPermit,
     /// Joined when this is dropped.
     thread: Option<JoinHandle<()>>,
 }
@@ -58,13 +60,14 @@ impl Shared {
 }
 
 impl Syncer {
-    /// Starts the thread; `None` if the system has none to give.
+    /// Starts the thread; `None` if the environment or the system has none to give.
     pub(super) fn start(store: &Arc<Store>) -> Option<Syncer> {
+        let permit = store.environment.syncer()?;
         let shared = Arc::<Shared>::default();
         let (of_thread, store) = (Arc::clone(&shared), Arc::clone(store));
         let thread = std::thread::Builder::new().name("tamis feed".to_owned());
         let thread = thread.spawn(move || of_thread.run(&store)).ok()?;
-        Some(Syncer { shared, thread: Some(thread) })
+        Some(Syncer { shared, _permit: permit, thread: Some(thread) })
     }
 
     /// Has the next sync made as soon as the last one is old enough.

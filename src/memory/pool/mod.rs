@@ -13,7 +13,8 @@
 //! [`TableArray`] in [`TableMemory`].
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -32,11 +33,24 @@ pub(crate) use table_memory::TableMemory;
 /// Longer chunks are multiples of it.
 pub(crate) const CHUNK_LEN: usize = 2 << 20;
 
-/// Memory for memtables, kept for reuse.
+/// Memory for memtables, kept for reuse. Stores may share a pool.
 pub(crate) struct MemtablePool {
     /// Most idle bytes to keep.
     limit: usize,
     free: Mutex<Free>,
+    /// Bytes of all chunks.
+    taken: AtomicUsize,
+    /// Called when that has changed.
+    watcher: OnceLock<Watcher>,
+}
+
+type Watcher = Box<dyn Fn(Change) + Send + Sync>;
+
+/// What a watcher is called for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Taken,
+    GivenBack,
 }
 
 #[derive(Default)]
@@ -50,7 +64,24 @@ struct Free {
 impl MemtablePool {
     /// A pool that keeps up to `limit` idle bytes.
     pub(crate) fn new(limit: usize) -> Arc<MemtablePool> {
-        Arc::new(MemtablePool { limit, free: Mutex::default() })
+        Arc::new(MemtablePool { limit, free: Mutex::default(), taken: AtomicUsize::new(0), watcher: OnceLock::new() })
+    }
+
+    /// Has `watcher` called after each change. It must take no lock of a store unless memory was
+    /// taken, and then none that comes before the commit lock. A pool has one watcher at most.
+    pub(crate) fn watch(&self, watcher: impl Fn(Change) + Send + Sync + 'static) {
+        let _ = self.watcher.set(Box::new(watcher));
+    }
+
+    /// Bytes of all chunks.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, change: Change) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher(change);
+        }
     }
 
     /// Bytes that the pool keeps idle.
@@ -61,17 +92,23 @@ impl MemtablePool {
     /// At least `len` bytes of any content.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> MemtableChunk {
         let (region, _) = self.region(len);
-        MemtableChunk { region: Some(region), pool: Arc::clone(self) }
+        self.chunk(region)
     }
 
     /// At least `len` bytes of zeros.
     pub(crate) fn take_zeroed(self: &Arc<Self>, len: usize) -> MemtableChunk {
         let (region, used) = self.region(len);
-        let mut chunk = MemtableChunk { region: Some(region), pool: Arc::clone(self) };
+        let mut chunk = self.chunk(region);
         if used {
             chunk.slice_mut::<u8>().fill(0);
         }
         chunk
+    }
+
+    fn chunk(self: &Arc<Self>, region: Region) -> MemtableChunk {
+        self.taken.fetch_add(region.len(), Ordering::Relaxed);
+        self.tell(Change::Taken);
+        MemtableChunk { region: Some(region), pool: Arc::clone(self) }
     }
 
     /// A region, and whether it was used before.
@@ -90,6 +127,12 @@ impl MemtablePool {
     }
 
     fn put(&self, region: Region) {
+        self.taken.fetch_sub(region.len(), Ordering::Relaxed);
+        self.keep(region);
+        self.tell(Change::GivenBack);
+    }
+
+    fn keep(&self, region: Region) {
         if region.len() < CHUNK_LEN {
             return;
         }
@@ -196,6 +239,21 @@ mod tests {
         drop(more);
         assert_eq!(pool.idle(), 3 * CHUNK_LEN);
         assert_eq!(pool.take(2 * CHUNK_LEN).len(), 2 * CHUNK_LEN);
+    }
+
+    #[test]
+    fn all_chunks_are_counted_and_the_watcher_is_called() {
+        let (pool, told) = (MemtablePool::new(CHUNK_LEN), Arc::new(Mutex::new(Vec::new())));
+        let list = Arc::clone(&told);
+        pool.watch(move |change| list.lock().push(change));
+        let (short, long) = (pool.take(100), pool.take_zeroed(CHUNK_LEN));
+        assert_eq!(pool.taken(), 128 + CHUNK_LEN);
+        drop((short, long));
+        assert_eq!((pool.taken(), pool.idle()), (0, CHUNK_LEN));
+        drop(pool.take(CHUNK_LEN));
+        assert_eq!((pool.taken(), pool.idle()), (0, CHUNK_LEN), "an idle one is counted while it is taken again");
+        let [taken, given_back] = [Change::Taken, Change::GivenBack];
+        assert_eq!(*told.lock(), [taken, taken, given_back, given_back, taken, given_back]);
     }
 
     #[test]

@@ -7,5 +7,5 @@ mod writer;
 
 pub(crate) use graveyard::Graveyard;
 pub(crate) use janitor::Janitor;
-pub(crate) use pool::FilePool;
+pub(crate) use pool::{FilePool, OpenFiles};
 pub(crate) use writer::{FileWriter, WRITE_LEN};

@@ -1,35 +1,67 @@
 //! [`FilePool`]: open files of tables and values, up to a limit. The file read least recently is
 //! closed first.
+//!
+//! Stores may share the limit: each has a [`FilePool`] of its own over one [`OpenFiles`].
 
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::vfs::{ReadableFile, is_out_of_descriptors};
 
-/// Open files by number, which no two files share. Only reads from disk come here, so one lock is
-/// enough. A reader keeps its file open while it reads, even if the pool closes it meanwhile.
-pub(crate) struct FilePool {
-    files: Mutex<LruCache<u64, Arc<dyn ReadableFile>>>,
+/// A store, by the order in which pools were made, and the number of a file, which no two files of
+/// a store share.
+type FileKey = (u64, u64);
+
+/// The open files of all stores that share a limit. Only reads from disk come here, so one lock is
+/// enough.
+pub(crate) struct OpenFiles {
+    files: Mutex<LruCache<FileKey, Arc<dyn ReadableFile>>>,
+    pools: AtomicU64,
 }
 
-impl FilePool {
-    /// A pool of at most `max_open_files` files, and of one at least.
-    pub(crate) fn new(max_open_files: usize) -> FilePool {
-        let limit = NonZeroUsize::new(max_open_files).unwrap_or(NonZeroUsize::MIN);
+impl OpenFiles {
+    /// At most `limit` files, and one at least.
+    pub(crate) fn new(limit: usize) -> Arc<OpenFiles> {
+        let limit = NonZeroUsize::new(limit).unwrap_or(NonZeroUsize::MIN);
         // `LruCache::new` would allocate for the limit at once, and the limit may be any number.
         let mut files = LruCache::unbounded();
         files.resize(limit);
-        FilePool { files: Mutex::new(files) }
+        Arc::new(OpenFiles { files: Mutex::new(files), pools: AtomicU64::new(0) })
     }
 
-    /// Number of files that the pool holds open.
+    /// Number of files that are held open.
+    pub(crate) fn count(&self) -> usize {
+        self.files.lock().len()
+    }
+
+    /// The most files that are held open.
+    pub(crate) fn limit(&self) -> usize {
+        self.files.lock().cap().get()
+    }
+}
+
+/// The open files of a store, by number. A reader keeps its file open while it reads, even if the
+/// pool closes it meanwhile. Dropping the pool closes the files.
+pub(crate) struct FilePool {
+    shared: Arc<OpenFiles>,
+    id: u64,
+}
+
+impl FilePool {
+    /// A pool for another store.
+    pub(crate) fn new(shared: &Arc<OpenFiles>) -> FilePool {
+        FilePool { shared: Arc::clone(shared), id: shared.pools.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Number of files that the store, and those with which it shares the limit, hold open.
     #[cfg(test)]
     pub(crate) fn open_files(&self) -> usize {
-        self.files.lock().len()
+        self.shared.count()
     }
 
     /// The file of this number; calls `open` if the pool does not hold it.
@@ -38,30 +70,42 @@ impl FilePool {
         number: u64,
         open: impl Fn() -> io::Result<Arc<dyn ReadableFile>>,
     ) -> io::Result<Arc<dyn ReadableFile>> {
-        if let Some(file) = self.files.lock().get(&number) {
-            return Ok(Arc::clone(file));
+        if let Some(file) = self.get_if_open(number) {
+            return Ok(file);
         }
         // Opened without the lock: of two racing readers, the later file stays in the pool.
         let mut opened = open();
-        // Other parts of the program may have used up the descriptors. The pool closes all of its
-        // own and retries.
+        // Other parts of the program may have used up the descriptors. All that are held here are
+        // closed before another attempt.
         if opened.as_ref().is_err_and(is_out_of_descriptors) {
-            self.files.lock().clear();
+            self.shared.files.lock().clear();
             opened = open();
         }
         let file = opened?;
-        self.files.lock().put(number, Arc::clone(&file));
+        let evicted = self.shared.files.lock().push((self.id, number), Arc::clone(&file));
+        // Closing a file takes a system call: not under the lock.
+        drop(evicted);
         Ok(file)
     }
 
     /// The file of this number, if the pool holds it open.
     pub(crate) fn get_if_open(&self, number: u64) -> Option<Arc<dyn ReadableFile>> {
-        self.files.lock().get(&number).cloned()
+        self.shared.files.lock().get(&(self.id, number)).cloned()
     }
 
     /// Closes the file of this number, once no reader uses it.
     pub(crate) fn remove(&self, number: u64) {
-        self.files.lock().pop(&number);
+        self.shared.files.lock().pop(&(self.id, number));
+    }
+}
+
+impl Drop for FilePool {
+    fn drop(&mut self) {
+        let mut files = self.shared.files.lock();
+        let own: Vec<FileKey> = files.iter().map(|(key, _)| *key).filter(|(pool, _)| *pool == self.id).collect();
+        let closed: Vec<_> = own.iter().filter_map(|key| files.pop(key)).collect();
+        drop(files);
+        drop(closed);
     }
 }
 
@@ -80,7 +124,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn the_pool_gives_its_files_back_when_descriptors_run_out() {
-        let pool = FilePool::new(8);
+        let pool = FilePool::new(&OpenFiles::new(8));
         for number in 0..5 {
             pool.get(number, || Ok(file())).unwrap();
         }
@@ -98,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_file_read_least_recently_is_closed_first() {
-        let pool = FilePool::new(3);
+        let pool = FilePool::new(&OpenFiles::new(3));
         for number in [1, 2, 3, 1, 4] {
             pool.get(number, || Ok(file())).unwrap();
         }
@@ -110,10 +154,28 @@ mod tests {
 
     #[test]
     fn other_errors_are_not_retried() {
-        let pool = FilePool::new(8);
+        let pool = FilePool::new(&OpenFiles::new(8));
         pool.get(1, || Ok(file())).unwrap();
         let error = pool.get(2, || Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(pool.open_files(), 1);
+    }
+
+    #[test]
+    fn stores_share_the_limit_and_not_the_files() {
+        let shared = OpenFiles::new(3);
+        let (one, two) = (FilePool::new(&shared), FilePool::new(&shared));
+        let (first, other) = (file(), file());
+        assert!(Arc::ptr_eq(&one.get(1, || Ok(Arc::clone(&first))).unwrap(), &first));
+        assert!(two.get_if_open(1).is_none());
+        assert!(Arc::ptr_eq(&two.get(1, || Ok(Arc::clone(&other))).unwrap(), &other));
+        assert!(one.get_if_open(1).is_some_and(|file| Arc::ptr_eq(&file, &first)));
+        for number in 2..5 {
+            two.get(number, || Ok(file())).unwrap();
+        }
+        assert_eq!((shared.count(), shared.limit(), one.get_if_open(1).is_none()), (3, 3, true));
+        one.get(7, || Ok(file())).unwrap();
+        drop(two);
+        assert_eq!((shared.count(), one.get_if_open(7).is_some()), (1, true), "a store closes its own files");
     }
 }

@@ -17,17 +17,18 @@ use crate::format::Decoded;
 use crate::sorted::block::{CursorBlock, MappedBlock, prefetch_block};
 use crate::vfs::{Mapping, ReadableFile};
 
-/// Most tables of a store that are mapped at once. Linux allows a process 65,530 mappings by
-/// default, and the rest of the program needs some too. LevelDB maps 1,000.
+/// Most tables that are mapped at once, of all stores of an environment. Linux allows a process
+/// 65,530 mappings by default, and the rest of the program needs some too. LevelDB maps 1,000.
 const MOST: usize = 16 << 10;
 
-/// Whether tables are mapped. Its clones count the mapped tables.
+/// Whether tables are mapped. Its clones count the mapped tables, and those who may map some.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MapPermit(Option<Arc<()>>);
 
 impl MapPermit {
-    pub(super) fn new(wanted: bool) -> MapPermit {
-        MapPermit(wanted.then(Arc::default))
+    /// A permit, if `wanted`, that counts tables together with others of the same `count`.
+    pub(super) fn new(wanted: bool, count: &Arc<()>) -> MapPermit {
+        MapPermit(wanted.then(|| Arc::clone(count)))
     }
 
     /// A permit for another table, within the limit. Two racing calls may exceed it by one.
@@ -138,8 +139,8 @@ mod tests {
 
     #[test]
     fn no_more_tables_are_mapped_than_a_process_can_bear() {
-        assert!(MapPermit::new(false).another().is_none());
-        let all = MapPermit::new(true);
+        assert!(MapPermit::new(false, &Arc::default()).another().is_none());
+        let all = MapPermit::new(true, &Arc::default());
         let mut given: Vec<MapPermit> = std::iter::from_fn(|| all.another()).collect();
         assert_eq!(given.len(), MOST);
         given.pop();

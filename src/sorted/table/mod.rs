@@ -13,7 +13,6 @@
 //! `sorted::block`, `filter::header`, `properties`, `origin`, `index` and `footer` draw the parts.
 
 mod builder;
-mod cache;
 mod cursor;
 mod deadlines;
 mod describe;
@@ -43,7 +42,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use builder::TableBuilder;
-pub(crate) use cache::BlockCache;
 pub(crate) use cursor::TableCursor;
 pub(crate) use deadlines::Deadlines;
 pub(crate) use describe::stated_number;
@@ -57,6 +55,7 @@ pub(crate) use references::References;
 pub(crate) use salvage::{SalvageCursor, SalvageTable};
 
 use self::mapped::MapPermit;
+use crate::environment::Environment;
 use crate::error::{IoContext, Result};
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::filename::FileKind;
@@ -66,7 +65,8 @@ use crate::memory::epoch::Epoch;
 use crate::memory::pool::TableMemory;
 use crate::options::Compression;
 use crate::report::delivery::Events;
-use crate::sorted::files::{FilePool, Graveyard, Janitor};
+use crate::sorted::cache::{BlockCache, CacheOwner};
+use crate::sorted::files::{FilePool, Graveyard, Janitor, OpenFiles};
 use crate::sorted::values::ValueFiles;
 use crate::vfs::FileSystem;
 
@@ -163,8 +163,8 @@ impl TableOptions {
 pub(crate) struct TableContext {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
-    epoch: Arc<Epoch>,
-    cache: BlockCache,
+    cache: Arc<BlockCache>,
+    cache_owner: Arc<CacheOwner>,
     /// Memory of the resident parts of open tables.
     memory: Arc<TableMemory>,
     files: Arc<FilePool>,
@@ -177,19 +177,38 @@ pub(crate) struct TableContext {
 }
 
 impl TableContext {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_bytes: usize, max_open_files: usize) -> TableContext {
-        let epoch = Arc::<Epoch>::default();
+    /// With a cache and open files of its own.
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_size: usize, max_open_files: usize) -> TableContext {
+        TableContext::with(fs, dir, Arc::new(BlockCache::new(cache_size)), &OpenFiles::new(max_open_files))
+    }
+
+    /// Shares cache, open files and memory with the other stores of `environment`. Maps the files
+    /// of uncompressed tables, if `mmap_reads`.
+    pub(crate) fn in_environment(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        environment: &Environment,
+        mmap_reads: bool,
+    ) -> TableContext {
+        TableContext {
+            map_tables: MapPermit::new(mmap_reads, environment.mapped()),
+            memory: Arc::clone(environment.table_memory()),
+            ..TableContext::with(fs, dir, Arc::clone(environment.cache()), environment.files())
+        }
+    }
+
+    fn with(fs: Arc<dyn FileSystem>, dir: &Path, cache: Arc<BlockCache>, files: &Arc<OpenFiles>) -> TableContext {
         let graveyard = Arc::<Graveyard>::default();
         let janitor = Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&graveyard)));
-        let files = Arc::new(FilePool::new(max_open_files));
+        let files = Arc::new(FilePool::new(files));
         TableContext {
             values: ValueFiles::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&files), Arc::clone(&janitor)),
             janitor,
             graveyard,
             fs,
             dir: dir.to_owned(),
-            cache: BlockCache::new(Arc::clone(&epoch), cache_bytes),
-            epoch,
+            cache_owner: cache.new_owner(),
+            cache,
             memory: Arc::default(),
             files,
             map_tables: MapPermit::default(),
@@ -198,8 +217,9 @@ impl TableContext {
     }
 
     /// Maps the files of uncompressed tables, if `wanted`.
+    #[cfg(test)]
     pub(crate) fn with_mmap_reads(self, wanted: bool) -> TableContext {
-        TableContext { map_tables: MapPermit::new(wanted), ..self }
+        TableContext { map_tables: MapPermit::new(wanted, &Arc::default()), ..self }
     }
 
     /// Reports to `events`.
@@ -253,15 +273,16 @@ impl TableContext {
 
     /// The epoch that readers of the tables pin.
     pub(crate) fn epoch(&self) -> &Arc<Epoch> {
-        &self.epoch
+        self.cache_owner.epoch()
     }
 
     pub(crate) fn cache(&self) -> &BlockCache {
         &self.cache
     }
 
-    pub(crate) fn memory(&self) -> &TableMemory {
-        &self.memory
+    /// Bytes of the cache that blocks of these tables take.
+    pub(crate) fn cache_usage(&self) -> usize {
+        self.cache_owner.usage()
     }
 
     #[cfg(test)]

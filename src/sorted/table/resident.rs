@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::cache::BlockSlots;
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
@@ -15,6 +14,7 @@ use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
 use crate::memory::epoch::Pin;
 use crate::options::Compression;
 use crate::sorted::block::{Block, BorrowedFrame};
+use crate::sorted::cache::BlockSlots;
 
 pub(super) struct Resident {
     pub(super) footer: Footer,
@@ -92,7 +92,7 @@ impl Resident {
             false => None,
         };
         let cached = if mapped.is_some() { 0 } else { index.len() };
-        let slots = fetcher.context.cache().slots(meta.number, cached, memory);
+        let slots = Arc::new(BlockSlots::new(&fetcher.context.cache_owner, meta.number, cached, memory));
         let resident = Resident { footer, properties, index, filter, slots, mapped };
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));

@@ -94,6 +94,11 @@ impl Memtable {
         }
     }
 
+    /// An empty memtable in the place of this one.
+    pub(crate) fn empty_successor(&self) -> Memtable {
+        Memtable::new(self.log_number, 0, self.seed, &self.pool)
+    }
+
     pub(crate) fn log_number(&self) -> u64 {
         self.log_number
     }

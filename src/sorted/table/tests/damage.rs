@@ -3,7 +3,7 @@
 use super::*;
 use crate::filter::FilterBuilder;
 use crate::format::checksum::bound_crc;
-use crate::report::delivery::Listener;
+use crate::report::delivery::{Delivery, Listener};
 use crate::sorted::table::builder::TableFileWriter;
 use crate::sorted::table::properties::Properties;
 use crate::vfs::{Fault, FaultMode};
@@ -100,7 +100,7 @@ fn a_damaged_filter_means_maybe_and_is_reported() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let events = {
         let told = Arc::clone(&told);
-        Events::start(&Listener::new(move |event| told.lock().push(event.to_string())))
+        Delivery::default().connect(&Listener::new(move |event| told.lock().push(event.to_string())))
     };
     let context = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 0, 8).with_events(events.clone());
     let table = Arc::new(Table::new(Arc::new(context), meta));
@@ -146,7 +146,7 @@ fn the_filter_of_another_table_with_as_many_keys_means_maybe() {
 
         let told = Arc::new(Mutex::new(Vec::new()));
         let listener = Arc::clone(&told);
-        let events = Events::start(&Listener::new(move |event| listener.lock().push(event.to_string())));
+        let events = Delivery::default().connect(&Listener::new(move |event| listener.lock().push(event.to_string())));
         let context = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 0, 8).with_events(events.clone());
         let table = Table::new(Arc::new(context), meta.clone());
         assert_eq!(found_by_filter(&table), KEYS);

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::admission::{MIN_REMEMBERED_MISSES, OVERHEAD};
 use super::*;
 use crate::format::key::ValueKind;
+use crate::memory::pool::TableMemory;
 use crate::sorted::block::{BlockBuilder, FramedBlock};
 
 /// A block whose value repeats `tag`.
@@ -25,18 +26,28 @@ fn tag_of(block: &FramedBlock) -> u64 {
     u64::from_le_bytes(*block.block().bytes().last_chunk().unwrap())
 }
 
+/// A store's view of a cache, with some tables.
 struct Fixture {
-    cache: BlockCache,
+    cache: Arc<BlockCache>,
+    owner: Arc<CacheOwner>,
     epoch: Arc<Epoch>,
     slots: Vec<Arc<BlockSlots>>,
 }
 
+fn slots_of(owner: &Arc<CacheOwner>, number: u64, blocks: usize) -> Arc<BlockSlots> {
+    Arc::new(BlockSlots::new(owner, number, blocks, &Arc::<TableMemory>::default()))
+}
+
 impl Fixture {
     fn new(capacity: usize, tables: usize, blocks: usize) -> Fixture {
-        let epoch = Arc::new(Epoch::default());
-        let cache = BlockCache::new(Arc::clone(&epoch), capacity);
-        let slots = (0..tables).map(|table| cache.slots(table as u64, blocks, &Arc::default())).collect();
-        Fixture { cache, epoch, slots }
+        Fixture::beside(&Arc::new(BlockCache::new(capacity)), tables, blocks)
+    }
+
+    /// Of another store that uses `cache`.
+    fn beside(cache: &Arc<BlockCache>, tables: usize, blocks: usize) -> Fixture {
+        let owner = cache.new_owner();
+        let slots = (0..tables).map(|table| slots_of(&owner, table as u64, blocks)).collect();
+        Fixture { cache: Arc::clone(cache), epoch: Arc::clone(owner.epoch()), owner, slots }
     }
 
     /// Handles one miss as a reader does; returns whether the block was admitted.
@@ -225,6 +236,49 @@ fn blocks_that_a_pinned_reader_sees_count_until_it_ends() {
 }
 
 #[test]
+fn stores_with_equal_tables_find_their_own_blocks_and_are_charged_for_them() {
+    let one = Fixture::new(1 << 20, 1, 20);
+    let two = Fixture::beside(&one.cache, 1, 20);
+    for i in 0..20 {
+        assert!(one.miss(0, i, &tagged(1, 4000)));
+        assert!(!two.hit(0, i));
+        assert!(i % 2 == 0 || two.miss(0, i, &tagged(2, 4000)));
+    }
+    for (fixture, tag) in [(&one, 1), (&two, 2)] {
+        fixture.epoch.pin(|pin| {
+            let seen = (0..20).filter_map(|i| fixture.slots[0].get(i, pin));
+            assert!(seen.map(|block| tag_of(block.framed())).all(|seen| seen == tag));
+        });
+    }
+    let each = block(4000).memory() + OVERHEAD;
+    assert_eq!((one.owner.usage(), two.owner.usage(), one.cache.usage()), (20 * each, 10 * each, 30 * each));
+    one.cache.forget(&one.slots[0]);
+    assert_eq!((one.owner.usage(), two.owner.usage(), one.cache.usage()), (0, 10 * each, 10 * each));
+}
+
+#[test]
+fn a_long_read_holds_up_its_own_store_alone() {
+    let stuck = Fixture::new(200_000, 1, 1000);
+    let free = Fixture::beside(&stuck.cache, 1, 1000);
+    let exchanges = |fixture: &Fixture, from: usize| {
+        (from..from + 300).filter(|&i| fixture.read_until_hit(8, 0, i, &tagged(1, 4000))).count()
+    };
+    (0..20).for_each(|i| _ = stuck.miss(0, i, &tagged(99, 4000)));
+    stuck.epoch.pin(|pin| {
+        let seen = stuck.slots[0].get(0, pin).unwrap();
+        // The hand soon takes a batch of the store whose reader is pinned.
+        assert!(exchanges(&free, 0) > 150 && exchanges(&free, 300) > 150);
+        assert!(stuck.cache.usage() <= 200_000);
+        // Its evicted blocks cannot be reused yet, only what the other store has left free.
+        assert!(exchanges(&stuck, 100) < 20);
+        assert_eq!(tag_of(seen.framed()), 99);
+    });
+    assert!(exchanges(&stuck, 100) > 150);
+    let usage = stuck.owner.usage() + free.owner.usage();
+    assert!(usage <= stuck.cache.usage(), "{usage} of {}", stuck.cache.usage());
+}
+
+#[test]
 fn an_evicted_block_that_is_held_by_a_count_is_not_reused() {
     let fixture = Fixture::new(20_000, 1, 1000);
     let held = tagged(99, 4000);
@@ -260,10 +314,11 @@ fn frames_are_reused() {
 fn readers_never_see_a_reused_block() {
     const BLOCKS: usize = 12;
     let (rounds, readers) = if cfg!(miri) { (40, 2) } else { (60_000, 3) };
-    let epoch = Arc::new(Epoch::default());
-    let cache = BlockCache::new(Arc::clone(&epoch), 20_000);
+    let cache = BlockCache::new(20_000);
+    let owner = cache.new_owner();
+    let epoch = Arc::clone(owner.epoch());
     let tables: Vec<Mutex<(u64, Arc<BlockSlots>)>> =
-        (0..2).map(|table| Mutex::new((table, cache.slots(table, BLOCKS, &Arc::default())))).collect();
+        (0..2).map(|table| Mutex::new((table, slots_of(&owner, table, BLOCKS)))).collect();
     let (numbers, hits, done) = (AtomicUsize::new(2), AtomicUsize::new(0), AtomicBool::new(false));
     let tag = |number: u64, i: usize| number << 8 | i as u64;
     std::thread::scope(|scope| {
@@ -308,7 +363,7 @@ fn readers_never_see_a_reused_block() {
                     std::thread::yield_now();
                 }
                 let number = numbers.fetch_add(1, Ordering::Relaxed) as u64;
-                let new = (number, cache.slots(number, BLOCKS, &Arc::default()));
+                let new = (number, slots_of(&owner, number, BLOCKS));
                 let (_, old) = std::mem::replace(&mut *tables[round % 2].lock(), new);
                 cache.forget(&old);
                 std::thread::yield_now();

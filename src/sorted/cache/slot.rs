@@ -15,6 +15,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::CacheOwner;
 use super::reclaim::Unlinked;
 use crate::memory::epoch::{Epoch, Pin};
 use crate::memory::pool::{TableArray, TableMemory};
@@ -22,8 +23,11 @@ use crate::sorted::block::{BlockRef, BorrowedFrame, FramedBlock};
 
 /// One slot per data block of a table, by position in the index.
 pub(crate) struct BlockSlots {
+    /// The owner's, within reach of a hit.
     epoch: Arc<Epoch>,
-    number: u64,
+    owner: Arc<CacheOwner>,
+    /// The shard of the first block, modulo the number of shards.
+    first_shard: usize,
     /// A pointer from `BlockRef::into_raw`, without a count of its own; or a mark, which is odd, as
     /// no pointer to a block is; or null.
     slots: TableArray<AtomicPtr<()>>,
@@ -36,24 +40,39 @@ fn block_in(slot: *mut ()) -> Option<NonNull<()>> {
 }
 
 impl BlockSlots {
-    pub(super) fn new(epoch: Arc<Epoch>, number: u64, len: usize, memory: &Arc<TableMemory>) -> BlockSlots {
-        BlockSlots { epoch, number, slots: TableArray::new(Some(memory), (0..len).map(|_| AtomicPtr::default())) }
+    /// Slots for the `len` blocks of table `number` of a store.
+    #[expect(clippy::cast_possible_truncation, reason = "any bits of the number will do")]
+    pub(in crate::sorted) fn new(
+        owner: &Arc<CacheOwner>,
+        number: u64,
+        len: usize,
+        memory: &Arc<TableMemory>,
+    ) -> BlockSlots {
+        BlockSlots {
+            epoch: Arc::clone(&owner.epoch),
+            owner: Arc::clone(owner),
+            first_shard: owner.offset.wrapping_add(number as usize),
+            slots: TableArray::new(Some(memory), (0..len).map(|_| AtomicPtr::default())),
+        }
     }
 
-    /// The table's number, truncated: good enough to tell tables apart.
-    #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-    pub(super) fn number(&self) -> usize {
-        self.number as usize
+    /// The store of the table.
+    pub(super) fn owner(&self) -> &Arc<CacheOwner> {
+        &self.owner
+    }
+
+    pub(super) fn first_shard(&self) -> usize {
+        self.first_shard
     }
 
     /// Bytes that the slots take in memory.
-    pub(in crate::sorted::table) fn memory(&self) -> usize {
+    pub(in crate::sorted) fn memory(&self) -> usize {
         size_of::<BlockSlots>() + size_of_val(&*self.slots)
     }
 
     /// The block at position `i`, if it is in memory.
     #[inline]
-    pub(in crate::sorted::table) fn get<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<BorrowedFrame<'p>> {
+    pub(in crate::sorted) fn get<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<BorrowedFrame<'p>> {
         assert!(pin.is_of(&self.epoch), "a pin of another store");
         let raw = block_in(self.slots.get(i)?.load(Ordering::Acquire))?;
         // SAFETY: a `Linked`, an `Unlinked` or a `RetiredBlocks` owns the reference that the
@@ -64,7 +83,7 @@ impl BlockSlots {
 
     /// Prefetches the slots at these positions.
     #[inline]
-    pub(in crate::sorted::table) fn prefetch(&self, positions: Range<usize>) {
+    pub(in crate::sorted) fn prefetch(&self, positions: Range<usize>) {
         const PER_LINE: usize = 64 / size_of::<AtomicPtr<()>>();
         for slots in self.slots.get(positions).into_iter().flat_map(|slots| slots.chunks(PER_LINE)) {
             crate::memory::prefetch::prefetch(slots.as_ptr());
@@ -108,6 +127,11 @@ pub(super) struct Linked {
 impl Linked {
     pub(super) fn block(&self) -> &FramedBlock {
         &self.block
+    }
+
+    /// The store of the block.
+    pub(super) fn owner(&self) -> &Arc<CacheOwner> {
+        &self.slots.owner
     }
 
     pub(super) fn is_in(&self, slots: &BlockSlots) -> bool {

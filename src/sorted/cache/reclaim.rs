@@ -1,8 +1,9 @@
 //! [`RetiredBlocks`]: evicted blocks, until no reader can see them any more.
 
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
-use crate::memory::epoch::Epoch;
+use super::CacheOwner;
 use crate::sorted::block::BlockRef;
 
 /// A block that readers can no longer find, but may have found before. Dropping it leaks the block.
@@ -14,21 +15,26 @@ impl Unlinked {
     }
 }
 
-/// Unlinked blocks, and the first epoch whose readers cannot have found them.
+/// Unlinked blocks of one store, and the first epoch of it whose readers cannot have found them.
 pub(super) struct RetiredBlocks {
+    owner: Arc<CacheOwner>,
     since: u64,
     blocks: Vec<Unlinked>,
 }
 
 impl RetiredBlocks {
-    pub(super) fn new(epoch: &Epoch, blocks: Vec<Unlinked>) -> RetiredBlocks {
-        RetiredBlocks { since: epoch.advance(), blocks }
+    /// `blocks` must be of tables of `owner`.
+    pub(super) fn new(owner: &Arc<CacheOwner>, blocks: Vec<Unlinked>) -> RetiredBlocks {
+        RetiredBlocks { owner: Arc::clone(owner), since: owner.epoch.advance(), blocks }
+    }
+
+    pub(super) fn owner(&self) -> &Arc<CacheOwner> {
+        &self.owner
     }
 
     /// The blocks, once no reader can see them any more.
-    pub(super) fn free(self, epoch: &Epoch) -> Result<impl Iterator<Item = BlockRef>, RetiredBlocks> {
-        // `epoch` must be the one in which they were retired; a cache has only one.
-        if epoch.oldest() < self.since {
+    pub(super) fn free(self) -> Result<impl Iterator<Item = BlockRef>, RetiredBlocks> {
+        if self.owner.epoch.oldest() < self.since {
             return Err(self);
         }
         Ok(self.blocks.into_iter().map(|Unlinked(block)| ManuallyDrop::into_inner(block)))

@@ -16,13 +16,17 @@
 //! reader may still see, and free frames. If pinned readers keep too many evicted blocks from being
 //! freed, no new blocks are admitted. A block that a reader holds by a count when it is evicted is
 //! no longer charged to the cache.
+//!
+//! While evicted blocks of a store wait for its readers, the hand passes over its other blocks, and
+//! makes no room for them. A read that takes long thus stops the exchange of the blocks of its own
+//! store; other stores that share the cache go on.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::reclaim::{RetiredBlocks, Unlinked};
+use super::CacheOwner;
+use super::reclaim::RetiredBlocks;
 use super::slot::{BlockSlots, Linked};
-use crate::memory::epoch::Epoch;
 use crate::memory::pool::FrameArena;
 use crate::sorted::block::{BlockRef, Frame};
 
@@ -49,8 +53,8 @@ pub(super) struct CacheShard {
     hand_budget: usize,
     /// Misses so far; wraps around.
     misses: usize,
-    /// Evicted blocks that readers may still see, oldest first.
-    retired: VecDeque<RetiredBlocks>,
+    /// Evicted blocks that readers may still see.
+    retired: Vec<RetiredBlocks>,
     /// Free frames, for blocks that the doorkeeper admits.
     frames: Vec<Frame>,
 }
@@ -70,31 +74,24 @@ impl CacheShard {
             hand: 0,
             hand_budget: 0,
             misses: 0,
-            retired: VecDeque::new(),
+            retired: Vec::new(),
             frames: Vec::new(),
         }
     }
 
-    pub(super) fn admit(
-        &mut self,
-        epoch: &Epoch,
-        arena: &Arc<FrameArena>,
-        slots: &BlockSlots,
-        i: usize,
-        len: usize,
-    ) -> Option<Frame> {
+    pub(super) fn admit(&mut self, arena: &Arc<FrameArena>, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
         let charge = charge(Frame::memory_for(len));
         if charge > self.capacity {
             return None;
         }
         self.misses = self.misses.wrapping_add(1);
-        self.reclaim(epoch);
+        self.reclaim();
         if !self.has_space(charge) {
             let last_miss = slots.mark(i, self.misses)?;
             if self.misses.wrapping_sub(last_miss) > self.ring.len().max(MIN_REMEMBERED_MISSES) {
                 return None;
             }
-            self.advance_hand(epoch, charge);
+            self.advance_hand(slots.owner(), charge);
             if let Some(frame) = self.reuse(len) {
                 return Some(frame);
             }
@@ -112,6 +109,7 @@ impl CacheShard {
         }
         let Some(linked) = slots.link(i, block.clone()) else { return };
         self.used += charge;
+        slots.owner().used.fetch_add(charge, Ordering::Relaxed);
         match self.empty.pop() {
             Some(position) => self.ring[position] = Some(linked),
             None => self.ring.push(Some(linked)),
@@ -122,13 +120,18 @@ impl CacheShard {
         self.capacity - self.used >= charge
     }
 
-    /// Allows the hand to pass another `charge` bytes. It moves once that is enough for a batch and
-    /// the last batch is used up. The caller may be pinned, so blocks evicted now become free for a
-    /// later miss.
-    fn advance_hand(&mut self, epoch: &Epoch, charge: usize) {
+    /// Whether evicted blocks of a store wait for its readers.
+    fn is_retiring(&self, owner: &Arc<CacheOwner>) -> bool {
+        self.retired.iter().any(|retired| Arc::ptr_eq(retired.owner(), owner))
+    }
+
+    /// Allows the hand to pass another `charge` bytes, for a block of `owner`. It moves once that
+    /// is enough for a batch and the last batch is used up. The caller may be pinned, so blocks
+    /// evicted now become free for a later miss.
+    fn advance_hand(&mut self, owner: &Arc<CacheOwner>, charge: usize) {
         self.hand_budget = (self.hand_budget + charge).min(self.capacity);
         let batch = (self.capacity / BATCH_FRACTION).min(MAX_BATCH).max(charge);
-        if self.hand_budget < batch || !self.frames.is_empty() || !self.retired.is_empty() {
+        if self.hand_budget < batch || !self.frames.is_empty() || self.is_retiring(owner) {
             return;
         }
         let mut evicted = Vec::new();
@@ -138,26 +141,44 @@ impl CacheShard {
             let Some(linked) = &self.ring[position] else { continue };
             let charge = self::charge(linked.block().memory());
             self.hand_budget = self.hand_budget.saturating_sub(charge);
-            if !linked.block().take_referenced() {
-                evicted.extend(self.ring[position].take().map(Linked::unlink));
+            if !self.is_retiring(linked.owner()) && !linked.block().take_referenced() {
+                evicted.extend(self.ring[position].take());
                 self.empty.push(position);
             }
             if self.hand_budget == 0 {
                 break;
             }
         }
-        if !evicted.is_empty() {
-            self.retired.push_back(RetiredBlocks::new(epoch, evicted));
+        self.retire(evicted);
+    }
+
+    /// Takes blocks from their slots. They are free once no reader of their stores can see them.
+    fn retire(&mut self, mut evicted: Vec<Linked>) {
+        let address = |linked: &Linked| Arc::as_ptr(linked.owner()).addr();
+        evicted.sort_unstable_by_key(address);
+        while let Some(last) = evicted.last() {
+            let owner = Arc::clone(last.owner());
+            let first = evicted.partition_point(|linked| address(linked) < Arc::as_ptr(&owner).addr());
+            // The usual case, of one store, takes no other allocation.
+            let unlinked = match first {
+                0 => std::mem::take(&mut evicted).into_iter().map(Linked::unlink).collect(),
+                _ => evicted.drain(first..).map(Linked::unlink).collect(),
+            };
+            self.retired.push(RetiredBlocks::new(&owner, unlinked));
         }
     }
 
     /// Turns evicted blocks that no reader can see any more into free frames.
-    fn reclaim(&mut self, epoch: &Epoch) {
-        while let Some(retired) = self.retired.pop_front() {
-            match retired.free(epoch) {
+    fn reclaim(&mut self) {
+        let mut kept = 0;
+        while kept < self.retired.len() {
+            let retired = self.retired.swap_remove(kept);
+            let owner = Arc::clone(retired.owner());
+            match retired.free() {
                 Ok(blocks) => {
                     for block in blocks {
                         let charge = charge(block.memory());
+                        owner.used.fetch_sub(charge, Ordering::Relaxed);
                         match block.into_frame() {
                             Some(frame) => self.frames.push(frame),
                             None => self.used -= charge,
@@ -165,8 +186,10 @@ impl CacheShard {
                     }
                 }
                 Err(retired) => {
-                    self.retired.push_front(retired);
-                    break;
+                    self.retired.push(retired);
+                    let last = self.retired.len() - 1;
+                    self.retired.swap(kept, last);
+                    kept += 1;
                 }
             }
         }
@@ -180,19 +203,19 @@ impl CacheShard {
         Some(frame)
     }
 
-    pub(super) fn forget(&mut self, epoch: &Epoch, slots: &BlockSlots) {
+    pub(super) fn forget(&mut self, slots: &BlockSlots) {
         let mut evicted = Vec::new();
         for (position, entry) in self.ring.iter_mut().enumerate() {
             if let Some(linked) = entry.take_if(|linked| linked.is_in(slots)) {
                 self.empty.push(position);
-                evicted.push(linked.unlink());
+                evicted.push(linked);
             }
         }
         if evicted.is_empty() {
             return;
         }
-        self.retired.push_back(RetiredBlocks::new(epoch, evicted));
-        self.reclaim(epoch);
+        self.retire(evicted);
+        self.reclaim();
         // These may be more than the next blocks need.
         for frame in self.frames.drain(..) {
             self.used -= charge(frame.memory());
@@ -204,11 +227,11 @@ impl CacheShard {
     }
 
     /// Evicts everything.
-    pub(super) fn close(&mut self, epoch: &Epoch) {
-        let evicted: Vec<Unlinked> = self.ring.drain(..).flatten().map(Linked::unlink).collect();
+    pub(super) fn close(&mut self) {
+        let all = self.ring.drain(..).flatten().collect();
         self.empty.clear();
-        self.retired.push_back(RetiredBlocks::new(epoch, evicted));
-        self.reclaim(epoch);
+        self.retire(all);
+        self.reclaim();
         self.frames.clear();
     }
 }

@@ -16,54 +16,84 @@ mod slot;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use self::admission::CacheShard;
 pub(super) use self::slot::BlockSlots;
 use crate::memory::epoch::Epoch;
-use crate::memory::pool::{FrameArena, TableMemory};
+use crate::memory::pool::FrameArena;
 use crate::sorted::block::{BlockRef, Frame};
 
 const MAX_SHARDS: usize = 16;
 /// A smaller cache has fewer shards, so that each still holds many blocks.
 const MIN_SHARD_BYTES: usize = 256 << 10;
+/// Between the offsets of two stores: prime to the number of shards, and large enough that the
+/// first tables of a store do not meet those of the next.
+const OWNER_STEP: usize = 1021;
 
-/// The cache of a store. A lock guards each shard and is held while a block is admitted or
+/// A cache that stores may share. A lock guards each shard and is held while a block is admitted or
 /// inserted; hits take none. Capacity 0 keeps nothing.
+///
+/// Each table has slots of its own, so that stores never find each other's blocks.
 pub(crate) struct BlockCache {
-    epoch: Arc<Epoch>,
+    /// Number of stores that have used it.
+    owners: AtomicUsize,
     arena: Arc<FrameArena>,
     shards: Box<[Mutex<CacheShard>]>,
     capacity: usize,
 }
 
+/// A store that uses a cache. Its readers pin its own epoch: a long read holds up the reuse of the
+/// blocks of its store alone.
+pub(crate) struct CacheOwner {
+    epoch: Arc<Epoch>,
+    /// Spreads the same blocks of several stores over the shards.
+    offset: usize,
+    /// Bytes of the cache that the store's blocks take.
+    used: AtomicUsize,
+}
+
+impl CacheOwner {
+    pub(crate) fn epoch(&self) -> &Arc<Epoch> {
+        &self.epoch
+    }
+
+    /// Bytes of the cache that the store's blocks take.
+    pub(crate) fn usage(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
 impl BlockCache {
-    pub(crate) fn new(epoch: Arc<Epoch>, capacity: usize) -> BlockCache {
+    pub(crate) fn new(capacity: usize) -> BlockCache {
         let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
         let shard = || Mutex::new(CacheShard::new(capacity / count));
-        BlockCache { epoch, arena: FrameArena::new(capacity), shards: (0..count).map(|_| shard()).collect(), capacity }
+        let shards = (0..count).map(|_| shard()).collect();
+        BlockCache { owners: AtomicUsize::new(0), arena: FrameArena::new(capacity), shards, capacity }
+    }
+
+    /// Another store that uses the cache.
+    pub(crate) fn new_owner(&self) -> Arc<CacheOwner> {
+        let offset = self.owners.fetch_add(1, Ordering::Relaxed).wrapping_mul(OWNER_STEP);
+        Arc::new(CacheOwner { epoch: Arc::default(), offset, used: AtomicUsize::new(0) })
     }
 
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Bytes that the cache holds.
+    /// Bytes that the cache holds, free frames included.
     pub(crate) fn usage(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().used()).sum()
-    }
-
-    /// Slots for the `len` blocks of table `number`.
-    pub(super) fn slots(&self, number: u64, len: usize, memory: &Arc<TableMemory>) -> Arc<BlockSlots> {
-        Arc::new(BlockSlots::new(Arc::clone(&self.epoch), number, len, memory))
     }
 
     /// Returns a frame for the block at position `i` of a table, of `len` bytes with its trailer,
     /// or `None` if the block is not admitted. The caller reads the block into the frame and
     /// [inserts](BlockCache::insert) it.
     pub(super) fn admit(&self, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
-        self.shard(slots, i).lock().admit(&self.epoch, &self.arena, slots, i, len)
+        self.shard(slots, i).lock().admit(&self.arena, slots, i, len)
     }
 
     /// Inserts the block at position `i` of a table, if there is still space.
@@ -74,21 +104,21 @@ impl BlockCache {
     /// Evicts all blocks of a table that has no readers any more.
     pub(super) fn forget(&self, slots: &BlockSlots) {
         for shard in &self.shards {
-            shard.lock().forget(&self.epoch, slots);
+            shard.lock().forget(slots);
         }
     }
 
     fn shard(&self, slots: &BlockSlots, i: usize) -> &Mutex<CacheShard> {
         // Neighbouring blocks do not share a shard, and the first blocks of all tables do not
         // either.
-        &self.shards[slots.number().wrapping_add(i) % self.shards.len()]
+        &self.shards[slots.first_shard().wrapping_add(i) % self.shards.len()]
     }
 }
 
 impl Drop for BlockCache {
     fn drop(&mut self) {
         for shard in &mut self.shards {
-            shard.get_mut().close(&self.epoch);
+            shard.get_mut().close();
         }
         // A value or a cursor that outlives the cache keeps its block, and with it the arena, but
         // none of the arena's free memory.

@@ -1,0 +1,56 @@
+//! A store as a tenant of its environment.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::background::Urgent;
+use super::store::Store;
+use super::throttle::MAX_SEALED;
+use crate::environment::Tenant;
+
+impl Store {
+    /// Counts the store as open in its environment, which may then seal its memtables.
+    pub(super) fn join_environment(self: &Arc<Self>) {
+        let store = Arc::downgrade(self);
+        self.environment.join(&self.quota, store);
+    }
+
+    /// Gives back the memory of memtables, once all is closed. Iterators keep what they read.
+    pub(super) fn leave_environment(&self) {
+        self.environment.leave(&self.quota);
+        self.change_view(|view| {
+            view.active = Arc::new(view.active.empty_successor());
+            view.sealed.clear();
+        });
+    }
+}
+
+impl Tenant for Store {
+    fn filling(&self) -> Option<usize> {
+        let is_open = self.gate.check_writable().is_ok();
+        let is_flushing =
+            !self.background.retry_wanted.load(Ordering::Relaxed) && !self.background.pausing.load(Ordering::Relaxed);
+        let view = self.view.load();
+        let may_be_sealed = is_open && is_flushing && view.sealed.len() < MAX_SEALED && !view.active.is_empty();
+        may_be_sealed.then(|| view.active.allocated())
+    }
+
+    fn seal(self: Arc<Self>) {
+        match self.commit.try_lock() {
+            Some(mut commit) => {
+                // What fails here fails for the next writer as well, and is its error.
+                if let Some(commit) = commit.as_mut()
+                    && self.gate.check_writable().is_ok()
+                    && !commit.memtable.is_empty()
+                {
+                    let _ = self.rotate(commit);
+                }
+            }
+            None => self.quota.exhaust(),
+        }
+    }
+
+    fn flush_waiting(self: Arc<Self>) {
+        self.do_urgent(Urgent::Flush);
+    }
+}

@@ -1,0 +1,694 @@
+//! [`Environment`]: what stores share: threads, block cache, open files, rate limit, and a budget
+//! for their memtables.
+//!
+//! Every store has an environment. One that is opened without makes its own, of its own options and
+//! without a budget, so that no code asks which of the two it is.
+//!
+//! # The budget
+//!
+//! The pool of memtable memory counts what all memtables have taken, and tells of each change. A
+//! write thus pays for the budget only when its memtable takes another chunk.
+//!
+//! - Memtables that still fill may take half of it. Beyond that, a job of the executor has the
+//!   largest of them sealed and flushed. Stores whose flush cannot go on just now are left out.
+//! - While all memtables together exceed it, the memtable of a store counts as full at the store's
+//!   *share*. A writer then seals it and waits for the flush of its own store alone. No store waits
+//!   for another: not for one whose disk is full, nor for one that is closing.
+//!
+//! Beyond the budget, each store may have two shares, one of them being flushed, and what its next
+//! memtable takes at first ([`Environment::first_size`]).
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::error::{Error, Result};
+use crate::exec::{Executor, Priority, ThreadPool};
+use crate::memory::pool::{CHUNK_LEN, Change, MemtablePool, TableMemory};
+use crate::rate::{RateLimit, SharedRate};
+use crate::report::delivery::Delivery;
+use crate::sorted::cache::BlockCache;
+use crate::sorted::files::OpenFiles;
+
+/// The least budget.
+const LEAST_BUDGET: usize = 64 << 10;
+/// The part of the budget, as a divisor, that memtables that still fill may take.
+const FILLING: usize = 2;
+/// The part of the budget, as a divisor, of which all stores have an equal share when it is
+/// exceeded.
+const SHARED_OUT: usize = 8;
+/// The memtables of all stores are made for this part of the budget, as a divisor, and each for at
+/// least `LEAST_FIRST` of it.
+const FIRST: usize = 16;
+const LEAST_FIRST: usize = 1024;
+/// The largest memtable is looked for again when this part of the budget, as a divisor, has been
+/// taken since.
+const STEP: usize = 64;
+/// Threads that sync stores for followers, at most. Other followers sync for themselves.
+const SYNCERS: usize = 4;
+/// The least size that a memtable is made for, and the least share of a store.
+const LEAST_SIZE: usize = 16 << 10;
+
+/// Options of an [`Environment`].
+#[derive(Clone)]
+pub struct EnvironmentOptions {
+    pub(crate) cache_size: usize,
+    pub(crate) max_open_files: usize,
+    pub(crate) background_threads: usize,
+    pub(crate) executor: Option<Arc<dyn Executor>>,
+    pub(crate) rate_limit: RateLimit,
+    pub(crate) memtable_budget: usize,
+}
+
+impl Default for EnvironmentOptions {
+    fn default() -> EnvironmentOptions {
+        EnvironmentOptions {
+            cache_size: 64 << 20,
+            max_open_files: 512,
+            background_threads: 2,
+            executor: None,
+            rate_limit: RateLimit::None,
+            memtable_budget: 256 << 20,
+        }
+    }
+}
+
+impl fmt::Debug for EnvironmentOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EnvironmentOptions")
+            .field("cache_size", &self.cache_size)
+            .field("max_open_files", &self.max_open_files)
+            .field("background_threads", &self.background_threads)
+            .field("rate_limit", &self.rate_limit)
+            .field("memtable_budget", &self.memtable_budget)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EnvironmentOptions {
+    /// The defaults.
+    pub fn new() -> EnvironmentOptions {
+        EnvironmentOptions::default()
+    }
+
+    /// Bytes of data blocks of all stores kept in memory. Default: 64 MiB.
+    pub fn cache_size(mut self, bytes: usize) -> Self {
+        self.cache_size = bytes;
+        self
+    }
+
+    /// Files of tables and values of all stores held open at once. Default: 512, half of the usual
+    /// limit of a process. Each open store also holds a few files of its own: its lock, its
+    /// manifest and its log.
+    pub fn max_open_files(mut self, count: usize) -> Self {
+        self.max_open_files = count;
+        self
+    }
+
+    /// Threads for the flushes and compactions of all stores. Default: 2. One of them starts no
+    /// compaction, so that flushes do not wait.
+    pub fn background_threads(mut self, count: usize) -> Self {
+        self.background_threads = count;
+        self
+    }
+
+    /// Runs background work on `executor` instead of threads of the environment.
+    pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
+        self.executor = Some(executor);
+        self
+    }
+
+    /// Limits how many bytes a second the flushes and compactions of all stores read and write
+    /// together. Default: [`RateLimit::None`]. See
+    /// [`Options::rate_limit`](crate::Options::rate_limit).
+    pub fn rate_limit(mut self, limit: RateLimit) -> Self {
+        self.rate_limit = limit;
+        self
+    }
+
+    /// Bytes of memory for the memtables of all stores together. Default: 256 MiB.
+    ///
+    /// When those that still fill take half of it, the largest is flushed, whatever its store's
+    /// [`memtable_size`](crate::Options::memtable_size). When all together exceed it, a store's
+    /// writers wait for the store's own flush each time they have written an equal share of an
+    /// eighth of the budget, or 16 KiB. Twice this share for each store may therefore come on top,
+    /// what its next memtable takes at first, and any single write that is larger.
+    ///
+    /// An eighth of the budget at most is kept for reuse in addition.
+    pub fn memtable_budget(mut self, bytes: usize) -> Self {
+        self.memtable_budget = bytes;
+        self
+    }
+
+    fn validate(&self) -> Result<()> {
+        if self.max_open_files < 8 {
+            return Err(Error::invalid("max_open_files must be at least 8"));
+        }
+        if self.memtable_budget < LEAST_BUDGET {
+            return Err(Error::invalid("memtable_budget must be at least 64 KiB"));
+        }
+        self.rate_limit.validate()
+    }
+}
+
+/// What several stores of a process share: threads, block cache, open files, rate limit, and a
+/// budget for their memtables.
+///
+/// A handle, cheap to clone. Stores that are opened with [`Options::environment`] keep it alive;
+/// they may be opened, closed and dropped in any order, before or after it. Stores stay apart in
+/// everything else: one whose disk fails, or whose listener panics, holds up no other. But one
+/// thread calls all listeners, so that one that takes long delays the events of the others.
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// use tamis::{Environment, EnvironmentOptions, Options};
+///
+/// let options = EnvironmentOptions::new().cache_size(32 << 20).memtable_budget(64 << 20);
+/// let environment = Environment::new(options)?;
+/// let tenant = |name: &str| Options::new().environment(&environment).open(dir.path().join(name));
+/// let tenants = [tenant("ann")?, tenant("bob")?, tenant("eve")?];
+/// for db in &tenants {
+///     db.put("greeting", "hello")?;
+/// }
+/// assert_eq!(environment.stats().stores, 3);
+/// # Ok(()) }
+/// ```
+///
+/// [`Options::environment`]: crate::Options::environment
+#[derive(Clone)]
+pub struct Environment(Arc<Shared>);
+
+struct Shared {
+    executor: Arc<dyn Executor>,
+    /// Locked while a store is opened with the help of a thread that replays its logs. `None` if
+    /// there is to be no such thread.
+    replaying: Option<Mutex<()>>,
+    cache: Arc<BlockCache>,
+    files: Arc<OpenFiles>,
+    table_memory: Arc<TableMemory>,
+    /// Counts mapped tables.
+    mapped: Arc<()>,
+    rate: Arc<SharedRate>,
+    delivery: Delivery,
+    budget: Arc<Budget>,
+    /// Threads that sync stores for followers.
+    syncers: AtomicUsize,
+    /// Whether a flush of some store may wait for a thread.
+    flush_waiting: AtomicBool,
+}
+
+/// The right to have a thread that syncs a store for a follower; see [`Environment::syncer`].
+pub(crate) struct SyncerPermit(Environment);
+
+impl Drop for SyncerPermit {
+    fn drop(&mut self) {
+        self.0.0.syncers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A store, as its environment sees it.
+pub(crate) trait Tenant: Send + Sync {
+    /// Bytes of the memtable that still fills, if it could be sealed and flushed now.
+    fn filling(&self) -> Option<usize>;
+
+    /// Seals that memtable. Does not wait: if a writer is busy, the next one seals it.
+    fn seal(self: Arc<Self>);
+
+    /// Runs the store's flush on this thread, if it waits for one.
+    fn flush_waiting(self: Arc<Self>);
+}
+
+/// At which size the memtable of a store counts as full.
+pub(crate) struct Quota {
+    limit: AtomicUsize,
+    /// By the store's own options.
+    own: usize,
+}
+
+impl Quota {
+    #[inline]
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Whether the budget, and not the store's options, sets the limit.
+    pub(crate) fn is_reduced(&self) -> bool {
+        (1..self.own).contains(&self.limit())
+    }
+
+    /// Has the memtable count as full, until the next one is [begun](Environment::renew).
+    pub(crate) fn exhaust(&self) {
+        self.limit.store(0, Ordering::Relaxed);
+    }
+}
+
+struct Member {
+    quota: Arc<Quota>,
+    store: Weak<dyn Tenant>,
+}
+
+struct Budget {
+    bytes: usize,
+    memtables: Arc<MemtablePool>,
+    members: Mutex<Vec<Member>>,
+    count: AtomicUsize,
+    /// Whether memtables exceed the budget. Changed with `members` locked.
+    is_short: AtomicBool,
+    /// The largest memtable is looked for when so many bytes are taken.
+    check_at: AtomicUsize,
+    /// Whether a job that does so is queued.
+    is_queued: AtomicBool,
+    /// Memtables sealed to keep the budget.
+    sealed: AtomicUsize,
+    executor: Weak<dyn Executor>,
+}
+
+impl Environment {
+    /// Makes an environment, and starts its threads.
+    pub fn new(options: EnvironmentOptions) -> Result<Environment> {
+        options.validate()?;
+        let budget = options.memtable_budget;
+        Ok(Environment::with_pool(options, budget / SHARED_OUT))
+    }
+
+    /// The environment of a store that shares nothing: without a budget.
+    pub(crate) fn of_one_store(options: EnvironmentOptions, memtable_size: usize) -> Environment {
+        // Memory of one memtable with its index and sort order. While one memtable is flushed, the
+        // active one reuses the memory of the one before.
+        let idle = memtable_size + memtable_size / 4 + 2 * CHUNK_LEN;
+        Environment::with_pool(options.memtable_budget(usize::MAX), idle)
+    }
+
+    fn with_pool(options: EnvironmentOptions, idle: usize) -> Environment {
+        // An executor that runs one job at a time is for callers that need a deterministic order.
+        let replays_on_threads = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
+        let executor = options.executor.unwrap_or_else(|| Arc::new(ThreadPool::new(options.background_threads)));
+        let memtables = MemtablePool::new(idle);
+        let bytes = options.memtable_budget;
+        let budget = Arc::new(Budget {
+            bytes,
+            memtables: Arc::clone(&memtables),
+            members: Mutex::default(),
+            count: AtomicUsize::new(0),
+            is_short: AtomicBool::new(false),
+            check_at: AtomicUsize::new(bytes / FILLING),
+            is_queued: AtomicBool::new(false),
+            sealed: AtomicUsize::new(0),
+            executor: Arc::downgrade(&executor),
+        });
+        if bytes < usize::MAX {
+            let watching = Arc::downgrade(&budget);
+            memtables.watch(move |change| {
+                if let Some(budget) = watching.upgrade() {
+                    budget.note(change);
+                }
+            });
+        }
+        Environment(Arc::new(Shared {
+            executor,
+            replaying: replays_on_threads.then(Mutex::default),
+            cache: Arc::new(BlockCache::new(options.cache_size)),
+            files: OpenFiles::new(options.max_open_files),
+            table_memory: Arc::default(),
+            mapped: Arc::default(),
+            rate: Arc::new(SharedRate::new(options.rate_limit)),
+            delivery: Delivery::default(),
+            budget,
+            syncers: AtomicUsize::new(0),
+            flush_waiting: AtomicBool::new(false),
+        }))
+    }
+
+    /// Changes how many bytes a second the background work of all stores may read and write
+    /// together. Running compactions follow at once.
+    ///
+    /// Fails with [`Error::InvalidArgument`] if the limit is less than 64 KiB a second.
+    pub fn set_rate_limit(&self, limit: RateLimit) -> Result<()> {
+        limit.validate()?;
+        self.0.rate.set(limit);
+        Ok(())
+    }
+
+    /// What the stores use together at this moment.
+    pub fn stats(&self) -> EnvironmentStats {
+        let Shared { executor, cache, files, table_memory, rate, delivery, budget, .. } = &*self.0;
+        EnvironmentStats {
+            stores: budget.count.load(Ordering::Relaxed),
+            background_threads: executor.parallelism(),
+            delivers_events: delivery.is_running(),
+            cache: cache.usage(),
+            cache_limit: cache.capacity(),
+            open_files: files.count(),
+            open_files_limit: files.limit(),
+            memtables: budget.memtables.taken(),
+            memtable_budget: budget.bytes,
+            idle_memtables: budget.memtables.idle(),
+            idle_tables: table_memory.idle(),
+            sealed_early: budget.sealed.load(Ordering::Relaxed) as u64,
+            rate_limit: rate.rate(),
+        }
+    }
+
+    pub(crate) fn executor(&self) -> &Arc<dyn Executor> {
+        &self.0.executor
+    }
+
+    /// The right to replay a store's logs with the help of another thread, unless another store
+    /// has it just now.
+    pub(crate) fn replay_thread(&self) -> Option<MutexGuard<'_, ()>> {
+        self.0.replaying.as_ref()?.try_lock()
+    }
+
+    pub(crate) fn cache(&self) -> &Arc<BlockCache> {
+        &self.0.cache
+    }
+
+    pub(crate) fn files(&self) -> &Arc<OpenFiles> {
+        &self.0.files
+    }
+
+    pub(crate) fn table_memory(&self) -> &Arc<TableMemory> {
+        &self.0.table_memory
+    }
+
+    /// Counts mapped tables, by its references.
+    pub(crate) fn mapped(&self) -> &Arc<()> {
+        &self.0.mapped
+    }
+
+    pub(crate) fn rate(&self) -> &Arc<SharedRate> {
+        &self.0.rate
+    }
+
+    pub(crate) fn delivery(&self) -> &Delivery {
+        &self.0.delivery
+    }
+
+    pub(crate) fn memtables(&self) -> &Arc<MemtablePool> {
+        &self.0.budget.memtables
+    }
+
+    /// The right to have a thread that syncs a store for a follower, unless [`SYNCERS`] others have
+    /// it.
+    pub(crate) fn syncer(&self) -> Option<SyncerPermit> {
+        let more = |count: usize| (count < SYNCERS).then_some(count + 1);
+        let taken = self.0.syncers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok().then(|| SyncerPermit(self.clone()))
+    }
+
+    /// A quota for a store with memtables of `memtable_size` bytes.
+    pub(crate) fn quota(&self, memtable_size: usize) -> Arc<Quota> {
+        let quota = Arc::new(Quota { limit: AtomicUsize::new(memtable_size), own: memtable_size });
+        self.renew(&quota);
+        quota
+    }
+
+    /// Counts a store as open until it [leaves](Environment::leave).
+    pub(crate) fn join(&self, quota: &Arc<Quota>, store: Weak<dyn Tenant>) {
+        let budget = &self.0.budget;
+        let mut members = budget.members.lock();
+        members.push(Member { quota: Arc::clone(quota), store });
+        budget.count.store(members.len(), Ordering::Relaxed);
+        budget.set_quotas(&members);
+    }
+
+    /// Ends what [`join`](Environment::join) began. May be called again.
+    pub(crate) fn leave(&self, quota: &Arc<Quota>) {
+        let budget = &self.0.budget;
+        let mut members = budget.members.lock();
+        let gone: Vec<Member> = members.extract_if(.., |member| Arc::ptr_eq(&member.quota, quota)).collect();
+        budget.count.store(members.len(), Ordering::Relaxed);
+        budget.set_quotas(&members);
+        drop(members);
+        drop(gone);
+    }
+
+    /// Sets the quota of a memtable that begins.
+    pub(crate) fn renew(&self, quota: &Quota) {
+        let members = self.0.budget.members.lock();
+        quota.limit.store(self.0.budget.limit_of(quota.own), Ordering::Relaxed);
+        drop(members);
+    }
+
+    /// At which size a memtable counts as full now that is not the active one of a store with a
+    /// quota.
+    pub(crate) fn full_size(&self, memtable_size: usize) -> usize {
+        self.0.budget.limit_of(memtable_size)
+    }
+
+    /// The size for which a memtable is made that may take `memtable_size` bytes: its memory comes
+    /// in pieces suited to that, and the more stores there are, the smaller they are.
+    pub(crate) fn first_size(&self, memtable_size: usize) -> usize {
+        let Budget { bytes, count, .. } = &*self.0.budget;
+        let equal = bytes / FIRST / count.load(Ordering::Relaxed).max(1);
+        equal.max(bytes / LEAST_FIRST).max(LEAST_SIZE).min(memtable_size)
+    }
+
+    /// Notes that a store's flush waits for a thread.
+    pub(crate) fn note_flush_waiting(&self) {
+        self.0.flush_waiting.store(true, Ordering::Relaxed);
+    }
+
+    /// Runs the flushes of all stores that wait for a thread. Costs one load while none does. For
+    /// threads that hold no lock.
+    pub(crate) fn run_waiting_flushes(&self) {
+        if self.0.flush_waiting.load(Ordering::Relaxed) && self.0.flush_waiting.swap(false, Ordering::Relaxed) {
+            self.0.budget.stores().into_iter().for_each(Tenant::flush_waiting);
+        }
+    }
+}
+
+impl Budget {
+    fn stores(&self) -> Vec<Arc<dyn Tenant>> {
+        let stores: Vec<Weak<dyn Tenant>> =
+            self.members.lock().iter().map(|member| Weak::clone(&member.store)).collect();
+        // Without the lock: this may be the last reference of a store.
+        stores.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// At which size a memtable of a store counts as full that is `own` by its options.
+    fn limit_of(&self, own: usize) -> usize {
+        if !self.is_short.load(Ordering::Relaxed) {
+            return own;
+        }
+        let share = self.bytes / SHARED_OUT / self.count.load(Ordering::Relaxed).max(1);
+        share.max(LEAST_SIZE).min(own)
+    }
+
+    /// Sets the quotas of memtables that are not to be sealed.
+    fn set_quotas(&self, members: &[Member]) {
+        for Member { quota, .. } in members {
+            let set = |limit: usize| (limit > 0).then(|| self.limit_of(quota.own));
+            // A racing request to seal the memtable stays.
+            let _ = quota.limit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
+        }
+    }
+
+    /// Looks at what is taken, after it has changed. The caller may hold any lock of a store.
+    fn note(self: &Arc<Self>, change: Change) {
+        let taken = self.memtables.taken();
+        if (taken > self.bytes) != self.is_short.load(Ordering::Relaxed) {
+            let members = self.members.lock();
+            // The newest number: the last thread to get here sees all changes.
+            self.is_short.store(self.memtables.taken() > self.bytes, Ordering::Relaxed);
+            self.set_quotas(&members);
+        }
+        let next = self.next_check(taken);
+        if taken < self.check_at.load(Ordering::Relaxed) {
+            self.check_at.fetch_min(next, Ordering::Relaxed);
+        } else if change == Change::Taken
+            && !self.is_queued.swap(true, Ordering::Relaxed)
+            && let Some(executor) = self.executor.upgrade()
+        {
+            let budget = Arc::clone(self);
+            executor.spawn(Priority::High, Box::new(move || budget.seal_largest()));
+        }
+    }
+
+    fn next_check(&self, taken: usize) -> usize {
+        (taken + self.bytes / STEP).max(self.bytes / FILLING)
+    }
+
+    /// Has the largest memtables sealed until the others that still fill take no more than they
+    /// may.
+    fn seal_largest(&self) {
+        self.is_queued.store(false, Ordering::Relaxed);
+        let mut filling: Vec<(usize, Arc<dyn Tenant>)> =
+            self.stores().into_iter().filter_map(|store| Some((store.filling()?, store))).collect();
+        filling.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let mut total: usize = filling.iter().map(|(bytes, _)| bytes).sum();
+        for (bytes, store) in filling {
+            if total <= self.bytes / FILLING {
+                break;
+            }
+            total -= bytes;
+            self.sealed.fetch_add(1, Ordering::Relaxed);
+            store.seal();
+        }
+        self.check_at.store(self.next_check(self.memtables.taken()), Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Environment").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// What the stores of an [`Environment`] use together. What each of them uses is in its own
+/// [`Stats`](crate::Stats).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct EnvironmentStats {
+    /// Open stores, without those that are open read-only.
+    pub stores: usize,
+    /// Threads for flushes and compactions.
+    pub background_threads: usize,
+    /// Whether there is a thread that calls listeners.
+    pub delivers_events: bool,
+    /// Bytes of the block cache, free frames included.
+    pub cache: usize,
+    /// Limit of the block cache.
+    pub cache_limit: usize,
+    /// Files of tables and values that are held open.
+    pub open_files: usize,
+    /// The most files that are held open.
+    pub open_files_limit: usize,
+    /// Bytes of all memtables, including those that iterators keep.
+    pub memtables: usize,
+    /// The budget for these.
+    pub memtable_budget: usize,
+    /// Free memory kept for future memtables.
+    pub idle_memtables: usize,
+    /// Free memory in huge pages of filters and indexes.
+    pub idle_tables: usize,
+    /// Memtables flushed before they were full, to keep the budget.
+    pub sealed_early: u64,
+    /// Bytes a second that background work may read and write now, if there is a limit.
+    pub rate_limit: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::SteppedExecutor;
+    use crate::memory::pool::MemtableChunk;
+
+    /// A store with a memtable of so many bytes, which sealing gives back.
+    struct Store {
+        memtable: Mutex<Option<MemtableChunk>>,
+        can_flush: bool,
+    }
+
+    impl Tenant for Store {
+        fn filling(&self) -> Option<usize> {
+            self.memtable.lock().as_ref().map(MemtableChunk::len).filter(|_| self.can_flush)
+        }
+
+        fn seal(self: Arc<Self>) {
+            *self.memtable.lock() = None;
+        }
+
+        fn flush_waiting(self: Arc<Self>) {
+            *self.memtable.lock() = None;
+        }
+    }
+
+    const KIB: usize = 1 << 10;
+
+    fn environment() -> (Environment, Arc<SteppedExecutor>) {
+        let executor = Arc::new(SteppedExecutor::new());
+        let options = EnvironmentOptions::new().memtable_budget(1024 * KIB).executor(executor.clone());
+        (Environment::new(options).unwrap(), executor)
+    }
+
+    fn join(environment: &Environment, can_flush: bool) -> (Arc<Store>, Arc<Quota>) {
+        let (store, quota) = (Arc::new(Store { memtable: Mutex::default(), can_flush }), environment.quota(500 * KIB));
+        let tenant: Arc<dyn Tenant> = store.clone();
+        environment.join(&quota, Arc::downgrade(&tenant));
+        (store, quota)
+    }
+
+    fn fill(environment: &Environment, store: &Store, kib: usize) {
+        *store.memtable.lock() = Some(environment.memtables().take(kib * KIB));
+    }
+
+    #[test]
+    fn the_largest_memtables_that_can_be_flushed_are_sealed() {
+        let (environment, executor) = environment();
+        let stores = [true, true, false, true].map(|can_flush| join(&environment, can_flush).0);
+        let filled = || stores.each_ref().map(|store| store.memtable.lock().is_some());
+        fill(&environment, &stores[2], 500);
+        for (store, kib) in [(0, 100), (1, 200), (3, 150)] {
+            fill(&environment, &stores[store], kib);
+        }
+        while executor.step() {}
+        assert_eq!(filled(), [true; 4], "without the one that cannot be flushed, less than half of the budget");
+        fill(&environment, &stores[0], 300);
+        while executor.step() {}
+        assert_eq!(filled(), [false, true, true, true]);
+        assert_eq!(environment.stats().sealed_early, 1);
+    }
+
+    #[test]
+    fn quotas_are_shares_while_memtables_exceed_the_budget() {
+        let (environment, _executor) = environment();
+        let ((store, quota), (_other, other_quota)) = (join(&environment, true), join(&environment, true));
+        assert_eq!((quota.limit(), quota.is_reduced()), (500 * KIB, false));
+        fill(&environment, &store, 1025);
+        assert_eq!((quota.limit(), quota.is_reduced(), other_quota.limit()), (64 * KIB, true, 64 * KIB));
+        assert_eq!(environment.quota(20 * KIB).limit(), 20 * KIB, "a small memtable is full at its own size");
+        // With fewer stores, each share is larger.
+        environment.leave(&other_quota);
+        environment.leave(&other_quota);
+        assert_eq!((quota.limit(), environment.stats().stores), (128 * KIB, 1));
+        quota.exhaust();
+        *store.memtable.lock() = None;
+        assert_eq!((quota.limit(), quota.is_reduced()), (0, false), "the request to seal the memtable stays");
+        environment.renew(&quota);
+        assert_eq!(quota.limit(), 500 * KIB);
+    }
+
+    #[test]
+    fn waiting_flushes_of_all_stores_are_run_once() {
+        let (environment, _executor) = environment();
+        let (store, quota) = join(&environment, true);
+        fill(&environment, &store, 1);
+        environment.run_waiting_flushes();
+        assert!(store.memtable.lock().is_some(), "nobody has said that one waits");
+        environment.note_flush_waiting();
+        environment.run_waiting_flushes();
+        assert!(store.memtable.lock().is_none());
+        fill(&environment, &store, 1);
+        environment.run_waiting_flushes();
+        assert!(store.memtable.lock().is_some());
+        drop(store);
+        environment.note_flush_waiting();
+        environment.run_waiting_flushes();
+        environment.leave(&quota);
+    }
+
+    #[test]
+    fn memtables_of_many_stores_are_made_for_less() {
+        let (environment, _executor) = environment();
+        assert_eq!(environment.first_size(64 << 20), 64 * KIB);
+        let joined: Vec<_> = (0..8).map(|_| join(&environment, true)).collect();
+        assert_eq!((environment.first_size(64 << 20), environment.first_size(4 * KIB)), (16 * KIB, 4 * KIB));
+        drop(joined);
+        let alone = Environment::of_one_store(EnvironmentOptions::new().background_threads(1), 64 << 20);
+        assert_eq!(alone.first_size(64 << 20), 64 << 20);
+    }
+
+    #[test]
+    fn only_some_followers_have_a_thread() {
+        let (environment, _executor) = environment();
+        let permits: Vec<_> = std::iter::from_fn(|| environment.syncer()).collect();
+        assert_eq!(permits.len(), SYNCERS);
+        drop(permits);
+        assert!(environment.syncer().is_some());
+    }
+}
