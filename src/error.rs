@@ -120,6 +120,32 @@ pub enum Error {
     /// failed. Reads still work. Reopen the store to find out what reached the disk.
     #[error("the store takes no more writes until it is opened again, because of an earlier failure: {0}")]
     Poisoned(Arc<Error>),
+    /// A reader keeps all files of the store open, and the process may open no more.
+    #[error(
+        "a reader of {} keeps its {files} files open, and the process may open no more of them: {source}; raise the \
+         limit of open files (`ulimit -n`)",
+        dir.display()
+    )]
+    TooManyFiles {
+        /// The store's directory.
+        dir: PathBuf,
+        /// Tables and value files of the store.
+        files: usize,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+    /// The store no longer has all that a reader has read from it: it was replaced by another one
+    /// or an older copy, or has lost writes that were not synced. The reader stays as it was; open
+    /// the store again to read what is there now.
+    #[error("{} no longer has what was read from it up to number {seqno}: {rule}; open it again", dir.display())]
+    HistoryChanged {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The last sequence number that the reader has.
+        seqno: u64,
+        /// What shows it.
+        rule: String,
+    },
     /// The store was opened read-only.
     #[error("{} was opened read-only", .0.display())]
     ReadOnly(PathBuf),

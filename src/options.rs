@@ -466,6 +466,7 @@ pub struct Options {
     pub(crate) background_threads: usize,
     pub(crate) paranoid: bool,
     pub(crate) slow_operation: Option<Duration>,
+    pub(crate) refresh_every: Option<Duration>,
     pub(crate) rate_limit: RateLimit,
     pub(crate) wal_mode: WalMode,
     pub(crate) keep_log: KeepLog,
@@ -491,6 +492,7 @@ impl Default for Options {
             background_threads: 2,
             paranoid: false,
             slow_operation: None,
+            refresh_every: None,
             rate_limit: RateLimit::None,
             wal_mode: WalMode::Auto,
             keep_log: KeepLog::default(),
@@ -518,6 +520,7 @@ impl fmt::Debug for Options {
             .field("background_threads", &self.background_threads)
             .field("paranoid", &self.paranoid)
             .field("slow_operation", &self.slow_operation)
+            .field("refresh_every", &self.refresh_every)
             .field("rate_limit", &self.rate_limit)
             .field("wal_mode", &self.wal_mode)
             .field("keep_log", &self.keep_log)
@@ -564,7 +567,8 @@ impl Options {
         self
     }
 
-    /// Table files held open at once. Default: 512, half of the usual limit of a process.
+    /// Table files held open at once. Default: 512, half of the usual limit of a process. A store
+    /// that is opened read-only holds all of its files open.
     pub fn max_open_files(mut self, count: usize) -> Self {
         self.max_open_files = count;
         self
@@ -740,6 +744,37 @@ impl Options {
     /// and compactions have events of their own.
     pub fn slow_operation(mut self, duration: impl Into<Option<Duration>>) -> Self {
         self.slow_operation = duration.into();
+        self
+    }
+
+    /// Has a store that is opened read-only follow the process that writes: it is
+    /// [refreshed](crate::Db::refresh) each time this long after the last refresh has ended, by a
+    /// job of its [`executor`](Options::executor), until it is closed. What was written is visible
+    /// after this time and that of a refresh. Default: `None`.
+    ///
+    /// [`Stats::reader`](crate::Stats::reader) says when the last refresh has succeeded, or why it
+    /// failed. An executor of your own must run delayed jobs
+    /// ([`Executor::spawn_after`](crate::Executor::spawn_after)). Has no effect on a store that is
+    /// opened for writing.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let path = dir.path().join("db");
+    /// # let writer = tamis::Db::open(&path)?;
+    /// use std::time::Duration;
+    ///
+    /// let options = tamis::Options::new().refresh_every(Duration::from_millis(10));
+    /// let reader = options.open_read_only(&path)?;
+    /// let seqno = writer.put("apple", "1")?;
+    /// while reader.last_seqno() < seqno {
+    ///     std::thread::yield_now();
+    /// }
+    /// assert!(reader.contains_key("apple")?);
+    /// # Ok(()) }
+    /// ```
+    pub fn refresh_every(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.refresh_every = interval.into();
         self
     }
 

@@ -29,7 +29,8 @@ impl StoreImage {
         StoreCopy::make(Arc::clone(&self.store().fs), dir, |copy| {
             let (mut files, mut linked) = (Vec::new(), 0);
             for file in self.files() {
-                let is_linked = is_immutable(file.kind) && copy.link(file.kind, &file.kind.path(&self.store().dir));
+                let may_link = self.keeps_names() && is_immutable(file.kind);
+                let is_linked = may_link && copy.link(file.kind, &file.kind.path(&self.store().dir));
                 let checksum = match file.checksum.filter(|_| is_linked) {
                     Some(checksum) => checksum,
                     None => self.copy_file(file, copy)?,

@@ -52,6 +52,11 @@ impl Clock {
         self.mark.0.load(Ordering::Acquire)
     }
 
+    /// Shows nothing before `mark` from now on.
+    pub(super) fn raise(&self, mark: Deadline) {
+        self.mark.0.fetch_max(mark.min(NEVER - 1), Ordering::AcqRel);
+    }
+
     /// How far the source is behind the latest time shown.
     pub(super) fn lag(&self) -> Duration {
         Duration::from_millis(self.mark().saturating_sub(self.shown()))

@@ -27,6 +27,8 @@ impl Store {
     fn shut_down(self: &Arc<Self>) -> Result<()> {
         let sealed = self.end_writes();
         if self.gate.is_read_only() {
+            // Waits for a refresh, and closes the files that only the next view would need.
+            *self.follower.lock() = None;
             return Ok(());
         }
         let flushed = sealed.and_then(|()| self.await_last_flush());

@@ -30,7 +30,7 @@ fn rounded(estimate: f64) -> u64 {
 impl Store {
     fn estimate(&self, target: ReadTarget<'_>, range: impl KeyRange) -> Result<Estimate> {
         self.gate.check_open()?;
-        let view = self.view.load();
+        let view = self.view_for(target);
         let tree = tree_of(&view, target.keyspace, target.name)?;
         let range = KeySpan::of(range.into_bounds());
         let mut estimate = Estimate::default();

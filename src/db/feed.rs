@@ -152,6 +152,18 @@ struct OpenLog {
     reader: LogReader,
 }
 
+impl OpenLog {
+    /// The log with more in it, as `part` says; `None` if that is another log.
+    fn renewed(mut self, part: LogPart) -> Result<Option<OpenLog>> {
+        if part.number != self.part.number {
+            return Ok(None);
+        }
+        self.reader.look_again()?;
+        self.part = part;
+        Ok(Some(self))
+    }
+}
+
 impl Changes {
     fn new(handle: &Arc<StoreHandle>, since: SeqNo) -> Result<Changes> {
         let (syncer, log, names) = Default::default();
@@ -240,10 +252,17 @@ impl Changes {
         if self.next > self.bound {
             // Before the bound: nothing is added to it after that.
             let unpoisoned = store.gate.check_poison();
+            let former = self.bound;
             // What is given out is visible: for an ingest, a follower takes a snapshot that has it.
             self.bound = store.sequence.logged_and_visible();
             if !self.is_visible {
                 self.bound = self.bound.min(store.sequence.durable());
+            }
+            if store.gate.is_read_only() && former > 0 && former < self.bound {
+                // A refresh has found more in the logs.
+                find_logs(store)?;
+                self.log =
+                    self.log.take().and_then(|log| log.renewed(store.logs.part(self.next)?).transpose()).transpose()?;
             }
             if self.next > self.bound {
                 return unpoisoned.map(|()| None);
@@ -407,9 +426,9 @@ impl Db {
     /// history than this store. `since` must be the end of a batch, as
     /// [`ChangeBatch::last_seqno`] or a write has returned it, or 0.
     ///
-    /// A store that is open read-only gives out what it found in the logs when it was opened, and
-    /// nothing after that. It keeps no log: the process that writes may remove one, and then
-    /// reading fails with [`Error::LogGone`].
+    /// A store that is open read-only gives out what it found in the logs when it was opened or
+    /// [refreshed](Db::refresh) last. It keeps no log: the process that writes may remove one, and
+    /// then reading fails with [`Error::LogGone`].
     ///
     /// [`Db::follow`] begins with a copy of the store.
     ///

@@ -6,17 +6,22 @@
 //!
 //! - Tables and value files never change. The image holds the versions that name them, as an
 //!   iterator does, and so keeps each of its files.
+//! - In a store that is open read-only, the image is of what a refresh has just read: that is of
+//!   one moment, too. Another process may remove the files, so they are read as the reader has them
+//!   open.
 //! - Logs grow. The image has those that recovery needs open, since they may be removed, and knows
 //!   how long they were.
 //! - The manifest is written anew, in memory: it states the version, what of the logs is there, and
 //!   that what is written to the copy is of a branch of its own.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::StoreHandle;
 use super::commit::Commit;
+use super::logs::KeptLog;
 use super::store::Store;
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::FileChecksum;
@@ -37,7 +42,8 @@ const PIECE: usize = 1 << 20;
 /// that; this is for programs that copy elsewhere.
 ///
 /// The image keeps its files from being removed, and the store open, until it is dropped. Writes go
-/// on meanwhile.
+/// on meanwhile. The image of a store that is open read-only keeps them open, so that they stay
+/// readable when the process that writes has removed them.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -82,9 +88,9 @@ pub struct ImageFile {
 }
 
 enum Content {
-    /// A table or a value file.
+    /// A table or a value file, as long as it has its name.
     InStore,
-    Log(Arc<dyn ReadableFile>),
+    Open(Arc<dyn ReadableFile>),
     Bytes(Vec<u8>),
 }
 
@@ -93,13 +99,21 @@ struct Cut {
     state: ManifestState,
     seqno: SeqNo,
     versions: Vec<Arc<Version>>,
-    /// Number, length and file of each log that recovery needs.
-    logs: Vec<(u64, u64, Arc<dyn ReadableFile>)>,
+    /// Those that recovery needs.
+    logs: Vec<KeptLog>,
 }
 
 impl StoreImage {
     pub(super) fn new(handle: &Arc<StoreHandle>) -> Result<StoreImage> {
-        let Cut { mut state, seqno, versions, logs } = handle.store.cut()?;
+        let store = &handle.store;
+        let Cut { mut state, seqno, versions, logs } =
+            if store.gate.is_read_only() { store.cut_read_only()? } else { store.cut()? };
+        let tables = versions.iter().flat_map(|version| version.tables());
+        let ranges = versions.iter().flat_map(|version| version.ranges().tables()).map(|ranges| ranges.table());
+        let tables = tables.map(|(_, table)| table).chain(ranges);
+        let kept: HashMap<FileKind, Arc<dyn ReadableFile>> =
+            tables.flat_map(|table| table.kept_files()).map(|(kind, file)| (kind, Arc::clone(file))).collect();
+        let content = |kind| kept.get(&kind).map_or(Content::InStore, |file| Content::Open(Arc::clone(file)));
         let first = state.next_file_number;
         state.branches.push(Branch::undrawn(first));
         let manifest = state.take_number();
@@ -110,15 +124,15 @@ impl StoreImage {
         for keyspace in state.keyspaces.values() {
             for (_, table) in keyspace.tables() {
                 let (kind, branch) = (FileKind::Table(table.number), state.branch_of(table.number));
-                add(kind, table.size, Some(table.checksum), branch, Content::InStore);
+                add(kind, table.size, Some(table.checksum), branch, content(kind));
             }
             for file in keyspace.values.values().map(|file| &file.meta) {
                 let (kind, branch) = (FileKind::Values(file.number), state.branch_of(file.number));
-                add(kind, file.size, Some(file.checksum), branch, Content::InStore);
+                add(kind, file.size, Some(file.checksum), branch, content(kind));
             }
         }
-        for (number, len, file) in logs {
-            add(FileKind::Wal(number), len, None, state.branch_of(number), Content::Log(file));
+        for KeptLog { number, len, file } in logs {
+            add(FileKind::Wal(number), len, None, state.branch_of(number), Content::Open(file));
         }
         for (kind, bytes) in encode(&state, manifest)? {
             add(kind, bytes.len() as u64, Some(checksum_of(&bytes)), 0, Content::Bytes(bytes));
@@ -162,7 +176,7 @@ impl StoreImage {
                 take(bytes)?;
                 return Ok(checksum_of(bytes));
             }
-            Content::Log(log) => Arc::clone(log),
+            Content::Open(file) => Arc::clone(file),
             Content::InStore => open().or_else(|error| self.check_source().and(Err(error)))?,
         };
         let checksum = read_whole(&*opened, &path, file.size, &mut take)?;
@@ -175,6 +189,11 @@ impl StoreImage {
             }
             _ => Ok(checksum),
         }
+    }
+
+    /// Whether all tables and value files have their names as long as the store is open.
+    pub(super) fn keeps_names(&self) -> bool {
+        !self.store().gate.is_read_only()
     }
 
     /// Fails unless the files read by name until now were the store's: nobody else removes or
@@ -210,7 +229,7 @@ impl Store {
         self.gate.check_poison()?;
         let open_log = |(number, len): (u64, u64)| {
             let path = FileKind::Wal(number).path(&self.dir);
-            self.fs.open(&path).during("open", &path).map(|file| (number, len, file))
+            self.fs.open(&path).during("open", &path).map(|file| KeptLog { number, len, file })
         };
         let logs = logs.into_iter().map(open_log).collect::<Result<Vec<_>>>()?;
         let versions = self.view.load().trees.iter().map(|tree| Arc::clone(&tree.version)).collect();
@@ -224,6 +243,17 @@ impl Store {
         let last_log = last_log.filter(|_| seqno > state.flushed_seqno);
         state.synced_log = last_log.map(|number| SyncedLog { number, seqno });
         Ok(Cut { state, seqno, versions, logs })
+    }
+}
+
+impl Store {
+    /// Notes what the store is that another process may be writing, after a refresh.
+    fn cut_read_only(&self) -> Result<Cut> {
+        self.refreshed(|follower| {
+            let (state, logs) = follower.cut()?;
+            let versions = self.view.load().trees.iter().map(|tree| Arc::clone(&tree.version)).collect();
+            Ok(Cut { state, seqno: follower.last(), versions, logs })
+        })
     }
 }
 

@@ -12,6 +12,8 @@ use parking_lot::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
 /// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LockRank {
+    /// What a read-only store has read of its files.
+    Following,
     /// Creating, changing or dropping a keyspace.
     Defining,
     /// The active memtable and its log.

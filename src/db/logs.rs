@@ -12,7 +12,7 @@ use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::options::KeepLog;
-use crate::vfs::{FileSystem, WritableFile};
+use crate::vfs::{FileSystem, ReadableFile, WritableFile};
 use crate::write::log::reader::LogReader;
 use crate::write::log::{LogTail, LogWriter};
 
@@ -77,6 +77,14 @@ pub(super) struct LogPart {
     pub(super) is_found: bool,
     /// Records from this sequence number on are not valid.
     pub(super) end: SeqNo,
+}
+
+/// A log that is open, so that it can be read when its file has been removed.
+pub(super) struct KeptLog {
+    pub(super) number: u64,
+    /// Bytes of it that count.
+    pub(super) len: u64,
+    pub(super) file: Arc<dyn ReadableFile>,
 }
 
 /// A claim to the logs after a sequence number.

@@ -27,11 +27,13 @@ mod estimate;
 mod explain;
 mod feed;
 mod flush;
+mod follow;
 mod gaps;
 mod gate;
 mod held;
 mod image;
 mod ingest;
+mod insert;
 mod iter;
 mod keys;
 mod keyspace;
@@ -47,9 +49,11 @@ mod premise;
 mod range;
 mod read;
 mod read_set;
+mod reader_stats;
 mod reads;
 mod recovery;
 mod refilter;
+mod refresh;
 mod retry;
 mod salvage;
 mod schedule;
@@ -86,6 +90,7 @@ pub use metrics::Metric;
 pub use pause::BackgroundPause;
 pub use range::KeyRange;
 pub use read::ReadOptions;
+pub use reader_stats::ReaderStats;
 pub use refilter::FilterRebuild;
 pub use salvage::{SalvageIter, SkippedRange};
 pub use snapshot::Snapshot;
@@ -176,9 +181,15 @@ impl Options {
 
     /// Opens the store in directory `path` read-only; nothing in it is changed.
     ///
-    /// It takes no lock: another process may write to the store meanwhile. Reads see the store as
-    /// of the opening. If that process removes a table, reads that need it fail with
-    /// [`Error::Io`](crate::Error::Io).
+    /// It takes no lock: another process may write to the store meanwhile, which takes no notice.
+    /// Reads see the store as of the opening, until [`Db::refresh`] shows what was written since,
+    /// or [`refresh_every`](Options::refresh_every) does so regularly.
+    ///
+    /// All tables and value files are kept open, so that reads never miss what that process has
+    /// removed, whatever [`max_open_files`](Options::max_open_files) is. Fails with
+    /// [`Error::TooManyFiles`](crate::Error::TooManyFiles) if this process may not open as many.
+    /// The files must be in a file system of this machine: one of a network shows changes late and
+    /// in another order.
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Db> {
         Ok(Db::of(Store::open_read_only(path.as_ref(), self)?))
     }
@@ -395,7 +406,7 @@ impl Db {
 
     /// Sequence number of the last write that reads can see.
     pub fn last_seqno(&self) -> SeqNo {
-        self.store().sequence.visible()
+        self.store().visible()
     }
 
     /// Every write up to this sequence number survives a power cut, except those to keyspaces
@@ -426,8 +437,11 @@ impl Db {
     /// The directory must be absent or empty, or hold a checkpoint that was interrupted, which is
     /// cleared. Until it is complete, opening it fails with
     /// [`Error::Incomplete`](crate::Error::Incomplete). It is made in the store's
-    /// [file system](Options::file_system). Fails with [`Error::ReadOnly`](crate::Error::ReadOnly)
-    /// for a store that was opened read-only, whose files may go at any time.
+    /// [file system](Options::file_system).
+    ///
+    /// Of a store that is open read-only it copies everything: the process that writes may remove
+    /// the names of files at any time, but the reader has them open. It is
+    /// [refreshed](Db::refresh) first.
     ///
     /// ```
     /// # fn main() -> tamis::Result<()> {
@@ -449,10 +463,8 @@ impl Db {
         self.image()?.put_into(dir.as_ref())
     }
 
-    /// Takes an image of the store as it is now, to copy it elsewhere. Nothing is written for it.
-    ///
-    /// Fails with [`Error::ReadOnly`](crate::Error::ReadOnly) for a store that was opened
-    /// read-only.
+    /// Takes an image of the store as it is now, to copy it elsewhere. Nothing is written for it. A
+    /// store that is open read-only is [refreshed](Db::refresh) first.
     pub fn image(&self) -> Result<StoreImage> {
         StoreImage::new(&self.default.handle)
     }

@@ -23,9 +23,9 @@ impl Store {
         self.gate.check_open()?;
         // The view first, the sequence number second: see `ReadView`. Counted, not pinned: the
         // batch may be long.
-        let view = self.view.load();
+        let view = self.view_for(target);
         let tree = tree_of(&view, target.keyspace, target.name)?;
-        let (snapshot, covers) = view.covers(tree, target.snapshot, || view.visible(&self.sequence));
+        let (snapshot, covers) = view.covers(tree, target.seqno(), || view.visible(&self.sequence));
         let mode = options.mode();
         let cover = |key: &[u8]| covers.as_ref().map_or(0, |covers| covers.cover(key));
         let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, cover: cover(key), mode };

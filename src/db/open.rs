@@ -10,7 +10,7 @@
 //! nothing has changed; the first write begins a log. Therefore an open does not wait for the disk
 //! after a clean close, nor after a kill if the logs' writes fit into one memtable.
 
-use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, ResourceBusy, Unsupported};
+use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use super::clock::Clock;
 use super::commit::Commit;
 use super::counters::OpeningStats;
 use super::logs::{LiveLogs, survey};
-use super::recovery::{KeepIn, Recovered, Recovery, Sources};
+use super::recovery::{Recovered, Recovery, Sources};
 use super::store::{Opened, Store};
 use super::view::{ReadView, Tree};
 use crate::environment::{Environment, EnvironmentOptions};
@@ -33,9 +33,8 @@ use crate::options::Options;
 use crate::report::delivery::Events;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
-use crate::sorted::values::{ValueFileMeta, ValueScan};
+use crate::sorted::values::ValueScan;
 use crate::tree::manifest::{self, DEFAULT_KEYSPACE, KeyspaceState, Loaded, ManifestState, RANGE_LEVEL};
-use crate::tree::version::Version;
 use crate::vfs::{FileLock, FileSystem, store_files};
 use crate::write::memtable::Memtable;
 
@@ -55,7 +54,7 @@ impl Store {
         sources.check_tables(&start.state)?;
         let manifest_time = phases.next();
         let (oldest_log, known_numbers) = (start.state.min_log, start.state.next_file_number);
-        let recovery = Recovery { sources, options: &options, environment: &environment, keep: KeepIn::Tables };
+        let recovery = Recovery { sources, options: &options, environment: &environment };
         let recovered = recovery.recover(&mut start.state)?;
         let logs = found_logs(&dir, &options, &files, oldest_log, recovered.last_seqno)?;
         let void = void_logs(&files, oldest_log, &logs);
@@ -70,7 +69,7 @@ impl Store {
         let first_size = environment.first_size(options.memtable_size);
         let memtable = Arc::new(Memtable::new(log_number, first_size, seed, environment.memtables()));
         let clock = clock_of(&options, &start.state, &recovered);
-        let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), recovered.memtables)?;
+        let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), recovered.memtable)?;
         let tables_time = phases.next();
         // Without recovered memtables, tables hold all entries.
         let min_log = if view.sealed.is_empty() { log_number } else { start.state.min_log };
@@ -98,6 +97,7 @@ impl Store {
             commit: Some(Commit::new(memtable, header)),
             manifest: Some(manifest),
             lock: Some(Arc::clone(&lock)),
+            follower: None,
             seed,
             tables,
             options,
@@ -110,39 +110,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the store in `dir` read-only. It takes no lock: another process may write meanwhile,
-    /// and reads see the store as of some moment of the opening.
-    ///
-    /// That process may remove logs, tables and the manifest while they are read. Only damage fails
-    /// two attempts in the same way: an error counts when the next attempt repeats it.
-    pub(super) fn open_read_only(dir: &Path, options: Options) -> Result<Arc<Store>> {
-        options.validate()?;
-        let environment = environment_of(&options, 1);
-        let events = environment.delivery().connect(&options.listener);
-        let mut last_failure = String::new();
-        let begin = Instant::now();
-        while begin.elapsed() < READ_ONLY_PATIENCE {
-            // This reads range tables, which the writer may have replaced too.
-            let opened = read_beside_writer(dir, &options, &environment, &events).and_then(|found| {
-                let into_store = |found: ReadOnlyImage| found.into_store(options.clone(), environment.clone());
-                found.map(into_store).transpose()
-            });
-            match opened {
-                Ok(Some(store)) => return Ok(store),
-                Ok(None) => last_failure.clear(),
-                Err(error) => {
-                    let failure = error.to_string();
-                    if last_failure == failure {
-                        return Err(error);
-                    }
-                    last_failure = failure;
-                }
-            }
-        }
-        Err(std::io::Error::from(ResourceBusy)).during("read a consistent state of", dir)
-    }
-
-    fn verify_if_paranoid(&self) -> Result<()> {
+    pub(super) fn verify_if_paranoid(&self) -> Result<()> {
         if self.options.paranoid {
             for tree in &self.view.load().trees {
                 tree.version.values().values().try_for_each(|file| ValueScan::verify(self.tables.values(), file))?;
@@ -155,15 +123,15 @@ impl Store {
 }
 
 /// Measures the phases of an opening.
-struct Phases(Instant);
+pub(super) struct Phases(Instant);
 
 impl Phases {
-    fn begin() -> Phases {
+    pub(super) fn begin() -> Phases {
         Phases(Instant::now())
     }
 
     /// The time since the last call.
-    fn next(&mut self) -> Duration {
+    pub(super) fn next(&mut self) -> Duration {
         let now = Instant::now();
         now.duration_since(std::mem::replace(&mut self.0, now))
     }
@@ -205,7 +173,7 @@ impl StartState {
                 (new_state(options), 0, false)
             }
         };
-        find_operators(&mut state, options);
+        state.find_operators(|name| options.operator_named(name));
         // What a copy of a store writes from now on is not its original's. The next manifest states
         // it, which the first edit begins.
         state.draw_branch(random_bits);
@@ -302,95 +270,8 @@ fn remove_unneeded(
     Ok(())
 }
 
-/// What a read-only open has read beside a process that may write.
-struct ReadOnlyImage {
-    state: ManifestState,
-    tables: Arc<TableContext>,
-    recovered: Recovered,
-    opening: OpeningStats,
-}
-
-/// Reads manifest and logs. `None` if entries moved from a log to a table meanwhile and were found
-/// in neither.
-fn read_beside_writer(
-    dir: &Path,
-    options: &Options,
-    environment: &Environment,
-    events: &Events,
-) -> Result<Option<ReadOnlyImage>> {
-    let fs = &*options.file_system;
-    let mut phases = Phases::begin();
-    let Loaded { mut state, number, .. } = manifest::load(fs, dir)?.ok_or_else(|| Error::NotFound(dir.to_owned()))?;
-    find_operators(&mut state, options);
-    let files = list_files(options, dir)?;
-    let tables = new_tables(options, environment, &fs.absolute(dir).during("resolve", dir)?, events);
-    let sources = Sources { dir, manifest: number, files: &files, tables: &tables };
-    sources.check_tables(&state)?;
-    // Before replaying, which takes long: compactions may remove tables meanwhile.
-    open_table_files(&state, &tables, environment.files().limit())?;
-    let manifest = phases.next();
-    let recovery = Recovery { sources, options, environment, keep: KeepIn::Memory };
-    let recovered = recovery.recover(&mut state)?;
-    let opening =
-        OpeningStats { manifest, logs: phases.next(), operations: recovered.operations, ..OpeningStats::default() };
-    // A log is removed only after an edit has declared its entries flushed.
-    let flushed = manifest::load(fs, dir)?.map_or(0, |now| now.state.flushed_seqno);
-    Ok((flushed <= recovered.last_seqno).then_some(ReadOnlyImage { state, tables, recovered, opening }))
-}
-
-/// Finds the merge operators that keyspaces name.
-fn find_operators(state: &mut ManifestState, options: &Options) {
-    for keyspace in state.keyspaces.values_mut() {
-        if let Some(operator) = &mut keyspace.options.merge_operator {
-            *operator = options.operator_named(operator.name());
-        }
-    }
-}
-
-/// Opens up to `most` files of tables and values before a writing process removes them.
-fn open_table_files(state: &ManifestState, tables: &TableContext, most: usize) -> Result<()> {
-    let all = || state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
-    all().take(most).try_for_each(|(_, meta)| tables.open_file(meta.number))?;
-    let values = state.keyspaces.values().flat_map(|keyspace| keyspace.values.keys());
-    values.take(most.saturating_sub(all().count())).try_for_each(|number| tables.values().open_file(*number))
-}
-
-impl ReadOnlyImage {
-    fn into_store(self, options: Options, environment: Environment) -> Result<Arc<Store>> {
-        let ReadOnlyImage { state, tables, recovered, opening } = self;
-        let clock = clock_of(&options, &state, &recovered);
-        let mut memtables = recovered.memtables.into_iter().rev();
-        let new_memtable = || Arc::new(Memtable::new(0, 0, state.hash_seed, environment.memtables()));
-        let active = memtables.next().unwrap_or_else(new_memtable);
-        let store = Store::new(Opened {
-            dir: tables.dir().to_owned(),
-            environment,
-            view: view_of(&state, &clock, &tables, active, memtables.collect())?,
-            clock,
-            last_seqno: recovered.last_seqno,
-            flushed: state.flushed_seqno,
-            logs: LiveLogs::found(Vec::new(), options.keep_log),
-            next_file: state.next_file_number,
-            commit: None,
-            manifest: None,
-            lock: None,
-            seed: state.hash_seed,
-            tables,
-            options,
-            opening,
-        });
-        let store = Arc::new(store);
-        store.verify_if_paranoid()?;
-        Ok(store)
-    }
-}
-
-/// How long a read-only open retries while the store changes. On a loaded machine, a writer with
-/// small memtables replaced files faster than a hundred attempts in a row read them.
-const READ_ONLY_PATIENCE: Duration = Duration::from_secs(10);
-
 /// The store's environment: the given one, or one of its own with so many threads.
-fn environment_of(options: &Options, background_threads: usize) -> Environment {
+pub(super) fn environment_of(options: &Options, background_threads: usize) -> Environment {
     options.environment.clone().unwrap_or_else(|| {
         let own = EnvironmentOptions {
             cache_size: options.cache_size,
@@ -404,7 +285,12 @@ fn environment_of(options: &Options, background_threads: usize) -> Environment {
     })
 }
 
-fn new_tables(options: &Options, environment: &Environment, dir: &Path, events: &Events) -> Arc<TableContext> {
+pub(super) fn new_tables(
+    options: &Options,
+    environment: &Environment,
+    dir: &Path,
+    events: &Events,
+) -> Arc<TableContext> {
     let fs = Arc::clone(&options.file_system);
     let context = TableContext::in_environment(fs, dir, environment, options.mmap_reads);
     Arc::new(context.with_events(events.clone()))
@@ -449,28 +335,18 @@ fn view_of(
     clock: &Arc<Clock>,
     tables: &Arc<TableContext>,
     active: Arc<Memtable>,
-    sealed: Vec<Arc<Memtable>>,
+    recovered: Option<Arc<Memtable>>,
 ) -> Result<ReadView> {
     let table = |meta: &TableMeta| Arc::new(Table::new(Arc::clone(tables), meta.clone()));
     let tree = |(&id, keyspace): (&u32, &KeyspaceState)| -> Result<Tree> {
         let (ranges, entries): (Vec<_>, Vec<_>) = keyspace.tables().partition(|(level, _)| *level == RANGE_LEVEL);
-        let version =
-            Version::default().edited(&[], entries.iter().map(|(level, meta)| (*level, table(meta))).collect());
-        let values: Vec<ValueFileMeta> = keyspace.values.values().map(|file| file.meta).collect();
+        let entries = entries.iter().map(|(level, meta)| (*level, table(meta))).collect();
         // Damage there fails the open: reads without the ranges would return what they delete.
         let ranges = ranges.iter().map(|(_, meta)| RangeTable::load(table(meta)).map(Arc::new));
-        Ok(Tree {
-            id,
-            name: Arc::from(keyspace.name.as_str()),
-            options: keyspace.options.clone(),
-            version: Arc::new(version.with_values(&values, &[]).with_ranges(ranges.collect::<Result<_>>()?)),
-            gaps: Arc::default(),
-            clock: Arc::clone(clock),
-            values: Arc::clone(tables.values()),
-        })
+        Ok(Tree::new(id, keyspace, entries, ranges.collect::<Result<_>>()?, clock, tables.values()))
     };
     let trees = state.keyspaces.iter().map(tree).collect::<Result<_>>()?;
-    Ok(ReadView { active, sealed, trees, horizon: Arc::default() })
+    Ok(ReadView { active, sealed: recovered.into_iter().collect(), trees, horizon: Arc::default() })
 }
 
 fn list_files(options: &Options, dir: &Path) -> Result<Vec<FileKind>> {

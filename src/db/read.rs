@@ -12,6 +12,7 @@ use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::key::{SeqNo, ValueKind};
 use crate::format::span::KeySpan;
+use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
 use crate::report::explain::{ReadTrace, Untraced};
 use crate::sorted::table::{PointRead, PrefixProbe, ReadMode};
@@ -82,9 +83,23 @@ enum Kept {
 pub(super) struct ReadTarget<'a> {
     pub(super) keyspace: u32,
     pub(super) name: &'a str,
-    pub(super) snapshot: Option<SeqNo>,
+    pub(super) snapshot: Option<&'a Moment>,
     /// When deadlines are judged; `None` for the time of the read.
     pub(super) at: Option<Deadline>,
+}
+
+/// What a snapshot sees.
+pub(super) struct Moment {
+    pub(super) seqno: SeqNo,
+    /// The view in which to read it, in a store that is open read-only: the process that writes
+    /// keeps no versions for it. Elsewhere any view from then on has what it sees.
+    pub(super) view: Option<Arc<ReadView>>,
+}
+
+impl ReadTarget<'_> {
+    pub(super) fn seqno(&self) -> Option<SeqNo> {
+        self.snapshot.map(|moment| moment.seqno)
+    }
 }
 
 pub(super) fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Result<&'a Tree> {
@@ -104,35 +119,43 @@ impl Store {
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
         self.gate.check_open()?;
-        // A separate function: an untimed get has nothing to do after it has found the value.
-        match self.options.slow_operation {
-            None => self.find(target, key, mode, trace, take),
-            Some(_) => self.find_timed(target, key, mode, trace, take),
+        // A separate function: a plain get has nothing to do after it has found the value.
+        match self.reads_plainly {
+            true => self.view.with(|view, pin| self.find(view, pin, target, key, mode, trace, take)),
+            false => self.find_otherwise(target, key, mode, trace, take),
         }
     }
 
-    #[inline(always)]
-    fn find<R>(
-        &self,
-        target: ReadTarget<'_>,
-        key: &[u8],
-        mode: ReadMode,
-        trace: &mut impl ReadTrace,
-        take: impl FnOnce(Hit<'_>) -> R,
-    ) -> Result<Option<R>> {
-        let hash = KeyHash::new(self.seed, key);
-        self.view.with(|view, pin| {
-            // The view first, the sequence number second: see `ReadView`.
-            let tree = tree_of(view, target.keyspace, target.name)?;
-            let (snapshot, cover) = view.cover(tree, key, target.snapshot, || view.visible(&self.sequence));
-            let read = PointRead { key, hash, snapshot, cover, mode };
-            view.get(tree, &read, target.at, pin, trace, take)
-        })
+    /// The view for a read of several keys.
+    pub(super) fn view_for(&self, target: ReadTarget<'_>) -> Arc<ReadView> {
+        target.snapshot.and_then(|moment| moment.view.clone()).unwrap_or_else(|| self.view.load())
     }
 
+    /// Reads a key in `view`.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "inlined; what the two callers differ in")]
+    fn find<'p, R>(
+        &self,
+        view: &'p ReadView,
+        pin: &'p Pin<'_>,
+        target: ReadTarget<'_>,
+        key: &[u8],
+        mode: ReadMode,
+        trace: &mut impl ReadTrace,
+        take: impl FnOnce(Hit<'_>) -> R,
+    ) -> Result<Option<R>> {
+        // The view first, the sequence number second: see `ReadView`.
+        let hash = KeyHash::new(self.seed, key);
+        let tree = tree_of(view, target.keyspace, target.name)?;
+        let (snapshot, cover) = view.cover(tree, key, target.seqno(), || view.visible(&self.sequence));
+        let read = PointRead { key, hash, snapshot, cover, mode };
+        view.get(tree, &read, target.at, pin, trace, take)
+    }
+
+    /// A get that is timed, or reads in a store that is open read-only.
     #[cold]
     #[inline(never)]
-    fn find_timed<R>(
+    fn find_otherwise<R>(
         &self,
         target: ReadTarget<'_>,
         key: &[u8],
@@ -140,7 +163,15 @@ impl Store {
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
-        self.timed("get", Some(target.name), || self.find(target, key, mode, trace, take))
+        let find = |view: &ReadView, pin: &Pin<'_>| self.find(view, pin, target, key, mode, trace, take);
+        let find = || match target.snapshot.and_then(|moment| moment.view.as_ref()) {
+            Some(view) => self.tables.epoch().pin(|pin| find(view, pin)),
+            None => self.view.with(find),
+        };
+        match self.options.slow_operation {
+            None => find(),
+            Some(_) => self.timed("get", Some(target.name), find),
+        }
     }
 
     pub(super) fn get_into(&self, target: ReadTarget<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
@@ -193,9 +224,9 @@ impl Store {
 
     pub(super) fn cursor(&self, target: ReadTarget<'_>, options: ReadOptions) -> Result<Cursor> {
         self.gate.check_open()?;
-        let view = self.view.load();
+        let view = self.view_for(target);
         let tree = tree_of(&view, target.keyspace, target.name)?;
-        let (seqno, covers) = view.covers(tree, target.snapshot, || view.visible(&self.sequence));
+        let (seqno, covers) = view.covers(tree, target.seqno(), || view.visible(&self.sequence));
         let sources = view.cursor(tree, options.fill_cache, None);
         Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, covers, Now::new(target.at)))
     }
@@ -204,12 +235,12 @@ impl Store {
         if let Err(error) = self.gate.check_open() {
             return Iter::failed(error);
         }
-        let view = self.view.load();
+        let view = self.view_for(target);
         let tree = match tree_of(&view, target.keyspace, target.name) {
             Ok(tree) => tree.clone(),
             Err(error) => return Iter::failed(error),
         };
-        let (seqno, covers) = view.covers(&tree, target.snapshot, || view.visible(&self.sequence));
+        let (seqno, covers) = view.covers(&tree, target.seqno(), || view.visible(&self.sequence));
         let probe = match (tree.options.prefix, mode.filters) {
             (None, _) | (_, FilterMode::Ignore) => None,
             (Some(extractor), filters) => common_prefix(&range, extractor)

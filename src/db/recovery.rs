@@ -1,12 +1,13 @@
 //! Recovery: replays the logs that the manifest still needs.
 //!
-//! Full memtables rebuilt from the logs become new tables, or stay in memory for a read-only open.
-//! The last memtable, which is not full, stays in memory with its logs.
+//! Full memtables rebuilt from the logs become new tables. The last memtable, which is not full,
+//! stays in memory with its logs. For a store that is opened read-only, see `follow`.
 
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::insert::{GROUP, Insertion, insert_until_full};
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
@@ -29,22 +30,12 @@ use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs};
 /// format allows: a stray file must not use up the numbers.
 const MAX_COUNTED_NUMBER: u64 = 1 << 55;
 
-/// Where recovery puts the entries of the logs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeepIn {
-    /// Full memtables go to new tables of level 0, added to the state; the last one stays in
-    /// memory.
-    Tables,
-    /// All stay in memtables; nothing is written.
-    Memory,
-}
-
 pub(super) struct Recovered {
     pub(super) last_seqno: SeqNo,
     /// Tables hold every entry up to this one.
     pub(super) flushed: SeqNo,
-    /// The entries after `flushed`, oldest memtable first.
-    pub(super) memtables: Vec<Arc<Memtable>>,
+    /// The entries after `flushed`.
+    pub(super) memtable: Option<Arc<Memtable>>,
     /// Whether one of these entries has a deadline.
     pub(super) has_deadlines: bool,
     /// Operations in the logs that were replayed.
@@ -119,7 +110,7 @@ impl Sources<'_> {
 
     /// Returns the error to report when replaying `logs` failed with `error`. That is the
     /// manifest's if all logs begin after the missing entry and an unnamed table holds it.
-    fn explain(&self, error: Error, state: &ManifestState, logs: &[u64]) -> Error {
+    pub(super) fn explain(&self, error: Error, state: &ManifestState, logs: &[u64]) -> Error {
         if !error.is_corruption() {
             return error;
         }
@@ -143,7 +134,7 @@ impl Sources<'_> {
         }
     }
 
-    fn outdated(&self, proof: impl std::fmt::Display) -> Error {
+    pub(super) fn outdated(&self, proof: impl std::fmt::Display) -> Error {
         let rule = format!("the manifest has lost its last edits, or an older one is in force: {proof}");
         Error::corruption(&FileKind::Manifest(self.manifest).path(self.dir), 0, rule)
     }
@@ -154,7 +145,6 @@ pub(super) struct Recovery<'a> {
     pub(super) sources: Sources<'a>,
     pub(super) options: &'a Options,
     pub(super) environment: &'a Environment,
-    pub(super) keep: KeepIn,
 }
 
 impl Recovery<'_> {
@@ -183,7 +173,7 @@ impl Recovery<'_> {
     }
 
     fn replay_logs(&self, state: &mut ManifestState, known_ids: u64) -> Result<Recovered> {
-        let Recovery { sources: Sources { dir, .. }, options, keep, environment } = *self;
+        let Recovery { sources: Sources { dir, .. }, options, environment } = *self;
         let mut logs: Vec<u64> = self
             .sources
             .files
@@ -205,7 +195,6 @@ impl Recovery<'_> {
             known_ids,
             newest,
             current: None,
-            full: Vec::new(),
             flushed: known.flushed,
             has_deadlines: false,
             progress: Progress { logs: &logs, replaying: None, operations: 0 },
@@ -215,21 +204,18 @@ impl Recovery<'_> {
         let apply = &mut |group: BatchGroup<'_>| rebuilt.add(group);
         let end = wal::recover(&*options.file_system, dir, &logs, known, replay_thread.is_some(), apply);
         drop(replay_thread);
-        let Rebuilt { state, current, mut full, mut flushed, has_deadlines, has_ingested, progress, .. } = rebuilt;
+        let Rebuilt { state, current, mut flushed, has_deadlines, has_ingested, progress, .. } = rebuilt;
         let operations = progress.operations;
-        let end = end.map_err(|error| self.sources.explain(error, state, &logs))?;
-        match current {
-            Some(memtable) => {
-                memtable.writer().extend_to(end.last_seqno);
-                full.push(memtable);
-            }
+        let (end, _) = end.map_err(|error| self.sources.explain(error, state, &logs))?;
+        match &current {
+            Some(memtable) => memtable.writer().extend_to(end.last_seqno),
             None => flushed = end.last_seqno,
         }
-        if keep == KeepIn::Tables && flushed > known.flushed {
+        if flushed > known.flushed {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
-        let memtables = full;
-        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtables, has_deadlines, operations, has_ingested })
+        let memtable = current;
+        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtable, has_deadlines, operations, has_ingested })
     }
 
     /// Writes a recovered memtable to tables of level 0.
@@ -291,7 +277,6 @@ struct Rebuilt<'a> {
     /// The memtable being filled. Created with the first batch: returning an unused one to the pool
     /// costs more than the rest of an open.
     current: Option<Arc<Memtable>>,
-    full: Vec<Arc<Memtable>>,
     /// Tables hold every entry up to this one.
     flushed: SeqNo,
     /// Whether an entry has a deadline.
@@ -307,20 +292,6 @@ struct Progress<'a> {
     replaying: Option<u64>,
     operations: u64,
 }
-
-/// An operation read from a log.
-struct Insertion<'a> {
-    operation: Op<'a>,
-    hash: KeyHash,
-    seqno: SeqNo,
-    /// If this is the first operation of its batch, the number of the log and of the batch's first
-    /// operation, which the log may not have.
-    begins: Option<(u64, SeqNo)>,
-}
-
-/// Operations inserted at a time. Their index slots are prefetched first, so that the cache misses
-/// overlap.
-const GROUP: usize = 32;
 
 impl Rebuilt<'_> {
     fn add(&mut self, batches: BatchGroup<'_>) -> Result<()> {
@@ -403,28 +374,11 @@ impl Rebuilt<'_> {
     fn insert(&mut self, mut group: &[Insertion<'_>]) -> Result<()> {
         let Recovery { options, environment, .. } = self.recovery;
         let size = environment.full_size(options.memtable_size);
+        self.has_deadlines |= group.iter().any(|insertion| insertion.operation.kind == ValueKind::ExpiringPut);
         while !group.is_empty() {
-            let mut inserted = 0;
             let memtable = Arc::clone(self.memtable());
-            let mut writer = memtable.writer();
-            for Insertion { operation, hash, seqno, begins } in group {
-                // A batch is never split across memtables.
-                if begins.is_some() && writer.used() >= size {
-                    break;
-                }
-                let Op { keyspace, kind, key, value, .. } = *operation;
-                self.has_deadlines |= kind == ValueKind::ExpiringPut;
-                if kind == ValueKind::Merge {
-                    let fold = || self.state.keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold();
-                    writer.insert_operand(keyspace, key, *hash, *seqno, value, fold());
-                } else if kind == ValueKind::DeleteRange {
-                    writer.delete_range(keyspace, key, value, *seqno);
-                } else {
-                    writer.insert_hashed(keyspace, key, *hash, *seqno, kind, value);
-                }
-                inserted += 1;
-            }
-            drop(writer);
+            let fold = |id: u32| self.state.keyspaces.get(&id)?.options.merge_operator.as_ref()?.fold();
+            let inserted = insert_until_full(&memtable, size, group, &[], fold);
             group = &group[inserted..];
             if let Some((log, first)) = group.first().and_then(|next| next.begins) {
                 self.finish_memtable(log, first)?;
@@ -444,16 +398,11 @@ impl Rebuilt<'_> {
     /// number `first`.
     fn finish_memtable(&mut self, log: u64, first: SeqNo) -> Result<()> {
         let Some(memtable) = self.current.take() else { return Ok(()) };
-        match self.recovery.keep {
-            KeepIn::Tables => {
-                self.recovery.write_recovered(&memtable, self.state)?;
-                self.flushed = first - 1;
-                // Earlier logs are in tables, or void. Void ones must never be read again, beside
-                // logs that another crash has cut short.
-                self.state.min_log = log;
-            }
-            KeepIn::Memory => self.full.push(memtable),
-        }
+        self.recovery.write_recovered(&memtable, self.state)?;
+        self.flushed = first - 1;
+        // Earlier logs are in tables, or void. Void ones must never be read again, beside logs that
+        // another crash has cut short.
+        self.state.min_log = log;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::StoreHandle;
 use super::keyspace::Keyspace;
-use super::read::ReadTarget;
+use super::read::{Moment, ReadTarget};
 use super::reads::reads;
 use super::store::Store;
 use crate::format::key::SeqNo;
@@ -12,8 +12,9 @@ use crate::format::key::SeqNo;
 /// All keyspaces as they were when the snapshot was taken, whatever is written later.
 ///
 /// It is owned, and cheap to take and to clone. While it lives, compactions keep the versions that
-/// it sees, and the store stays open. It keeps no memtable and no replaced table. Its own methods
-/// read the default keyspace; [`Snapshot::keyspace`] reads any other.
+/// it sees, and the store stays open. It keeps no memtable and no replaced table, except in a store
+/// that is open read-only: there it keeps those of its moment, since the process that writes does
+/// not know it. Its own methods read the default keyspace; [`Snapshot::keyspace`] reads any other.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -35,24 +36,28 @@ pub struct Snapshot {
 /// A sequence number registered as a live snapshot.
 struct Pinned {
     handle: Arc<StoreHandle>,
-    seqno: SeqNo,
+    moment: Moment,
 }
 
 impl Pinned {
     fn new(handle: &Arc<StoreHandle>) -> Pinned {
         let store = &handle.store;
-        let seqno = store.snapshots.add(|| store.sequence.visible());
-        Pinned { handle: Arc::clone(handle), seqno }
+        let view = store.gate.is_read_only().then(|| store.view.load());
+        let seqno = store.snapshots.add(|| match &view {
+            Some(view) => view.visible(&store.sequence),
+            None => store.sequence.visible(),
+        });
+        Pinned { handle: Arc::clone(handle), moment: Moment { seqno, view } }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         let store = &self.handle.store;
-        if store.snapshots.remove(self.seqno) {
+        if store.snapshots.remove(self.moment.seqno) {
             store.schedule();
         }
-        if store.has_ranges_after(self.seqno) {
+        if !store.gate.is_read_only() && store.has_ranges_after(self.moment.seqno) {
             store.spawn_help(|store| _ = store.tidy_ranges());
         }
     }
@@ -72,12 +77,16 @@ impl Snapshot {
     }
 
     fn target(&self) -> ReadTarget<'_> {
-        ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.seqno()), at: None }
+        ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.moment()), at: None }
+    }
+
+    pub(super) fn moment(&self) -> &Moment {
+        &self.pinned.moment
     }
 
     /// Sequence number of the last write that the snapshot sees.
     pub fn seqno(&self) -> SeqNo {
-        self.pinned.seqno
+        self.pinned.moment.seqno
     }
 
     /// This snapshot of another keyspace.

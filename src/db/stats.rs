@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::counters::{Counters, OpeningStats, RetiredTables};
 use super::held::HeldStats;
 use super::logs::LogStats;
+use super::reader_stats::ReaderStats;
 use super::stalls::WriteStalls;
 use super::store::Store;
 use super::view::{ReadView, Tree};
@@ -70,6 +71,8 @@ pub struct Stats {
     pub delayed_writes: u64,
     /// Total time that they waited.
     pub delayed_time: Duration,
+    /// Of a store that is open read-only: how fresh it is.
+    pub reader: Option<ReaderStats>,
     /// All waits of writes, by cause.
     pub write_stalls: WriteStalls,
     /// The last failure of background work that has not succeeded since.
@@ -319,7 +322,7 @@ impl Store {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
         Stats {
-            last_seqno: self.sequence.visible(),
+            last_seqno: self.visible(),
             synced_seqno: self.sequence.durable(),
             flushed_seqno: self.sequence.flushed(),
             snapshots,
@@ -347,6 +350,7 @@ impl Store {
             write_pressure: self.throttle.pressure(),
             delayed_writes: delays.iter().map(|stall| stall.count).sum(),
             delayed_time: delays.iter().map(|stall| stall.total).sum(),
+            reader: self.reader_stats(),
             write_stalls,
             background_error,
             rate_limit,
@@ -362,7 +366,7 @@ impl Store {
 }
 
 #[cfg(feature = "serde")]
-fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result<S::Ok, S::Error> {
     serde::Serialize::serialize(&error.as_ref().map(Error::to_string), serializer)
 }
 

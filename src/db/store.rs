@@ -16,11 +16,13 @@ use super::catalog::{Catalog, LockedManifest, Manifest};
 use super::clock::Clock;
 use super::commit::{Commit, Queue};
 use super::counters::{Counters, OpeningStats};
+use super::follow::Follower;
 use super::gate::Gate;
 use super::live::LiveSnapshots;
 use super::locks::{LockRank, RankedMutex};
 use super::logs::LiveLogs;
 use super::notices::Notices;
+use super::reader_stats::Refreshes;
 use super::retry::Retries;
 use super::sequence::Sequence;
 use super::signal::Signal;
@@ -72,6 +74,12 @@ pub(super) struct Store {
     pub(super) view: Published<ReadView>,
     /// Held while the view is replaced.
     view_change: RankedMutex<()>,
+
+    /// What follows the process that writes. `None` if the store is closed, or writes itself.
+    pub(super) follower: RankedMutex<Option<Follower>>,
+    pub(super) refreshes: Mutex<Refreshes>,
+    /// Whether point reads see what is visible and are not timed.
+    pub(super) reads_plainly: bool,
 
     /// The active memtable and its log, held by the committing thread. `None` if the store is
     /// closed or read-only.
@@ -129,6 +137,8 @@ pub(super) struct Opened {
     pub(super) commit: Option<Commit>,
     pub(super) manifest: Option<Manifest>,
     pub(super) lock: Option<Arc<dyn FileLock>>,
+    /// Of a store that is opened read-only, in place of commit, manifest and lock.
+    pub(super) follower: Option<Follower>,
     pub(super) opening: OpeningStats,
 }
 
@@ -136,6 +146,9 @@ impl Store {
     pub(super) fn new(opened: Opened) -> Store {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Store {
+            reads_plainly: opened.follower.is_none() && opened.options.slow_operation.is_none(),
+            follower: RankedMutex::new(LockRank::Following, opened.follower),
+            refreshes: Mutex::default(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             fs: Arc::clone(&opened.options.file_system),
             logs: opened.logs,

@@ -232,11 +232,11 @@ impl Transaction {
         &self.snapshot
     }
 
-    fn target<'a>(&self, keyspace: &'a Keyspace) -> Result<ReadTarget<'a>> {
+    fn target<'a>(&'a self, keyspace: &'a Keyspace) -> Result<ReadTarget<'a>> {
         if keyspace.store().id != self.store().id {
             return Err(Error::invalid("the keyspace is of another store than the transaction"));
         }
-        let (snapshot, at) = (Some(self.snapshot.seqno()), Some(self.overlay.at));
+        let (snapshot, at) = (Some(self.snapshot.moment()), Some(self.overlay.at));
         Ok(ReadTarget { snapshot, at, ..keyspace.target() })
     }
 

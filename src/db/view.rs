@@ -15,10 +15,12 @@ use crate::options::KeyspaceOptions;
 use crate::report::explain::{Found, ReadSource, ReadTrace};
 use crate::report::stats::ReadEvent;
 use crate::sorted::merge::MergingCursor;
+use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::Covers;
-use crate::sorted::table::{PointRead, PrefixProbe, TableHit};
+use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit};
 use crate::sorted::value::{FoundValue, Value};
-use crate::sorted::values::ValueFiles;
+use crate::sorted::values::{ValueFileMeta, ValueFiles};
+use crate::tree::manifest::KeyspaceState;
 use crate::tree::version::{ScanSource, Version};
 use crate::write::memtable::Memtable;
 
@@ -59,6 +61,11 @@ impl Horizon {
     /// That of views with the ingest numbered `seqno`, which is published later.
     pub(super) fn after(seqno: SeqNo) -> Horizon {
         Horizon { begins: seqno, ends: AtomicU64::new(SeqNo::MAX) }
+    }
+
+    /// The horizon of a view that has what was written up to `seqno`, for ever.
+    pub(super) fn at(seqno: SeqNo) -> Horizon {
+        Horizon { begins: seqno, ends: AtomicU64::new(seqno) }
     }
 
     /// Ends before the ingest numbered `seqno`, which is published after this call.
@@ -127,6 +134,28 @@ fn is_past(tree: &Tree, deadline: Deadline, at: Option<Deadline>, trace: &mut im
 }
 
 impl Tree {
+    /// The keyspace that a manifest describes, with tables of entries by level, and range tables.
+    pub(super) fn new(
+        id: u32,
+        keyspace: &KeyspaceState,
+        entries: Vec<(u8, Arc<Table>)>,
+        ranges: Vec<Arc<RangeTable>>,
+        clock: &Arc<Clock>,
+        values: &Arc<ValueFiles>,
+    ) -> Tree {
+        let files: Vec<ValueFileMeta> = keyspace.values.values().map(|file| file.meta).collect();
+        let version = Version::default().edited(&[], entries).with_values(&files, &[]).with_ranges(ranges);
+        Tree {
+            id,
+            name: Arc::from(keyspace.name.as_str()),
+            options: keyspace.options.clone(),
+            version: Arc::new(version),
+            gaps: Arc::default(),
+            clock: Arc::clone(clock),
+            values: Arc::clone(values),
+        }
+    }
+
     /// Bytes of the filters of all tables, except those for which `replaced` holds, given level and
     /// number.
     pub(super) fn filter_bytes(&self, replaced: impl Fn(usize, u64) -> bool) -> u64 {

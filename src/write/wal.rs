@@ -15,7 +15,7 @@ use crate::format::header::{FileHeader, Magic};
 use crate::format::key::SeqNo;
 use crate::options::WalMode;
 use crate::vfs::FileSystem;
-use crate::write::log::{ApplyError, LogWriter, Record, replay};
+use crate::write::log::{Ahead, ApplyError, LogChain, LogWriter, Record, replay};
 
 mod relay;
 
@@ -81,7 +81,8 @@ pub(crate) struct ManifestLogs {
 
 /// Applies the batches after `flushed` from the logs `numbers` (ascending, all that the manifest
 /// still needs). `apply` gets them in order, several at a time. If there are many and `threaded`
-/// allows it, another thread applies them.
+/// allows it, another thread applies them. Also returns the logs that were read, to
+/// [read on](read_on) when they have grown.
 pub(crate) fn recover<'a>(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -89,7 +90,7 @@ pub(crate) fn recover<'a>(
     known: ManifestLogs,
     threaded: bool,
     apply: &'a mut Apply<'a>,
-) -> Result<WalEnd> {
+) -> Result<(WalEnd, Option<LogChain>)> {
     let ManifestLogs { flushed, synced_log } = known;
     if let Some(log) = synced_log.filter(|log| !numbers.contains(&log.number)) {
         let rule = format!("there is no such file, although entry {} in it was on stable storage", log.seqno);
@@ -98,14 +99,27 @@ pub(crate) fn recover<'a>(
     let durable = synced_log.map_or(0, |log| log.seqno);
     let logs: Vec<_> = numbers.iter().map(|&number| (number, FileKind::Wal(number).path(dir))).collect();
     let apply = Mutex::new(apply);
-    let replayed = std::thread::scope(|scope| {
+    let (replayed, read) = std::thread::scope(|scope| {
         let mut relay = Relay::new(scope, &apply, threaded);
         let add = &mut |record: &Record<'_>| relay.add(record).map_err(ApplyError::Failed);
         let replayed = replay(fs, Magic::Wal, &logs, flushed + 1, durable, add);
         relay.finish()?;
         replayed
     })?;
-    Ok(WalEnd { last_seqno: replayed.next - 1, torn: replayed.torn })
+    Ok((WalEnd { last_seqno: replayed.next - 1, torn: replayed.torn }, LogChain::of(read)))
+}
+
+/// Applies the batches that were written to the logs in `dir` since `chain` was read.
+pub(crate) fn read_on(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    chain: &mut LogChain,
+    list: &mut dyn FnMut() -> Result<Vec<u64>>,
+    apply: &mut dyn FnMut(LogBatch<'_>) -> Result<()>,
+) -> Result<Ahead> {
+    let path = |number| (number, FileKind::Wal(number).path(dir));
+    let list = &mut || Ok(list()?.into_iter().map(path).collect());
+    chain.read_on(fs, Magic::Wal, list, &mut |record| Ok(apply(LogBatch::of(record))?))
 }
 
 #[cfg(test)]
@@ -141,7 +155,7 @@ mod tests {
 
     fn recover_all(dir: &Path, numbers: &[u64], flushed: SeqNo) -> Result<(AppliedOperations, WalEnd)> {
         let mut applied = AppliedOperations::new();
-        let end =
+        let (end, _) =
             recover(&OsFileSystem, dir, numbers, ManifestLogs { flushed, synced_log: None }, true, &mut |group| {
                 for batch in group.batches() {
                     for op in batch.operations() {

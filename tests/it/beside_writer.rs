@@ -24,11 +24,12 @@ const DIR: &str = "/db";
 /// Bytes that a reader gets before the writer may act again.
 const PIECE: usize = 256;
 
-/// A file system for readers that calls `interrupt` before each piece that is read.
+/// A file system for readers that calls `interrupt` before each piece that is read. An error of it
+/// is that of the read.
 #[derive(Clone)]
-struct Interrupted {
-    fs: SimFileSystem,
-    interrupt: Arc<dyn Fn() + Send + Sync>,
+pub(crate) struct Interrupted {
+    pub(crate) fs: SimFileSystem,
+    pub(crate) interrupt: Arc<dyn Fn() -> io::Result<()> + Send + Sync>,
 }
 
 impl fmt::Debug for Interrupted {
@@ -47,9 +48,9 @@ impl FileSystem for Interrupted {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
-        (self.interrupt)();
+        (self.interrupt)()?;
         let file = self.fs.open(path)?;
-        (self.interrupt)();
+        (self.interrupt)()?;
         Ok(Arc::new(InPieces { file, fs: self.clone() }))
     }
 
@@ -64,7 +65,7 @@ impl FileSystem for Interrupted {
     /// Listing a directory is not atomic either: a file created meanwhile may be listed or not.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let before = self.fs.list(dir)?;
-        (self.interrupt)();
+        (self.interrupt)()?;
         let mut names = self.fs.list(dir)?;
         names.retain(|name| before.contains(name) || name.len() % 2 == 0 || name.as_bytes()[5] % 2 == 0);
         Ok(names)
@@ -83,7 +84,7 @@ impl FileSystem for Interrupted {
     }
 
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
-        (self.interrupt)();
+        (self.interrupt)()?;
         self.fs.is_locked(path)
     }
 
@@ -102,7 +103,7 @@ impl ReadableFile for InPieces {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         for piece in buf.chunks_mut(PIECE) {
-            (self.fs.interrupt)();
+            (self.fs.interrupt)()?;
             let read = self.file.read_at(piece, offset + done as u64)?;
             done += read;
             if read < piece.len() {
@@ -113,7 +114,7 @@ impl ReadableFile for InPieces {
     }
 
     fn len(&self) -> io::Result<u64> {
-        (self.fs.interrupt)();
+        (self.fs.interrupt)()?;
         self.file.len()
     }
 }
@@ -223,6 +224,7 @@ fn interrupted(seed: u64) -> (Arc<Mutex<NumberWriter>>, Interrupted) {
         if writer.rng.u8(0..interval) == 0 {
             writer.act();
         }
+        Ok(())
     });
     (writer, Interrupted { fs, interrupt })
 }

@@ -508,7 +508,7 @@ fn a_directory_in_use_is_left_alone() {
 }
 
 #[test]
-fn only_an_open_store_that_takes_writes_is_copied() {
+fn only_an_open_store_is_copied() {
     let fs = SimFileSystem::new();
     let db = sample(&fs, true);
     let image = db.image().unwrap();
@@ -520,8 +520,39 @@ fn only_an_open_store_that_takes_writes_is_copied() {
     db.close().unwrap();
     assert!(matches!(handle.checkpoint(TARGET), Err(Error::Closed)));
     assert!(matches!(read(table), Err(Error::Closed)));
-    let read_only = stepped_options(&fs).0.open_read_only("/db").unwrap();
-    assert!(matches!(read_only.checkpoint(TARGET), Err(Error::ReadOnly(_))));
+}
+
+#[test]
+fn a_reader_beside_the_writer_copies_what_was_written_until_then() {
+    for_each_seed(40, |seed| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let fs = SimFileSystem::new();
+        let (options, executor) = stepped_options(&fs);
+        let db = options.clone().memtable_size(4096).open("/db").unwrap();
+        churn(&db, &*executor, &mut rng, 60);
+        let reader = stepped_options(&fs).0.open_read_only("/db").unwrap();
+        churn(&db, &*executor, &mut rng, 60);
+        // The log does not count what keyspaces without one have since its last record.
+        db.put("last", "1").unwrap();
+        let (expected, seqno) = (logged(&db), db.last_seqno());
+        let image = reader.image().unwrap();
+        assert_eq!((image.seqno(), reader.last_seqno()), (seqno, seqno));
+        // The files are not there any more, but open.
+        churn(&db, &*executor, &mut rng, 60);
+        db.compact_range(..).unwrap();
+        StoreCopy::make(Arc::new(fs.clone()), TARGET, |copy| {
+            image.files().try_for_each(|file| copy.write(file.kind, |put| image.read(file.kind, put).map(drop)))
+        })
+        .unwrap();
+        let copy = options.clone().open(TARGET).unwrap();
+        assert_eq!((logged(&copy), copy.last_seqno()), (expected, seqno));
+        let (now, seqno) = (logged(&db), db.put("last", "2").unwrap());
+        let checkpoint = reader.checkpoint("/copies/tuesday").unwrap();
+        assert_eq!((checkpoint.linked, checkpoint.seqno), (0, seqno));
+        let copy = options.clone().open("/copies/tuesday").unwrap();
+        assert_eq!(logged(&copy).len(), now.len());
+        assert_eq!(copy.get("last").unwrap().as_deref(), Some(&b"2"[..]));
+    });
 }
 
 #[test]

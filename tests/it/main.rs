@@ -38,6 +38,7 @@ mod rate;
 mod reads;
 mod recovery;
 mod refilter;
+mod refresh;
 mod repair;
 mod scheduling;
 mod seeks;

@@ -129,7 +129,7 @@ pub(super) fn log_replay(sealed: bool, data: &[u8]) -> bool {
             }
             Ok(())
         });
-        (expect_typed(end), seqnos)
+        (expect_typed(end.map(|(end, _)| end)), seqnos)
     };
     let (end, seqnos) = recover();
     assert!(seqnos.is_sorted_by(|a, b| a < b) && seqnos.first().is_none_or(|first| *first > flushed.into()));

@@ -291,7 +291,7 @@ impl Verifier<'_> {
         let numbers: Vec<u64> = self.files()?.into_iter().filter_map(needed).collect();
         let (mut batches, mut tables) = (0, Vec::new());
         let known = ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
-        let end = wal::recover(&*self.inspector.fs, self.dir, &numbers, known, false, &mut |group| {
+        let (end, _) = wal::recover(&*self.inspector.fs, self.dir, &numbers, known, false, &mut |group| {
             group.batches().try_for_each(|batch| {
                 batches += 1;
                 let mut operations = batch.operations();

@@ -55,7 +55,7 @@ pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &Ma
             })
         })
     };
-    let end = wal::recover(fs, dir, numbers, known, false, &mut check)?;
+    let (end, _) = wal::recover(fs, dir, numbers, known, false, &mut check)?;
     Ok(SoundLogs { last_seqno: end.last_seqno, ingested })
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::footer::{BlockHandle, TRAILER_LEN};
 use super::mapped::Mapped;
@@ -34,6 +34,8 @@ pub(super) struct Fetcher {
     /// File length in bytes.
     pub(super) size: u64,
     pub(super) path: PathBuf,
+    /// The open file, if the table keeps it: its name may be removed.
+    kept: OnceLock<Arc<dyn ReadableFile>>,
     /// Shared with owners that keep the counts when the table is gone.
     pub(super) counters: Arc<ReadCounters>,
 }
@@ -42,7 +44,25 @@ impl Fetcher {
     pub(super) fn new(context: Arc<TableContext>, number: u64, size: u64, ingested: Option<Ingested>) -> Fetcher {
         let (path, counters) = (FileKind::Table(number).path(&context.dir), Arc::default());
         let (identity, seqno) = (Ingested::identity_of(ingested, number), ingested.map(|ingested| ingested.seqno));
-        Fetcher { path, context, number, identity, seqno, size, counters }
+        Fetcher { path, context, number, identity, seqno, size, kept: OnceLock::new(), counters }
+    }
+
+    /// Opens the file and keeps it open.
+    pub(super) fn keep_open(&self) -> Result<()> {
+        if self.kept.get().is_none() {
+            self.keep(self.context.fs.open(&self.path).during("open", &self.path)?);
+        }
+        Ok(())
+    }
+
+    /// Reads from `file`.
+    pub(super) fn keep(&self, file: Arc<dyn ReadableFile>) {
+        self.kept.get_or_init(|| file);
+    }
+
+    /// The file, if it is kept open.
+    pub(super) fn kept(&self) -> Option<&Arc<dyn ReadableFile>> {
+        self.kept.get()
     }
 
     pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {
@@ -50,6 +70,9 @@ impl Fetcher {
     }
 
     pub(super) fn file(&self) -> Result<Arc<dyn ReadableFile>> {
+        if let Some(file) = self.kept() {
+            return Ok(Arc::clone(file));
+        }
         let TableContext { fs, files, .. } = &*self.context;
         files.get(self.number, || fs.open(&self.path)).during("open", &self.path)
     }
@@ -94,7 +117,7 @@ impl Fetcher {
     /// Hints to the file system that `part` will be read soon, if the file is open.
     pub(super) fn will_need(&self, part: Range<u64>) {
         if !part.is_empty()
-            && let Some(file) = self.context.files.get_if_open(self.number)
+            && let Some(file) = self.kept().cloned().or_else(|| self.context.files.get_if_open(self.number))
         {
             file.will_need(part);
         }

@@ -56,9 +56,7 @@ pub(crate) use salvage::{SalvageCursor, SalvageTable};
 
 use self::mapped::MapPermit;
 use crate::environment::Environment;
-use crate::error::{IoContext, Result};
 use crate::filter::{FilterPolicy, PrefixExtractor};
-use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Epoch;
@@ -241,12 +239,6 @@ impl TableContext {
 
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
-    }
-
-    /// Opens a table's file ahead of its first read.
-    pub(crate) fn open_file(&self, number: u64) -> Result<()> {
-        let path = FileKind::Table(number).path(&self.dir);
-        self.files.get(number, || self.fs.open(&path)).during("open", &path).map(drop)
     }
 
     /// Removes the files of obsolete tables.

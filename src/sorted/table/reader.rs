@@ -28,6 +28,7 @@ use crate::report::stats::{FilterLedger, FilterRates, ReadCounters, ReadEvent};
 use crate::sorted::block::{BlockHit, BlockRef, CursorBlock, Frame, LookupBlock};
 use crate::sorted::value::FoundValue;
 use crate::sorted::values::{SeparateValue, ValueFile};
+use crate::vfs::ReadableFile;
 
 /// A table of some version. There is one per file, shared by the versions that contain it.
 ///
@@ -36,8 +37,8 @@ use crate::sorted::values::{SeparateValue, ValueFile};
 pub(crate) struct Table {
     meta: TableMeta,
     fetcher: Fetcher,
-    /// Keeps the value files to which entries point.
-    _values: Box<[Arc<ValueFile>]>,
+    /// The value files to which entries point.
+    values: Box<[Arc<ValueFile>]>,
     resident: OnceLock<Resident>,
     /// Held while `resident` is read, so that racing first look-ups read it once.
     opening: Mutex<()>,
@@ -126,7 +127,7 @@ impl Table {
     pub(crate) fn new(context: Arc<TableContext>, meta: TableMeta) -> Table {
         let values = meta.references.iter().map(|reference| context.values().hold(reference.file));
         Table {
-            _values: values.collect(),
+            values: values.collect(),
             fetcher: Fetcher::new(context, meta.number, meta.size, meta.ingested),
             meta,
             resident: OnceLock::new(),
@@ -163,6 +164,19 @@ impl Table {
 
     pub(crate) fn path(&self) -> &Path {
         &self.fetcher.path
+    }
+
+    /// Opens the files of the table and of its values, and keeps them open as long as the table
+    /// lives: another process may remove their names.
+    pub(crate) fn keep_open(&self) -> Result<()> {
+        self.fetcher.keep_open()?;
+        self.values.iter().try_for_each(|file| file.keep_open())
+    }
+
+    /// The files that are kept open: the table's and those of its values, by kind.
+    pub(crate) fn kept_files(&self) -> impl Iterator<Item = (FileKind, &Arc<dyn ReadableFile>)> {
+        let own = self.fetcher.kept().map(|file| (FileKind::Table(self.meta.number), file));
+        own.into_iter().chain(self.values.iter().filter_map(|file| file.kept()))
     }
 
     /// State of the filter.

@@ -26,6 +26,9 @@ impl Table {
     pub(crate) fn verify(&self) -> Result<()> {
         let context = Arc::clone(&self.fetcher().context);
         let table = Table::new(context, self.meta().clone());
+        if let Some(file) = self.fetcher().kept() {
+            table.fetcher().keep(Arc::clone(file));
+        }
         check_file_checksum(&table, table.verify_content(true)?)
     }
 

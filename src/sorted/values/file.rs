@@ -40,6 +40,8 @@ pub(crate) struct ValueFile {
     path: PathBuf,
     /// Length as the file system reports it.
     len: OnceLock<u64>,
+    /// The open file, if it is kept: its name may be removed.
+    kept: OnceLock<Arc<dyn ReadableFile>>,
     is_obsolete: AtomicBool,
 }
 
@@ -92,12 +94,6 @@ impl ValueFiles {
         let file = Arc::new(ValueFile::new(self, number));
         known.insert(number, Arc::downgrade(&file));
         file
-    }
-
-    /// Opens a file ahead of its first read.
-    pub(crate) fn open_file(&self, number: u64) -> Result<()> {
-        let path = FileKind::Values(number).path(&self.dir);
-        self.pool.get(number, || self.fs.open(&path)).during("open", &path).map(drop)
     }
 
     /// Removes a file that no version has ever named; like [`TableContext::remove_file`].
@@ -169,6 +165,7 @@ impl ValueFile {
             files: Arc::clone(files),
             number,
             len: OnceLock::new(),
+            kept: OnceLock::new(),
             is_obsolete: AtomicBool::new(false),
         }
     }
@@ -177,7 +174,24 @@ impl ValueFile {
         Error::corruption(&self.path, offset, rule)
     }
 
+    /// Opens the file and keeps it open.
+    pub(crate) fn keep_open(&self) -> Result<()> {
+        if self.kept.get().is_none() {
+            let file = self.files.fs.open(&self.path).during("open", &self.path)?;
+            self.kept.get_or_init(|| file);
+        }
+        Ok(())
+    }
+
+    /// The file, if it is kept open.
+    pub(crate) fn kept(&self) -> Option<(FileKind, &Arc<dyn ReadableFile>)> {
+        self.kept.get().map(|file| (FileKind::Values(self.number), file))
+    }
+
     fn file(&self) -> Result<Arc<dyn ReadableFile>> {
+        if let Some(file) = self.kept.get() {
+            return Ok(Arc::clone(file));
+        }
         self.files.pool.get(self.number, || self.files.fs.open(&self.path)).during("open", &self.path)
     }
 

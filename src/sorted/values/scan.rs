@@ -16,7 +16,7 @@ use crate::format::key::MAX_VALUE_LEN;
 /// scan = new next_record* finish        finish after next_record has returned None
 /// ```
 pub(crate) struct ValueScan {
-    file: ValueFile,
+    file: Arc<ValueFile>,
     checksum: FileChecksum,
     offset: u64,
     /// Where the records end.
@@ -42,7 +42,7 @@ pub(crate) struct ScannedValue {
 impl ValueScan {
     /// Checks header and footer of a file.
     pub(crate) fn new(files: &Arc<ValueFiles>, number: u64) -> Result<ValueScan> {
-        let file = ValueFile::new(files, number);
+        let file = files.hold(number);
         let size = file.len()?;
         if size < FIXED_LEN {
             return Err(file.corrupt(0, "a value file is shorter than its header and footer"));
@@ -99,7 +99,7 @@ impl ValueScan {
     pub(crate) fn verify(files: &Arc<ValueFiles>, meta: &ValueFileMeta) -> Result<()> {
         let mut scan = ValueScan::new(files, meta.number)?;
         while scan.next_record()?.is_some() {}
-        let file = ValueFile::new(files, meta.number);
+        let file = files.hold(meta.number);
         let found = scan.finish()?;
         if (found.size, found.count) != (meta.size, meta.count) {
             return Err(file.corrupt(0, "length or count of a value file are not those in the manifest"));

@@ -111,6 +111,13 @@ pub(crate) struct VersionEdit {
 }
 
 impl VersionEdit {
+    /// The ids of the keyspaces that it is about, some of them more than once.
+    pub(crate) fn keyspaces(&self) -> impl Iterator<Item = u32> {
+        let defined = self.created.iter().map(|(id, ..)| *id).chain(self.dropped.iter().copied());
+        let tables = self.added.iter().map(|(id, ..)| *id).chain(self.removed.iter().map(|(id, ..)| *id));
+        defined.chain(tables).chain(self.values.iter().map(|(id, _)| *id))
+    }
+
     /// The [`features`] that a reader of the edit needs.
     pub(crate) fn features(&self) -> u32 {
         let expires = self.expired_by.is_some()

@@ -24,6 +24,7 @@ mod branch;
 mod current;
 mod definition;
 mod edit;
+mod follow;
 mod ingested;
 pub(crate) mod moves;
 mod place;
@@ -34,6 +35,7 @@ pub(crate) use branch::Branch;
 pub(crate) use current::{begins_as_ours as begins_as_current, read as read_current};
 pub(crate) use definition::{MAX_NAME_LEN, decode_definition, encode_definition};
 pub(crate) use edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
+pub(crate) use follow::FollowedManifest;
 pub(crate) use ingested::{ingested_tables, missing_tables, put_ingest};
 pub(crate) use place::{LOST_AND_FOUND, find, refuse_partial};
 pub(crate) use salvage::salvage;
@@ -124,6 +126,11 @@ pub(crate) fn load(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Loaded>> {
 
 /// Reads manifest `number` as if it were in force.
 pub(crate) fn load_number(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<Loaded> {
+    load_and_keep(fs, dir, number).map(|(loaded, _)| loaded)
+}
+
+/// [`load_number`] that also returns the manifest's log, to read on when it has grown.
+fn load_and_keep(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<(Loaded, LogReader)> {
     let path = FileKind::Manifest(number).path(dir);
     let (mut state, mut features) = (None::<ManifestState>, 0);
     let logs = [(number, path.clone())];
@@ -148,12 +155,13 @@ pub(crate) fn load_number(fs: &dyn FileSystem, dir: &Path, number: u64) -> Resul
         true => Ok(replayed),
         false => Err(Error::corruption(&path, 0, "an edit uses a feature that the header does not require")),
     });
+    let replayed = replayed.map(|(replayed, mut read)| (replayed, read.readers.pop()));
     match (replayed, state) {
-        (Ok(replayed), Some(state)) => {
+        (Ok((replayed, Some(log))), Some(state)) => {
             let is_durable = replayed.torn.is_none() && replayed.synced + 1 == replayed.next;
-            Ok(Loaded { state, number, is_durable })
+            Ok((Loaded { state, number, is_durable }, log))
         }
-        (Ok(_), None) => {
+        (Ok(_), _) => {
             let rule = "the manifest is in force, but its first version edit cannot be read";
             Err(Error::corruption(&path, FILE_HEADER_LEN as u64, rule))
         }

@@ -8,6 +8,7 @@ use super::edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::{Decoded, Malformed};
+use crate::operator::NamedOperator;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
 use crate::sorted::values::ValueFileMeta;
@@ -127,6 +128,15 @@ impl ManifestState {
     pub(crate) fn draw_branch(&mut self, draw: impl Fn() -> u64) {
         if let Some(branch) = self.branches.last_mut().filter(|branch| branch.id == 0) {
             branch.id = draw().max(1);
+        }
+    }
+
+    /// Puts the merge operators that `named` finds in place of their names.
+    pub(crate) fn find_operators(&mut self, named: impl Fn(&str) -> NamedOperator) {
+        for keyspace in self.keyspaces.values_mut() {
+            if let Some(operator) = &mut keyspace.options.merge_operator {
+                *operator = named(operator.name());
+            }
         }
     }
 

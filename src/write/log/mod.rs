@@ -16,12 +16,14 @@
 //! - Nothing is appended after bytes whose state is unknown: not after a failed append, not to a
 //!   log that was found on opening.
 
+mod follow;
 pub(crate) mod reader;
 mod replay;
 mod salvage;
 mod tail;
 mod writer;
 
+pub(crate) use follow::{Ahead, LogChain};
 pub(crate) use reader::Record;
 pub(crate) use replay::{ApplyError, replay};
 pub(crate) use salvage::{LogGap, Needed, open_damaged, salvage};

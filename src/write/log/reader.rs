@@ -17,6 +17,10 @@ pub(super) use salvage::RecordSpan;
 /// Bytes read from the file at a time. Only a longer record with a verified header takes more.
 const WINDOW_LEN: usize = 1 << 20;
 
+/// Bytes read at a time from a log that is read as it grows: usually there are a few records and
+/// then zeros.
+const TAIL_WINDOW_LEN: usize = 64 << 10;
+
 /// One record. A sync marker has a count of 0 and no payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
@@ -67,12 +71,13 @@ pub(crate) struct LogReader {
 }
 
 /// A part of the file in memory.
-#[derive(Default)]
 struct ReadWindow {
     start: u64,
     /// Bytes from `start` on. Those after `len` are unspecified; the allocation is kept for reuse.
     bytes: Vec<u8>,
     len: usize,
+    /// Bytes to read at a time.
+    wanted: usize,
 }
 
 impl LogReader {
@@ -110,8 +115,42 @@ impl LogReader {
             next: header.as_ref().map_or(0, |header| header.first),
             offset: header.as_ref().map_or(0, |_| FILE_HEADER_LEN as u64),
             header,
-            window: ReadWindow::default(),
+            window: ReadWindow::new(WINDOW_LEN),
         })
+    }
+
+    /// Another reader of the file, at the same place, to read the log as it grows. It has no memory
+    /// of the file, and takes little.
+    pub(crate) fn at_tail(&self) -> LogReader {
+        LogReader {
+            file: Arc::clone(&self.file),
+            path: self.path.clone(),
+            header: self.header.clone(),
+            window: ReadWindow::new(TAIL_WINDOW_LEN),
+            ..*self
+        }
+    }
+
+    /// Looks at the file again, which may have grown since it was read. Returns whether something
+    /// follows the last record; it may be a part of a record that is being written.
+    pub(crate) fn look_again(&mut self) -> Result<bool> {
+        // What lies after the last record was read too early.
+        self.window.cut(self.offset);
+        let mut start = [0; MAX_RECORD_HEADER_LEN];
+        let read = self.file.read_at(&mut start, self.offset).during("read", &self.path)?;
+        if start[..read].iter().all(|byte| *byte == 0) {
+            return Ok(false);
+        }
+        self.len = self.file.len().during("read the length of", &self.path)?;
+        Ok(true)
+    }
+
+    /// Whether zeros or nothing at all follow the last record, as far as a record's header reaches.
+    /// Cheaper than [`read`](LogReader::read), which looks at all that follows.
+    pub(crate) fn is_at_zeros(&mut self) -> Result<bool> {
+        self.fill_header(self.offset)?;
+        let bytes = self.window.from(self.offset);
+        Ok(bytes.iter().take(MAX_RECORD_HEADER_LEN).all(|byte| *byte == 0))
     }
 
     /// Opens log `number`, whose header breaks `rule`, to [salvage](crate::write::log::salvage) its
@@ -120,7 +159,7 @@ impl LogReader {
         let file = fs.open(path).during("open", path)?;
         let len = file.len().during("read the length of", path)?;
         let (path, header) = (path.to_owned(), Err(rule.to_owned()));
-        Ok(LogReader { file, path, number, len, header, next: 0, offset: 0, window: ReadWindow::default() })
+        Ok(LogReader { file, path, number, len, header, next: 0, offset: 0, window: ReadWindow::new(WINDOW_LEN) })
     }
 
     /// The file's header, or the rule that it breaks.
@@ -130,6 +169,16 @@ impl LogReader {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The log's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The file, which stays readable when its name is removed.
+    pub(crate) fn file(&self) -> &Arc<dyn ReadableFile> {
+        &self.file
     }
 
     /// Allows reading up to `len`. Bytes beyond it are never read: a writer may be changing them.
@@ -280,18 +329,27 @@ impl LogReader {
             return Ok(false);
         }
         let kept = self.window.from(offset).len();
-        let ReadWindow { start, bytes, len } = &mut self.window;
+        let ReadWindow { start, bytes, len, wanted } = &mut self.window;
         bytes.copy_within(*len - kept..*len, 0);
         (*start, *len) = (offset, kept);
-        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(need.max(WINDOW_LEN));
-        bytes.resize(wanted, 0);
-        bytes.shrink_to(WINDOW_LEN);
+        bytes.resize(usize::try_from(left).unwrap_or(usize::MAX).min(need.max(*wanted)), 0);
+        bytes.shrink_to(*wanted);
         *len += self.file.read_at(&mut bytes[kept..], offset + kept as u64).during("read", &self.path)?;
         Ok(*len >= need)
     }
 }
 
 impl ReadWindow {
+    fn new(wanted: usize) -> ReadWindow {
+        ReadWindow { start: 0, bytes: Vec::new(), len: 0, wanted }
+    }
+
+    /// Forgets the bytes from file offset `offset` on.
+    fn cut(&mut self, offset: u64) {
+        let kept = usize::try_from(offset.saturating_sub(self.start)).unwrap_or(usize::MAX);
+        self.len = self.len.min(kept);
+    }
+
     /// The window's bytes from file offset `offset` on.
     fn from(&self, offset: u64) -> &[u8] {
         let skipped = offset.checked_sub(self.start);

@@ -65,7 +65,7 @@ pub(crate) struct Replayed {
 /// everything up to ordinal `durable` was on stable storage.
 ///
 /// Damage to durable entries is `Error::Corruption`. Anything else that cannot be read is a torn
-/// tail, and replay ends before it.
+/// tail, and replay ends before it. Also returns the logs, to read on when they have grown.
 pub(crate) fn replay(
     fs: &dyn FileSystem,
     magic: Magic,
@@ -73,7 +73,7 @@ pub(crate) fn replay(
     expected: u64,
     durable: u64,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<(), ApplyError>,
-) -> Result<Replayed> {
+) -> Result<(Replayed, ReadLogs)> {
     debug_assert!(logs.is_sorted_by(|a, b| a.0 < b.0));
     let mut doubted = None;
     loop {
@@ -87,6 +87,7 @@ pub(crate) fn replay(
             stop: None,
             broken: false,
             refused: false,
+            read: ReadLogs::default(),
         };
         match replay.run(fs, magic) {
             Ok(()) => return replay.finish(durable),
@@ -114,6 +115,15 @@ pub(super) fn find_ends(readers: &[LogReader]) -> Vec<Option<u64>> {
     ends
 }
 
+/// The logs that a replay has read.
+#[derive(Default)]
+pub(crate) struct ReadLogs {
+    /// Readers of those with records to be replayed, oldest first, each where it has ended.
+    pub(crate) readers: Vec<LogReader>,
+    /// Greatest number of a log with a sound header, 0 if there is none.
+    pub(crate) newest: u64,
+}
+
 struct Replay<'a> {
     /// Number and path of each log, ascending.
     logs: &'a [(u64, PathBuf)],
@@ -130,6 +140,7 @@ struct Replay<'a> {
     broken: bool,
     /// Ordinal `next` is missing although a statement says that it was durable.
     refused: bool,
+    read: ReadLogs,
 }
 
 struct Stop {
@@ -156,6 +167,8 @@ impl Replay<'_> {
         let readers = self.logs.iter().map(|(number, path)| LogReader::open(fs, path, magic, *number));
         let readers = readers.collect::<Result<Vec<_>>>()?;
         let ends = find_ends(&readers);
+        let sound = readers.iter().filter(|reader| reader.header().is_ok());
+        self.read.newest = sound.map(LogReader::number).max().unwrap_or(0);
         for (reader, end) in readers.into_iter().zip(ends) {
             // Entries before `expected` are in tables.
             let end = end.filter(|end| *end > self.expected && !self.broken);
@@ -194,6 +207,7 @@ impl Replay<'_> {
         // Entries before `expected` are in tables, whether or not the log still has them.
         self.next = reader.next().max(self.expected);
         self.broken = self.next < end;
+        self.read.readers.push(reader.at_tail());
         self.fail_if_durable(reader)
     }
 
@@ -252,12 +266,12 @@ impl Replay<'_> {
         Err(stop.corruption(missing, synced, format_args!("{} at offset {offset}", path.display())))
     }
 
-    fn finish(self, durable: u64) -> Result<Replayed> {
+    fn finish(self, durable: u64) -> Result<(Replayed, ReadLogs)> {
         match self.stop {
             Some(stop) if self.next <= durable => Err(stop.corruption(self.next, durable, "the manifest")),
             stop => {
                 let torn = stop.filter(|stop| !stop.clean).map(|stop| (stop.file, stop.offset));
-                Ok(Replayed { next: self.next, synced: self.synced, torn })
+                Ok((Replayed { next: self.next, synced: self.synced, torn }, self.read))
             }
         }
     }

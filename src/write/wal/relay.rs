@@ -68,6 +68,12 @@ pub(crate) struct LogBatch<'a> {
 }
 
 impl<'a> LogBatch<'a> {
+    /// The batch in a record.
+    pub(super) fn of(record: &Record<'a>) -> LogBatch<'a> {
+        let Record { number, offset, first, payload, count, .. } = *record;
+        LogBatch { log: number, offset, first, payload, count }
+    }
+
     pub(crate) fn operations(&self) -> BatchReader<'a> {
         BatchReader::new(self.payload, self.count)
     }

@@ -1,6 +1,7 @@
 //! What reads cost, and how they are counted.
 
 use super::*;
+use crate::format::filename::FileKind;
 use crate::report::stats::ReadStats;
 use crate::vfs::FileLock;
 

@@ -1,0 +1,60 @@
+//! [`FollowedManifest`]: a manifest that another process appends to, read as it grows.
+
+use std::path::Path;
+
+use super::{ManifestState, load_and_keep};
+use crate::error::Result;
+use crate::format::Malformed;
+use crate::operator::NamedOperator;
+use crate::tree::manifest::VersionEdit;
+use crate::vfs::FileSystem;
+use crate::write::log::reader::{LogReader, Step};
+
+/// A manifest, and the state that it describes as far as it has been read.
+pub(crate) struct FollowedManifest {
+    log: LogReader,
+    state: ManifestState,
+}
+
+impl FollowedManifest {
+    /// Reads manifest `number`.
+    pub(crate) fn load(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<FollowedManifest> {
+        let (loaded, log) = load_and_keep(fs, dir, number)?;
+        Ok(FollowedManifest { log, state: loaded.state })
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.log.number()
+    }
+
+    pub(crate) fn state(&self) -> &ManifestState {
+        &self.state
+    }
+
+    /// Puts the merge operators that `named` finds in place of their names.
+    pub(crate) fn find_operators(&mut self, named: impl Fn(&str) -> NamedOperator) {
+        self.state.find_operators(named);
+    }
+
+    /// Applies the edits that were appended since, and returns them. After an error the manifest
+    /// must be read anew.
+    pub(crate) fn read_on(&mut self) -> Result<Vec<VersionEdit>> {
+        let mut edits = Vec::new();
+        if !self.log.look_again()? {
+            return Ok(edits);
+        }
+        let known = self.log.header().map_or(0, |header| header.features);
+        while let Step::Record(record) = self.log.read()? {
+            if record.count == 0 {
+                continue;
+            }
+            let edit = VersionEdit::decode(record.payload).map_err(|rule| record.corruption(rule))?;
+            if record.count != 1 || edit.features() & !known != 0 {
+                return Err(record.corruption("it is not one edit whose features the header requires"));
+            }
+            self.state.apply(&edit).map_err(|rule: Malformed| record.corruption(rule))?;
+            edits.push(edit);
+        }
+        Ok(edits)
+    }
+}
