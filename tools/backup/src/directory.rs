@@ -1,7 +1,9 @@
-//! [`Directory`]: where a repository keeps its files, and how they come to be there whole.
+//! [`Directory`]: a repository's objects as files.
 //!
 //! A file appears under its name only when all of it is durable: it is written under a temporary
-//! name, synced, and renamed. Nobody changes a file afterwards.
+//! name, synced, and renamed. `LOCK` keeps writers apart, except that a follower writes segments of
+//! the log without it: nobody else has their names. Who takes the lock removes temporary files; a
+//! follower that loses one by that writes it again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,21 +12,15 @@ use std::sync::Arc;
 use tamis::vfs::{FileLock, FileSystem};
 use tamis::{Error, Result};
 
+use crate::storage::{Fill, Listed, Storage, Take};
+use crate::{DATA, GENERATIONS, LOG, MARKER_NAME};
+
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 20;
 /// End of the names of files that are being written.
 const TEMPORARY: &str = ".tmp";
-
-/// The folders of a repository.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Folder {
-    /// The repository itself.
-    Root,
-    /// Files of stores.
-    Data,
-    /// One file for each generation.
-    Generations,
-}
+const LOCK: &str = "LOCK";
+const FOLDERS: [&str; 3] = [DATA, GENERATIONS, LOG];
 
 /// A directory of a file system.
 #[derive(Clone, Debug)]
@@ -39,26 +35,75 @@ impl Directory {
         Ok(Directory { fs, root })
     }
 
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
+    /// All names in a folder, sorted; none if it is absent.
+    fn names(&self, folder: &str) -> Result<Vec<String>> {
+        let path = self.root.join(folder);
+        let mut names = match self.fs.list(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => during("list", &path, names)?,
+        };
+        names.sort_unstable();
+        Ok(names)
     }
 
-    fn folder(&self, folder: Folder) -> PathBuf {
-        match folder {
-            Folder::Root => self.root.clone(),
-            Folder::Data => self.root.join("data"),
-            Folder::Generations => self.root.join("gen"),
+    /// Refuses a directory with anything in it but what an interrupted creation left.
+    fn check_empty(&self) -> Result<()> {
+        let temporary = format!("{MARKER_NAME}{TEMPORARY}");
+        let ours = [LOCK, &temporary, DATA, GENERATIONS, LOG, "lost+found"];
+        let mut others = self.names("")?;
+        others.retain(|name| !ours.contains(&name.as_str()));
+        for folder in FOLDERS {
+            others.extend(self.names(folder)?);
+        }
+        match others.first() {
+            None => Ok(()),
+            Some(name) => Err(Error::InvalidArgument(format!(
+                "{} holds {name}; a backup repository is created in an absent or an empty directory",
+                self.root.display()
+            ))),
         }
     }
 
-    pub(crate) fn path(&self, folder: Folder, name: &str) -> PathBuf {
-        self.folder(folder).join(name)
+    /// Removes what interrupted writers were writing. The caller holds the lock.
+    fn remove_unfinished(&self) -> Result<()> {
+        for folder in FOLDERS {
+            for name in self.names(folder)?.iter().filter(|name| name.ends_with(TEMPORARY)) {
+                self.remove_file(&self.root.join(folder).join(name))?;
+            }
+        }
+        Ok(())
     }
 
-    /// Creates the folders, durably.
-    pub(crate) fn create(&self) -> Result<()> {
-        for folder in [Folder::Root, Folder::Data, Folder::Generations] {
-            let path = self.folder(folder);
+    fn remove_file(&self, path: &Path) -> Result<()> {
+        match self.fs.remove(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => during("remove", path, removed),
+        }
+    }
+
+    fn len(&self, path: &Path) -> Result<Option<u64>> {
+        match self.fs.open(path).and_then(|file| file.len()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            len => during("open", path, len).map(Some),
+        }
+    }
+
+    /// Makes the names beside `path` durable.
+    fn sync_names(&self, path: &Path) -> Result<()> {
+        let folder = path.parent().unwrap_or(&self.root);
+        during("sync", folder, self.fs.sync_dir(folder))
+    }
+}
+
+impl Storage for Directory {
+    fn path(&self, name: &str) -> PathBuf {
+        if name.is_empty() { self.root.clone() } else { self.root.join(name) }
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.check_empty()?;
+        for folder in FOLDERS {
+            let path = self.root.join(folder);
             during("create", &path, self.fs.create_dir(&path))?;
         }
         for above in self.root.ancestors() {
@@ -71,55 +116,28 @@ impl Directory {
         Ok(())
     }
 
-    /// Keeps other writers out until the result is dropped.
-    pub(crate) fn lock(&self) -> Result<Box<dyn FileLock>> {
-        let path = self.path(Folder::Root, "LOCK");
+    fn begin(&self) -> Result<Option<Box<dyn FileLock>>> {
+        let path = self.root.join(LOCK);
         let holder = || "another backup, or one that removes generations".to_owned();
         let lock = during("lock", &path, self.fs.lock(&path))?;
-        lock.ok_or_else(|| Error::Locked { path: self.root.clone(), holder: holder() })
+        let lock = lock.ok_or_else(|| Error::Locked { path: self.root.clone(), holder: holder() })?;
+        self.remove_unfinished()?;
+        Ok(Some(lock))
     }
 
-    /// The names in a folder, sorted; none if it is absent. Files that are being written are left
-    /// out.
-    pub(crate) fn list(&self, folder: Folder) -> Result<Vec<String>> {
-        let mut names = self.list_all(folder)?;
-        names.retain(|name| !name.ends_with(TEMPORARY));
-        Ok(names)
-    }
-
-    /// All names in a folder, sorted.
-    pub(crate) fn list_all(&self, folder: Folder) -> Result<Vec<String>> {
-        let path = self.folder(folder);
-        let mut names = match self.fs.list(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            names => during("list", &path, names)?,
-        };
-        names.sort_unstable();
-        Ok(names)
-    }
-
-    /// Removes what an interrupted writer was writing. The caller holds the lock.
-    pub(crate) fn remove_unfinished(&self) -> Result<()> {
-        for folder in [Folder::Data, Folder::Generations] {
-            for name in self.list_all(folder)?.iter().filter(|name| name.ends_with(TEMPORARY)) {
-                self.remove(folder, name)?;
+    fn list(&self, folder: &str) -> Result<Vec<Listed>> {
+        let mut listed = Vec::new();
+        for name in self.names(folder)?.into_iter().filter(|name| !name.ends_with(TEMPORARY)) {
+            let name = format!("{folder}/{name}");
+            if let Some(size) = self.len(&self.root.join(&name))? {
+                listed.push(Listed { name, size, modified: None });
             }
         }
-        Ok(())
+        Ok(listed)
     }
 
-    /// Length of a file; `None` if it is absent.
-    pub(crate) fn len(&self, folder: Folder, name: &str) -> Result<Option<u64>> {
-        let path = self.path(folder, name);
-        match self.fs.open(&path).and_then(|file| file.len()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            len => during("open", &path, len).map(Some),
-        }
-    }
-
-    /// Gives a file to `take`, from its beginning to its end.
-    pub(crate) fn read(&self, folder: Folder, name: &str, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let path = self.path(folder, name);
+    fn read(&self, name: &str, take: &mut Take<'_>) -> Result<()> {
+        let path = self.root.join(name);
         let file = during("open", &path, self.fs.open(&path))?;
         let (mut piece, mut offset) = (vec![0; PIECE], 0);
         loop {
@@ -132,38 +150,41 @@ impl Directory {
         }
     }
 
-    /// Writes a file, in place of one of that name: `fill` gets a function that appends to it. Its
-    /// content is durable; [`sync`](Directory::sync) makes its name durable. The caller holds the
-    /// lock.
-    pub(crate) fn write<T>(
-        &self,
-        folder: Folder,
-        name: &str,
-        fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<T>,
-    ) -> Result<T> {
-        let (path, temporary) = (self.path(folder, name), self.path(folder, &format!("{name}{TEMPORARY}")));
+    fn put(&self, name: &str, fill: &mut Fill<'_>) -> Result<()> {
+        let (path, temporary) = (self.root.join(name), self.root.join(format!("{name}{TEMPORARY}")));
         // Left by an interrupted writer. If this fails, so does `create`.
         let _ = self.fs.remove(&temporary);
         let file = during("create", &temporary, self.fs.create(&temporary))?;
         let written = fill(&mut |bytes| during("write", &temporary, file.append(bytes)))
-            .and_then(|value| during("sync", &temporary, file.sync()).map(|()| value))
-            .and_then(|value| during("rename", &temporary, self.fs.rename(&temporary, &path)).map(|()| value));
+            .and_then(|()| during("sync", &temporary, file.sync()))
+            .and_then(|()| during("rename", &temporary, self.fs.rename(&temporary, &path)));
         if written.is_err() {
             // Otherwise the next writer does.
             let _ = self.fs.remove(&temporary);
         }
-        written
+        written.and_then(|()| self.sync_names(&path))
     }
 
-    pub(crate) fn remove(&self, folder: Folder, name: &str) -> Result<()> {
-        let path = self.path(folder, name);
-        during("remove", &path, self.fs.remove(&path))
+    fn put_new(&self, name: &str, content: &[u8]) -> Result<bool> {
+        // No other writer has the name, or the lock keeps it out.
+        if self.len(&self.root.join(name))?.is_some() {
+            return Ok(false);
+        }
+        self.put(name, &mut |put| put(content))?;
+        Ok(true)
     }
 
-    /// Makes the names in a folder durable.
-    pub(crate) fn sync(&self, folder: Folder) -> Result<()> {
-        let path = self.folder(folder);
-        during("sync", &path, self.fs.sync_dir(&path))
+    fn remove(&self, names: &[String]) -> Result<()> {
+        for name in names {
+            self.remove_file(&self.root.join(name))?;
+        }
+        for folder in FOLDERS {
+            if names.iter().any(|name| name.split_once('/').is_some_and(|(of, _)| of == folder)) {
+                let path = self.root.join(folder);
+                during("sync", &path, self.fs.sync_dir(&path))?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -347,7 +347,9 @@ fn damage_is_found_and_never_restored() {
                 let is_gone = damage == 2 && path.starts_with("/backups/gen");
                 let mut hurt = Vec::new();
                 let verified = repository.verify(&mut |fault| hurt.extend(fault.generations.clone())).unwrap();
-                assert_eq!(verified.faults, usize::from(!is_gone), "{name} {damage}");
+                // Nothing tells of the last record that it was there.
+                let is_last = name == "00000002";
+                assert_eq!(verified.faults, usize::from(!(is_gone && is_last)), "{name} {damage}");
                 for (number, contents_then) in &expected {
                     match repository.restore(*number, TARGET) {
                         Ok(_) => {
@@ -386,13 +388,16 @@ fn what_an_interrupted_backup_left_is_used_only_if_it_is_whole() {
     // Each file that generations share: one whole, one with other content, and so on.
     let shared = fs.paths().into_iter().filter(|path| path.starts_with("/backups/data"));
     let shared: Vec<PathBuf> =
-        shared.filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('g')).collect();
+        shared.filter(|path| [".sst-", ".val-"].iter().any(|kind| path.to_str().unwrap().contains(kind))).collect();
     for (at, path) in shared.iter().enumerate() {
         let mut bytes = fs.read(path).unwrap();
         if at % 2 == 0 {
             bytes.fill(7);
         }
-        fs.write(Path::new("/others/data").join(path.file_name().unwrap()), bytes).unwrap();
+        // As of a backup that had read no record.
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let name = format!("{}-0", name.rsplit_once('-').unwrap().0);
+        fs.write(Path::new("/others/data").join(name), bytes).unwrap();
     }
     let made = other.backup(&db).unwrap();
     let of_first = first.backup(&db).unwrap();
