@@ -11,6 +11,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+mod log;
+
+pub use log::CopiedLog;
+
 use super::open::sync_names_above;
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;

@@ -56,6 +56,12 @@ impl Keyspace {
         &self.name
     }
 
+    /// Its number in the store: tells it from a keyspace of the same name that was created after it
+    /// was dropped.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
     /// The options in force.
     pub fn options(&self) -> Result<KeyspaceOptions> {
         let view = self.store().view.load();

@@ -75,7 +75,7 @@ mod view;
 mod write;
 
 pub use checkpoint::Checkpoint;
-pub use copy::StoreCopy;
+pub use copy::{CopiedLog, StoreCopy};
 pub use counters::OpeningStats;
 pub use cursor::Cursor;
 pub use feed::{ChangeBatch, Changes, IngestedTable, IngestedTables, LogPin, Operation, OperationKind};

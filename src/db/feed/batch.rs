@@ -173,6 +173,12 @@ impl ChangeBatch {
         self.first + u64::from(self.count) - 1
     }
 
+    /// The batch as the log has it, for [`CopiedLog::add`](crate::CopiedLog::add). It names keyspaces
+    /// by their [ids](Keyspace::id).
+    pub fn encoded(&self) -> &[u8] {
+        &self.payload
+    }
+
     /// The operations, in order. Those of keyspaces that have been dropped since are left out.
     pub fn operations(&self) -> impl Iterator<Item = Operation<'_>> {
         // All of them were decoded before.

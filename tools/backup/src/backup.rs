@@ -80,7 +80,15 @@ impl Repository {
             });
             if appended? {
                 let Copy { copied_files, copied_bytes, .. } = copy;
-                return Ok(Backup { generation: number, seqno, flushed_seqno, files, bytes, copied_files, copied_bytes });
+                return Ok(Backup {
+                    generation: number,
+                    seqno,
+                    flushed_seqno,
+                    files,
+                    bytes,
+                    copied_files,
+                    copied_bytes,
+                });
             }
             let later = self.journal()?;
             copy.give_up(journal.newest, &later);
