@@ -46,6 +46,8 @@
 //! restore that a prune overtakes fails, and leaves nothing.
 
 mod backup;
+#[cfg(feature = "object-store")]
+mod bucket;
 mod directory;
 mod journal;
 mod prune;
@@ -112,6 +114,27 @@ impl Repository {
         Repository::open_in(file_system, Arc::new(directory))
     }
 
+    /// Opens the repository at an address like `s3://bucket/prefix`, and creates it if there is
+    /// nothing under that prefix. Stores are restored to the operating system's file system.
+    ///
+    /// Endpoint and credentials come from the environment: `AWS_ENDPOINT`, `AWS_REGION`,
+    /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and others; `AWS_ALLOW_HTTP=true` for one that
+    /// is not encrypted. Before it writes for the first time, it has two writes race for one name.
+    /// A bucket that lets both win is refused: the error is [`Error::Io`] of kind `Unsupported`.
+    ///
+    /// Calls block. They may be made from within an async runtime, and hold up its thread.
+    #[cfg(feature = "object-store")]
+    pub fn create_in_bucket(address: &str) -> Result<Repository> {
+        Repository::create_in(Arc::new(OsFileSystem::new()), Arc::new(bucket::Bucket::open(address)?))
+    }
+
+    /// Opens the repository at an address like `s3://bucket/prefix`; see
+    /// [`create_in_bucket`](Repository::create_in_bucket). To read it needs no right to write.
+    #[cfg(feature = "object-store")]
+    pub fn open_in_bucket(address: &str) -> Result<Repository> {
+        Repository::open_in(Arc::new(OsFileSystem::new()), Arc::new(bucket::Bucket::open(address)?))
+    }
+
     /// Opens the repository in a storage, and creates it if there is none. Stores are restored to
     /// `file_system`.
     pub fn create_in(file_system: Arc<dyn FileSystem>, storage: Arc<dyn Storage>) -> Result<Repository> {
@@ -119,7 +142,10 @@ impl Repository {
         if repository.is_marked()? {
             return Ok(repository);
         }
-        repository.storage.prepare()?;
+        if let Err(error) = repository.storage.prepare() {
+            // Unless another process has created it meanwhile.
+            return if repository.is_marked()? { Ok(repository) } else { Err(error) };
+        }
         let _lock = repository.storage.begin()?;
         // Another process may create it meanwhile.
         if !put_own(&*repository.storage, MARKER_NAME, MARKER)? {

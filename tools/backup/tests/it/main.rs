@@ -1,5 +1,11 @@
 //! Are backups what they were made of, whatever happens while they are made, restored and removed?
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
+#[cfg(feature = "object-store")]
+mod bucket;
+mod interleaved;
 mod kill;
+mod memory;
 mod repository;
+#[cfg(feature = "object-store")]
+mod server;
