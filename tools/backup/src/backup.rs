@@ -1,6 +1,7 @@
 //! [`Repository::backup`]: makes a generation.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use tamis::inspect::FileKind;
@@ -36,6 +37,18 @@ pub struct Backup {
     pub copied_bytes: u64,
 }
 
+/// When and for what an image is backed up.
+pub(crate) struct Occasion<'a> {
+    /// When it was taken.
+    pub(crate) created: SystemTime,
+    /// The timeline with what follows it, if not 0.
+    pub(crate) timeline: u64,
+    /// The repository's lock, if it has one.
+    pub(crate) lock: Option<&'a dyn FileLock>,
+    /// Set when nobody needs the generation any more.
+    pub(crate) is_cancelled: &'a AtomicBool,
+}
+
 impl Repository {
     /// Makes a new generation of a store, as it is now. When this returns, it survives a power cut.
     ///
@@ -50,21 +63,17 @@ impl Repository {
     pub fn backup(&self, db: &Db) -> Result<Backup> {
         let lock = self.storage.begin()?;
         let image = db.image()?;
-        self.back_up(&image, SystemTime::now(), 0, lock.as_deref())
+        let (created, is_cancelled) = (SystemTime::now(), &AtomicBool::new(false));
+        self.back_up(&image, Occasion { created, timeline: 0, lock: lock.as_deref(), is_cancelled })
     }
 
-    /// Makes a generation of an image that was taken at time `created`. The caller has begun to
-    /// write, and holds the lock if there is one.
-    pub(crate) fn back_up(
-        &self,
-        image: &StoreImage,
-        created: SystemTime,
-        timeline: u64,
-        lock: Option<&dyn FileLock>,
-    ) -> Result<Backup> {
+    /// Makes a generation of an image. The caller has begun to write.
+    pub(crate) fn back_up(&self, image: &StoreImage, occasion: Occasion<'_>) -> Result<Backup> {
         let storage = &*self.storage;
+        let Occasion { created, timeline, lock, is_cancelled } = occasion;
         let (seqno, flushed_seqno) = (image.seqno(), image.flushed_seqno());
-        let mut copy = Copy { storage, image, secured: BTreeMap::new(), copied_files: 0, copied_bytes: 0 };
+        let mut copy =
+            Copy { storage, image, is_cancelled, secured: BTreeMap::new(), copied_files: 0, copied_bytes: 0 };
         let mut journal = self.journal()?;
         for _ in 0..ATTEMPTS {
             let files = copy.files(&journal).inspect_err(|_| copy.discard())?;
@@ -102,6 +111,7 @@ impl Repository {
 struct Copy<'a> {
     storage: &'a dyn Storage,
     image: &'a StoreImage,
+    is_cancelled: &'a AtomicBool,
     /// Files that this backup has uploaded or verified, and that no record need name.
     secured: BTreeMap<FileKind, StoredFile>,
     copied_files: usize,
@@ -179,6 +189,9 @@ impl Copy<'_> {
         self.storage.put(&name, &mut |put| {
             let mut hash = Xxh3::new();
             self.image.read(file.kind, |bytes| {
+                if self.is_cancelled.load(Ordering::Relaxed) {
+                    return Err(Error::Closed);
+                }
                 hash.update(bytes);
                 put(bytes)
             })?;

@@ -34,6 +34,7 @@
 //! | `LOCK` | in a directory: held by a process that backs up or prunes |
 //! | `data/9c..-000012.sst-4096-89abcdef-6` | a table or value file: branch, name, length, checksum, and the last record that its writer had read |
 //! | `data/5be0..-CURRENT` | a file that one generation alone has: `CURRENT`, manifest, logs |
+//! | `log/1f0e..-00..1235-00..1240-1764035797123` | a segment of the log: timeline, first and last number, time |
 //! | `gen/00000007` | record 7: a generation with its files and their hashes, or a prune; see `record` |
 //!
 //! A generation exists once its record does, which is written after all else is durable. Objects
@@ -49,10 +50,12 @@ mod backup;
 #[cfg(feature = "object-store")]
 mod bucket;
 mod directory;
+mod follow;
 mod journal;
 mod prune;
 mod record;
 mod restore;
+mod segment;
 mod storage;
 mod verify;
 
@@ -64,8 +67,10 @@ use tamis::vfs::{FileSystem, OsFileSystem};
 use tamis::{Error, Result};
 
 pub use backup::Backup;
+pub use follow::{Follow, FollowOptions, FollowStatus, Follower};
 pub use prune::Pruned;
 pub use record::{Generation, StoredFile};
+pub use restore::{Point, Reach, Restored};
 pub use storage::{Fill, Listed, Storage, Take};
 pub use verify::{Fault, Verified};
 

@@ -7,8 +7,9 @@ use tamis::{Error, Result};
 
 use crate::journal::{ORPHAN_AGE, record_name, token};
 use crate::record::{Generation, Prune, Record};
+use crate::segment::SegmentId;
 use crate::storage::Listed;
-use crate::{DATA, Repository};
+use crate::{DATA, LOG, Repository};
 
 /// What [`Repository::prune`] has removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Pruned {
     pub generations: usize,
     /// Files that no generation needs any more, those of interrupted backups included.
     pub files: usize,
+    /// Segments of the log that follow no generation any more.
+    pub segments: usize,
 }
 
 impl Repository {
@@ -46,6 +49,16 @@ impl Repository {
             let removed = unneeded.filter(|file| known.contains(file.name.as_str()) || is_orphan(file));
             let removed: BTreeSet<String> = removed.map(|file| file.name.clone()).collect();
 
+            // No later generation needs them either: it states its timeline at a later number.
+            let listed = self.storage.list(LOG)?;
+            let first_of = |id: SegmentId| kept.iter().filter(|of| of.timeline == id.timeline).map(|of| of.seqno).min();
+            let is_left = |file: &&Listed| match SegmentId::parse(&file.name).map(|id| (first_of(id), id.last)) {
+                Some((Some(seqno), last)) => last <= seqno,
+                // Its follower may be making the next generation.
+                _ => is_orphan(file),
+            };
+            let segments: Vec<String> = listed.iter().filter(is_left).map(|file| file.name.clone()).collect();
+
             let mut stale = journal.stale.clone();
             if !removed.is_empty() || !old.is_empty() {
                 let prune = Prune { token: token(), oldest, removed: removed.clone() };
@@ -57,7 +70,8 @@ impl Repository {
             // Nobody reads these records any more, or relies on these files.
             self.storage.remove(&stale.into_iter().map(record_name).collect::<Vec<_>>())?;
             self.storage.remove(&removed.iter().cloned().collect::<Vec<_>>())?;
-            return Ok(Pruned { generations: old.len(), files: removed.len() });
+            self.storage.remove(&segments)?;
+            return Ok(Pruned { generations: old.len(), files: removed.len(), segments: segments.len() });
         }
     }
 }
@@ -66,7 +80,7 @@ fn names<'a>(generations: &[&'a Generation]) -> BTreeSet<&'a str> {
     generations.iter().flat_map(|of| &of.files).map(|file| file.name.as_str()).collect()
 }
 
-/// Whether no backup is going to name a file that no generation names.
+/// Whether no unfinished backup is going to need a file that no generation needs.
 fn is_orphan(file: &Listed) -> bool {
     let age = |modified| SystemTime::now().duration_since(modified).unwrap_or_default();
     file.modified.is_none_or(|modified| age(modified) > ORPHAN_AGE)

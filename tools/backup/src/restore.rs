@@ -1,26 +1,130 @@
-//! [`Repository::restore`]: makes a store of a generation.
+//! Makes stores of generations, and of points in time between them.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use tamis::{Result, StoreCopy};
+use tamis::{CopiedLog, Error, Result, SeqNo, StoreCopy};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::Repository;
 use crate::backup::compare;
-use crate::record::Generation;
+use crate::record::{Generation, millis};
+use crate::segment::{Chain, SegmentId, Segments, batches};
+use crate::{Repository, damaged, invalid};
+
+/// A state of a store that a repository may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Point {
+    /// After all batches that had been followed up to this time, and no later one.
+    Time(SystemTime),
+    /// After all batches up to this sequence number.
+    Seqno(SeqNo),
+}
+
+/// What a restore has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// The generation that it began with.
+    pub generation: Generation,
+    /// The sequence number of the last write.
+    pub seqno: SeqNo,
+    /// The time of the last write, or of the generation if there are none after it.
+    pub time: SystemTime,
+}
+
+/// The points that can be restored from a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reach {
+    /// Its number.
+    pub generation: u64,
+    /// When it was made.
+    pub from: SystemTime,
+    /// The time of the last write that follows it; `from` if there is none.
+    pub until: SystemTime,
+    /// The sequence number of that write.
+    pub seqno: SeqNo,
+}
 
 impl Repository {
     /// Makes a store of a generation in `dir`, which must be absent or empty, or hold a restore
     /// that was interrupted. When this returns, the store survives a power cut. Until then, opening
-    /// it fails with [`Error::Incomplete`](tamis::Error::Incomplete).
+    /// it fails with [`Error::Incomplete`].
     ///
     /// Every file is compared with its hash. If one differs, the restore fails with
-    /// [`Error::Corruption`](tamis::Error::Corruption), and leaves nothing.
+    /// [`Error::Corruption`], and leaves nothing.
     pub fn restore(&self, number: u64, dir: impl AsRef<Path>) -> Result<Generation> {
         let generation = self.generation(number)?;
         StoreCopy::make(Arc::clone(&self.fs), dir, |copy| self.put_files(&generation, copy))?;
         Ok(generation)
+    }
+
+    /// Makes a store of what a [`Follower`](crate::Follower) has kept of it, as it was at `point`,
+    /// like [`restore`](Repository::restore). Batches stay whole, and their sequence numbers stay
+    /// the same. Keyspaces without a log are as they are in the generation.
+    ///
+    /// It begins with `generation`, or, if none is given, with the one from which it comes closest
+    /// to the point, and of those with the last. If the repository has several stores, or
+    /// copies that have gone on apart, give one. A time that lies after the last write that was
+    /// followed gives the store as of that write; [`Restored::time`] says so.
+    ///
+    /// Fails with [`Error::InvalidArgument`] if the repository has nothing as old as that, or
+    /// lacks the number.
+    pub fn restore_to(&self, point: Point, generation: Option<u64>, dir: impl AsRef<Path>) -> Result<Restored> {
+        let generations = match generation {
+            Some(number) => vec![self.generation(number)?],
+            None => self.generations()?,
+        };
+        let segments = Segments::list(&*self.storage)?;
+        let is_before = |of: &&Generation| match point {
+            Point::Time(time) => of.created <= time,
+            Point::Seqno(seqno) => of.seqno <= seqno,
+        };
+        let closeness = |of: &&Generation| {
+            let (time, seqno) = segments.after(of).end(of);
+            match point {
+                Point::Time(wanted) => time.min(millis(wanted)),
+                Point::Seqno(wanted) => seqno.min(wanted),
+            }
+        };
+        // Of equals, the last one.
+        let Some(generation) = generations.iter().filter(is_before).max_by_key(closeness) else {
+            return Err(invalid(format_args!("{} has no generation as old as that", self.path().display())));
+        };
+        let chain = segments.after(generation);
+        let last = chain.end(generation).1;
+        if let Point::Seqno(wanted) = point
+            && last < wanted
+            && chain.missing.is_none()
+        {
+            return Err(invalid(format_args!(
+                "{} has no write of number {wanted}; the last one after generation {} is {last}",
+                self.path().display(),
+                generation.number
+            )));
+        }
+        let (seqno, time) = StoreCopy::make(Arc::clone(&self.fs), dir, |copy| {
+            self.put_files(generation, copy)?;
+            let mut log = copy.log(generation.seqno);
+            let end = self.replay(generation, &chain, point, &mut log)?;
+            log.finish()?;
+            Ok(end)
+        })?;
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(time);
+        Ok(Restored { generation: generation.clone(), seqno, time })
+    }
+
+    /// What can be restored from each generation.
+    pub fn reach(&self) -> Result<Vec<Reach>> {
+        let (generations, segments) = (self.generations()?, Segments::list(&*self.storage)?);
+        let reach = generations.iter().map(|generation| {
+            let (until, seqno) = segments.after(generation).end(generation);
+            let until = SystemTime::UNIX_EPOCH + Duration::from_millis(until);
+            Reach { generation: generation.number, from: generation.created, until, seqno }
+        });
+        Ok(reach.collect())
     }
 
     fn put_files(&self, generation: &Generation, copy: &StoreCopy) -> Result<()> {
@@ -37,4 +141,54 @@ impl Repository {
         }
         Ok(())
     }
+
+    /// Adds the batches after a generation up to a point; returns number and time of the last one.
+    fn replay(
+        &self,
+        generation: &Generation,
+        chain: &Chain<'_>,
+        point: Point,
+        log: &mut CopiedLog<'_>,
+    ) -> Result<(SeqNo, u64)> {
+        let mut end = (generation.seqno, millis(generation.created));
+        let is_needed = |segment: &&SegmentId| !matches!(point, Point::Seqno(wanted) if segment.first > wanted);
+        for segment in chain.segments.iter().take_while(is_needed) {
+            let bytes = segment.read(&*self.storage)?;
+            for batch in batches(&bytes).filter(|batch| batch.first > generation.seqno) {
+                let is_later = match point {
+                    Point::Time(wanted) => batch.time > millis(wanted),
+                    Point::Seqno(wanted) => batch.last > wanted,
+                };
+                if is_later {
+                    return Ok(end);
+                }
+                let added = log.add(batch.first, batch.last, batch.encoded);
+                added.map_err(|error| self.in_segment(segment, error))?;
+                end = (batch.last, batch.time);
+            }
+        }
+        match chain.missing {
+            // Later segments are there, so that this is no end.
+            Some(missing) if point != Point::Seqno(missing - 1) => {
+                Err(damaged(&*self.storage, crate::LOG, missing_rule(generation, missing)))
+            }
+            _ => Ok(end),
+        }
+    }
+
+    /// A batch that a segment holds, and its store does not take, was damaged before it was hashed.
+    fn in_segment(&self, segment: &SegmentId, error: Error) -> Error {
+        match error {
+            Error::InvalidArgument(rule) => damaged(&*self.storage, &segment.name(), rule),
+            error => error,
+        }
+    }
+}
+
+/// What is wrong with segments that do not follow each other.
+pub(crate) fn missing_rule(generation: &Generation, missing: SeqNo) -> String {
+    format!(
+        "no segment of timeline {:016x} begins with number {missing}, and there are later ones",
+        generation.timeline
+    )
 }

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 
 use tamis::Result;
 
-use crate::Repository;
 use crate::backup::{compare, hash_of};
 use crate::journal::record_name;
 use crate::record::StoredFile;
+use crate::restore::missing_rule;
+use crate::segment::{SegmentId, Segments};
+use crate::{LOG, Repository};
 
 /// A fault that [`Repository::verify`] has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +19,7 @@ use crate::record::StoredFile;
 pub struct Fault {
     /// The damaged or missing file.
     pub file: PathBuf,
-    /// The generations that cannot be restored for it.
+    /// The generations that cannot be restored for it, or only up to it.
     pub generations: Vec<u64>,
     /// What is wrong.
     pub what: String,
@@ -37,15 +39,17 @@ pub struct Verified {
     pub generations: usize,
     /// Files, each read once.
     pub files: usize,
-    /// Their bytes.
+    /// Segments of the log, each read once.
+    pub segments: usize,
+    /// Bytes of both.
     pub bytes: u64,
     /// Faults.
     pub faults: usize,
 }
 
 impl Repository {
-    /// Reads every file that a generation needs, each once, and compares it with its hash. Each
-    /// fault goes to `report`.
+    /// Reads every file that a generation needs, and every segment of the log that follows one, each
+    /// once, and compares it with its hash. Each fault goes to `report`.
     ///
     /// Generations that a [`prune`](Repository::prune) removes meanwhile are reported as faults.
     pub fn verify(&self, report: &mut dyn FnMut(&Fault)) -> Result<Verified> {
@@ -80,6 +84,23 @@ impl Repository {
             });
             if let Err(error) = read {
                 fault(&mut verified, &file.name, generations, error.to_string());
+            }
+        }
+        let segments = Segments::list(&*self.storage)?;
+        let mut following: BTreeMap<SegmentId, Vec<u64>> = BTreeMap::new();
+        for (number, generation) in journal.generations() {
+            let Ok(generation) = generation else { continue };
+            let chain = segments.after(generation);
+            chain.segments.iter().for_each(|segment| following.entry(*segment).or_default().push(number));
+            if let Some(missing) = chain.missing {
+                fault(&mut verified, LOG, vec![number], missing_rule(generation, missing));
+            }
+        }
+        for (segment, generations) in following {
+            verified.segments += 1;
+            match segment.read(&*self.storage) {
+                Ok(bytes) => verified.bytes += bytes.len() as u64,
+                Err(error) => fault(&mut verified, &segment.name(), generations, error.to_string()),
             }
         }
         Ok(verified)

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "object-store")]
 mod bucket;
+mod follow;
 mod interleaved;
 mod kill;
 mod memory;
