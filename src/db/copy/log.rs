@@ -63,8 +63,9 @@ impl StoreCopy {
 }
 
 impl CopiedLog<'_> {
-    /// Adds a batch, of these sequence numbers, as [`ChangeBatch::encoded`](crate::ChangeBatch::encoded)
-    /// has returned it. Keyspaces must be those that the copy has.
+    /// Adds a batch, of these sequence numbers, as
+    /// [`ChangeBatch::encoded`](crate::ChangeBatch::encoded) has returned it. Keyspaces must be
+    /// those that the copy has.
     ///
     /// Fails with [`Error::InvalidArgument`] if the batch does not follow the last one, if it is
     /// damaged, or if it is an ingest, whose tables are not in it.

@@ -173,8 +173,8 @@ impl ChangeBatch {
         self.first + u64::from(self.count) - 1
     }
 
-    /// The batch as the log has it, for [`CopiedLog::add`](crate::CopiedLog::add). It names keyspaces
-    /// by their [ids](Keyspace::id).
+    /// The batch as the log has it, for [`CopiedLog::add`](crate::CopiedLog::add). It names
+    /// keyspaces by their [ids](Keyspace::id).
     pub fn encoded(&self) -> &[u8] {
         &self.payload
     }

@@ -1,10 +1,10 @@
 //! [`Bucket`]: a repository's objects in an object store that speaks the protocol of S3.
 //!
-//! There is no lock. `put_new` is a conditional write (`If-None-Match: *`); [`Bucket::probe`] checks
-//! that the store keeps to it. What is longer than a part is uploaded in parts, of which a few are
-//! in memory; the object appears with the last request. If that fails, the parts are given up. Those
-//! of a process that was killed stay invisible and cost space: a rule of the bucket should end
-//! unfinished uploads after some days.
+//! There is no lock. `put_new` is a conditional write (`If-None-Match: *`); [`Bucket::probe`]
+//! checks that the store keeps to it. What is longer than a part is uploaded in parts, of which a
+//! few are in memory; the object appears with the last request. If that fails, the parts are given
+//! up. Those of a process that was killed stay invisible and cost space: a rule of the bucket
+//! should end unfinished uploads after some days.
 //!
 //! A runtime of its own does the work, so that callers need none and may have one.
 
@@ -99,17 +99,15 @@ impl Bucket {
         // One that comes later must be refused, too.
         let late = self.run(conditional(&self.store, &location, "late".into())).map(drop);
         let _ = self.remove(&[name]);
-        let mut winners = 0;
-        for result in results.into_iter().chain([late]) {
-            match result {
-                Ok(()) => winners += 1,
-                Err(StoreError::AlreadyExists { .. }) => {}
-                Err(error) => return Err(failed("write conditionally to", &self.address, error)),
-            }
+        let results: Vec<Outcome<()>> = results.into_iter().chain([late]).collect();
+        let is_refused = |result: &Outcome<()>| matches!(result, Err(StoreError::AlreadyExists { .. }));
+        if results.iter().filter(|result| result.is_ok()).count() > 1 {
+            return Err(self.unsupported());
         }
-        match winners {
-            0 | 1 => Ok(()),
-            _ => Err(self.unsupported()),
+        match results.iter().any(is_refused) {
+            true => Ok(()),
+            // Nothing is shown, because requests have failed.
+            false => Err(failed("write conditionally to", &self.address, first_error(results))),
         }
     }
 
@@ -370,6 +368,11 @@ fn failed(operation: &'static str, address: &str, error: StoreError) -> Error {
         _ => io::ErrorKind::Other,
     };
     io_error(operation, address, io::Error::new(kind, error))
+}
+
+fn first_error(results: Vec<Outcome<()>>) -> StoreError {
+    let error = results.into_iter().find_map(Result::err);
+    error.unwrap_or_else(|| StoreError::Generic { store: "S3", source: "no write was refused".into() })
 }
 
 fn stopped(address: &str) -> Error {

@@ -4,8 +4,8 @@
 //! gives out, segment by segment. What the feed does not tell ends the timeline: tables that were
 //! ingested, a keyspace that was created or dropped, a part of the log that is gone. The segment
 //! that was being filled is thrown away, and the follower begins anew with a generation. Therefore
-//! a segment only names keyspaces that the generations of its timeline have, and batches follow each
-//! other from the first one to the last.
+//! a segment only names keyspaces that the generations of its timeline have, and batches follow
+//! each other from the first one to the last.
 //!
 //! A batch counts as of the time at which the feed gave it out: some milliseconds after it was
 //! written, unless the follower was busy with a generation. For that, a thread notes each second
@@ -324,8 +324,8 @@ impl Notes {
         let (db, list, stopped) = (db.clone(), Arc::clone(&noted), Arc::clone(&is_stopped));
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                let note = (millis(SystemTime::now()), db.last_seqno());
-                lock(&list).push(note);
+                let seqno = db.last_seqno();
+                lock(&list).push((millis(SystemTime::now()), seqno));
                 std::thread::park_timeout(NOTE_EVERY);
             }
         });
@@ -411,8 +411,8 @@ impl Repository {
 
     /// Follows a store that this process has open: makes a generation, and from then on keeps every
     /// batch, so that a store can be restored as it was at any second
-    /// ([`restore_to`](Repository::restore_to)). Returns when the generation is there; a thread goes
-    /// on until the result is stopped or dropped.
+    /// ([`restore_to`](Repository::restore_to)). Returns when the generation is there; a thread
+    /// goes on until the result is stopped or dropped.
     ///
     /// What is kept is durable in the store. It lags by a segment: a second, or what the repository
     /// needs to take one. While the repository cannot be reached, the store keeps its log, up to

@@ -32,14 +32,15 @@
 //! |---|---|
 //! | `REPOSITORY` | a line of text, which says that this is one; made last |
 //! | `LOCK` | in a directory: held by a process that backs up or prunes |
-//! | `data/9c..-000012.sst-4096-89abcdef-6` | a table or value file: branch, name, length, checksum, and the last record that its writer had read |
+//! | `data/9c..-000012.sst-4096-89..-6` | a table or value file; see below |
 //! | `data/5be0..-CURRENT` | a file that one generation alone has: `CURRENT`, manifest, logs |
-//! | `log/1f0e..-00..1235-00..1240-1764035797123` | a segment of the log: timeline, first and last number, time |
-//! | `gen/00000007` | record 7: a generation with its files and their hashes, or a prune; see `record` |
+//! | `log/1f0e..-0..1235-0..1240-1764..` | a segment of the log; see `segment` |
+//! | `gen/00000007` | record 7: a generation with its files, or a prune; see `record` |
 //!
 //! A generation exists once its record does, which is written after all else is durable. Objects
 //! are immutable. A table is known by the branch and the number that wrote it (see
 //! [`ImageFile::branch`](tamis::ImageFile::branch)), so that it is found again without being read.
+//! Its name has these, length and checksum, and the last record that its writer had read.
 //!
 //! Any number of processes may back up, prune, restore and verify at the same time. In a directory,
 //! a lock keeps those that write apart, and the second one fails with [`Error::Locked`]. In an

@@ -16,7 +16,7 @@ use crate::{Repository, damaged, invalid};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Point {
-    /// After all batches that had been followed up to this time, and no later one.
+    /// As of this time: after the batches that a follower had read by then.
     Time(SystemTime),
     /// After all batches up to this sequence number.
     Seqno(SeqNo),
@@ -164,7 +164,7 @@ impl Repository {
                 }
                 let added = log.add(batch.first, batch.last, batch.encoded);
                 added.map_err(|error| self.in_segment(segment, error))?;
-                end = (batch.last, batch.time);
+                end = (batch.last, batch.time.max(end.1));
             }
         }
         match chain.missing {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! segment = "tamislog", version 1: u32, timeline: u64, batch*, hash: u64
-//! batch   = time: u64, first: u64, last: u64, length: u32, bytes as `ChangeBatch::encoded` returns them
+//! batch   = time: u64, first: u64, last: u64, length: u32, what `ChangeBatch::encoded` returns
 //! ```
 //!
 //! Integers are little endian. Times are milliseconds since 1970 and do not decrease. The hash is
@@ -220,5 +220,79 @@ impl Chain<'_> {
     pub(crate) fn end(&self, generation: &Generation) -> (u64, SeqNo) {
         let created = crate::record::millis(generation.created);
         self.segments.last().map_or((created, generation.seqno), |last| (last.until.max(created), last.last))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    fn id(first: SeqNo, last: SeqNo) -> SegmentId {
+        SegmentId { timeline: 7, first, last, until: 1_764_035_797_123 }
+    }
+
+    fn generation(timeline: u64, seqno: SeqNo) -> Generation {
+        Generation {
+            number: 1,
+            created: SystemTime::UNIX_EPOCH + Duration::from_millis(5),
+            seqno,
+            flushed_seqno: 0,
+            files: Vec::new(),
+            token: 0,
+            oldest: 0,
+            timeline,
+        }
+    }
+
+    #[test]
+    fn names_come_back_and_others_are_no_segments() {
+        let name = id(12, 15).name();
+        assert_eq!(SegmentId::parse(&name), Some(id(12, 15)));
+        let others = ["log/", "log/x", "gen/00000001", &name[1..], &format!("{name}0"), &format!("{name}-1")];
+        for other in others.into_iter().chain([id(15, 12).name().as_str()]) {
+            assert_eq!(SegmentId::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_chain_ends_where_a_number_is_missing() {
+        let segments: Segments = [id(9, 12), id(1, 4), id(5, 8), id(20, 30)].into_iter().collect();
+        let chain = |timeline, seqno| {
+            let generation = generation(timeline, seqno);
+            let chain = segments.after(&generation);
+            (chain.segments.len(), chain.missing, chain.end(&generation))
+        };
+        let until = 1_764_035_797_123;
+        assert_eq!(chain(7, 0), (3, Some(13), (until, 12)));
+        // The generation is within a segment, or at its end.
+        assert_eq!(chain(7, 6), (2, Some(13), (until, 12)));
+        assert_eq!(chain(7, 8), (1, Some(13), (until, 12)));
+        assert_eq!(chain(7, 15), (0, Some(16), (5, 15)));
+        assert_eq!(chain(7, 19), (1, None, (until, 30)));
+        assert_eq!(chain(7, 30), (0, None, (5, 30)));
+        // Another timeline, and none.
+        assert_eq!((chain(8, 0), chain(0, 0)), ((0, None, (5, 0)), (0, None, (5, 0))));
+    }
+
+    #[test]
+    fn a_segment_takes_only_what_follows() {
+        let mut segment = Segment::new(7, 10);
+        let batch = |time, first, last| StoredBatch { time, first, last, encoded: b"encoded" };
+        for (refused, accepted) in [(batch(1, 12, 12), batch(1, 11, 12)), (batch(0, 13, 13), batch(1, 13, 13))] {
+            assert!(!segment.add(refused) && segment.add(accepted));
+        }
+        assert!(!segment.add(batch(1, 14, 13)) && !segment.add(batch(1, 13, 13)));
+        let mut bytes = Vec::new();
+        segment
+            .write(&mut |piece| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(batches(&bytes).collect::<Vec<_>>(), [batch(1, 11, 12), batch(1, 13, 13)]);
+        assert_eq!((segment.id.first, segment.id.last), (11, 13));
     }
 }

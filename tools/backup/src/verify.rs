@@ -48,8 +48,8 @@ pub struct Verified {
 }
 
 impl Repository {
-    /// Reads every file that a generation needs, and every segment of the log that follows one, each
-    /// once, and compares it with its hash. Each fault goes to `report`.
+    /// Reads every file that a generation needs, and every segment of the log that follows one,
+    /// each once, and compares it with its hash. Each fault goes to `report`.
     ///
     /// Generations that a [`prune`](Repository::prune) removes meanwhile are reported as faults.
     pub fn verify(&self, report: &mut dyn FnMut(&Fault)) -> Result<Verified> {

@@ -53,8 +53,9 @@ mod at_the_server {
 
     use tamis::vfs::{FileSystem, MemoryFileSystem};
     use tamis::{Db, Error, KeyspaceOptions, Options};
-    use tamis_backup::Repository;
+    use tamis_backup::{FollowOptions, Point, Repository};
 
+    use crate::kill::kill_backups;
     use crate::server::BUCKET;
 
     fn address(prefix: &str) -> String {
@@ -167,6 +168,30 @@ mod at_the_server {
             assert!(verified.generations >= 5);
             assert!(verified.generations > repository.prune(1).unwrap().generations);
             repository.verify(&mut |fault| panic!("{fault}")).unwrap();
+        }
+
+        #[test]
+        #[ignore = "run by the tests of this file"]
+        fn a_store_is_followed() {
+            let (db, address) = (store(), address("followed"));
+            let repository = Repository::create_in_bucket(&address).unwrap();
+            let follower = repository.follow(&db, FollowOptions::new()).unwrap();
+            let good = (0..50u32).map(|i| db.put(i.to_be_bytes(), "value").unwrap()).last().unwrap();
+            let then = contents(&db);
+            db.delete_range(..).unwrap();
+            follower.stop().unwrap();
+            repository.verify(&mut |fault| panic!("{fault}")).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let copy = dir.path().join("db");
+            Repository::open_in_bucket(&address).unwrap().restore_to(Point::Seqno(good), None, &copy).unwrap();
+            assert!(contents(&Db::open(&copy).unwrap()) == then);
+        }
+
+        #[test]
+        #[ignore = "run by the tests of this file"]
+        fn a_kill_leaves_whole_generations() {
+            let address = address("killed");
+            kill_backups(Some(&address), |_| Repository::open_in_bucket(&address), 15);
         }
 
         #[test]

@@ -70,8 +70,8 @@ fn write(db: &Db, rng: &mut fastrand::Rng, executor: &SteppedExecutor) {
     }
 }
 
-/// Restores every number from `first` to `last`; returns how many can be reached. What is reached is
-/// the last state up to the number.
+/// Restores every number from `first` to `last`; returns how many can be reached. What is reached
+/// is the last state up to the number.
 fn check(repository: &Repository, fs: &SimFileSystem, states: &States, first: SeqNo, last: SeqNo) -> (usize, usize) {
     let (mut reached, mut missed) = (0, 0);
     for seqno in first..=last {
@@ -174,6 +174,68 @@ fn what_the_feed_does_not_tell_begins_a_timeline() {
         assert!(status.restarts > 2 && reached > 5, "seed {seed}: {status:?}, {reached} reached");
         assert_eq!(repository.generations().unwrap().len() as u64, status.restarts + 1);
         assert_eq!(repository.verify(&mut |fault| panic!("{fault}")).unwrap().faults, 0);
+    }
+}
+
+#[test]
+fn keyspaces_without_a_log_are_as_in_the_generation() {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).0.open("/db").unwrap();
+    let repository = Repository::create_on(Arc::new(fs.clone()), "/backups").unwrap();
+    let state = db.keyspace_with("state", KeyspaceOptions::new().wal(false)).unwrap();
+    state.put("key", "flushed").unwrap();
+    db.flush().unwrap();
+    let mut follow = Follow::begin(&repository, &db, only_segments()).unwrap();
+    state.put("key", "alone").unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put("key", "one");
+    batch.put_in(&state, "key", "with one");
+    batch.put("other", "one");
+    let one = db.write(batch).unwrap();
+    state.put("key", "later").unwrap();
+    let two = db.put("key", "two").unwrap();
+    state.put("key", "last").unwrap();
+    db.sync().unwrap();
+    while follow.status().seqno < two {
+        follow.step(Duration::ZERO).unwrap();
+    }
+    for (seqno, value) in [(one, "one"), (two, "two")] {
+        let restored = repository.restore_to(Point::Seqno(seqno), None, format!("/{value}")).unwrap();
+        let copy = options(&fs).0.open(format!("/{value}")).unwrap();
+        assert_eq!((restored.seqno, copy.last_seqno()), (seqno, seqno));
+        assert_eq!(copy.get("key").unwrap().as_deref(), Some(value.as_bytes()));
+        assert_eq!(copy.get("other").unwrap().as_deref(), Some(&b"one"[..]));
+        assert_eq!(copy.keyspace("state").unwrap().get("key").unwrap().as_deref(), Some(&b"flushed"[..]));
+    }
+}
+
+#[test]
+fn a_restored_store_goes_on_beside_its_original() {
+    let fs = SimFileSystem::new();
+    let db = options(&fs).0.open("/db").unwrap();
+    let repository = Repository::create_on(Arc::new(fs.clone()), "/backups").unwrap();
+    let mut follow = Follow::begin(&repository, &db, only_segments()).unwrap();
+    let fork = db.put("key", "old").unwrap();
+    db.put("key", "new").unwrap();
+    db.sync().unwrap();
+    follow.step(Duration::ZERO).unwrap();
+    repository.restore_to(Point::Seqno(fork), None, "/fork").unwrap();
+    let forked = options(&fs).0.open("/fork").unwrap();
+    let mut of_fork = Follow::begin(&repository, &forked, only_segments()).unwrap();
+    for (store, follow, value) in [(&forked, &mut of_fork, "forked"), (&db, &mut follow, "newer")] {
+        store.put("key", value).unwrap();
+        store.flush().unwrap();
+        store.sync().unwrap();
+        follow.step(Duration::ZERO).unwrap();
+        repository.backup(store).unwrap();
+    }
+    repository.verify(&mut |fault| panic!("{fault}")).unwrap();
+    for (generation, value) in [(1, "newer"), (2, "forked"), (3, "forked"), (4, "newer")] {
+        let dir = format!("/{generation}");
+        let point = Point::Time(SystemTime::now());
+        repository.restore_to(point, Some(generation), &dir).unwrap();
+        let found = options(&fs).0.open(&dir).unwrap().get("key").unwrap();
+        assert_eq!(found.as_deref(), Some(value.as_bytes()), "from generation {generation}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! Does a kill at any moment of a backup, a restore or a prune leave whole generations?
 //!
-//! A child process, this binary again, writes to a store, backs it up, prunes and restores, one
-//! after the other, until it is killed. `TAMIS_KILLS` sets the number of kills.
+//! A child process, this binary again, works until it is killed: it writes to a store, backs it up,
+//! prunes and restores, one after the other; or it only restores; or it follows a store that it
+//! writes to. `TAMIS_KILLS` sets the number of kills.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,9 +10,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tamis::{Db, Error, KeyspaceOptions, Options, WriteBatch};
-use tamis_backup::Repository;
+use tamis_backup::{FollowOptions, Point, Repository};
 
+/// Where the child works.
 const DIR: &str = "TAMIS_BACKUP_KILL_DIR";
+/// What it does.
+const WORK: &str = "TAMIS_BACKUP_KILL_WORK";
+/// Address of the bucket, if the repository is in one.
+const ADDRESS: &str = "TAMIS_BACKUP_KILL_ADDRESS";
 
 fn options() -> Options {
     let separate = KeyspaceOptions::new().separate_values(64);
@@ -25,58 +31,146 @@ fn last(db: &Db) -> u64 {
     last
 }
 
+/// Opens the repository, or creates it.
+fn repository(dir: &Path) -> Repository {
+    match std::env::var(ADDRESS) {
+        #[cfg(feature = "object-store")]
+        Ok(address) => Repository::create_in_bucket(&address).unwrap(),
+        _ => Repository::create(dir.join("backups")).unwrap(),
+    }
+}
+
+/// Adds a batch, and counts it.
+fn write(db: &Db, n: &mut u64) {
+    *n += 1;
+    let mut batch = WriteBatch::new();
+    batch.put(format!("k{n:08}"), "v".repeat(usize::try_from(*n % 100).unwrap()));
+    batch.put("last", n.to_string());
+    db.write(batch).unwrap();
+}
+
+/// Tells the parent what has been done, in one write.
+fn tell(what: &str) {
+    std::io::stderr().write_all(format!("{what}\n").as_bytes()).unwrap();
+}
+
+/// A directory for the next restore: an interrupted one is left as it is.
+fn target(dir: &Path, round: u64) -> std::path::PathBuf {
+    let target = dir.join(format!("restored{}", round % 2));
+    if target.exists() && !target.join("PARTIAL").exists() {
+        std::fs::remove_dir_all(&target).unwrap();
+    }
+    target
+}
+
 #[test]
-#[ignore = "the process that the other test of this module kills; cargo test -p tamis-backup kill"]
+#[ignore = "the process that the other tests of this module kill; cargo test -p tamis-backup kill"]
 fn child() {
     let Ok(dir) = std::env::var(DIR) else { return };
     let dir = Path::new(&dir);
+    match std::env::var(WORK).as_deref() {
+        Ok("restore") => restore(dir),
+        Ok("follow") => follow(dir),
+        _ => back_up(dir),
+    }
+}
+
+fn back_up(dir: &Path) {
     let db = options().open(dir.join("db")).unwrap();
-    let repository = Repository::create(dir.join("backups")).unwrap();
+    let repository = repository(dir);
     let mut n = last(&db);
     for round in 0u64.. {
-        for _ in 0..30 {
-            n += 1;
-            let mut batch = WriteBatch::new();
-            batch.put(format!("k{n:08}"), "v".repeat(usize::try_from(n % 100).unwrap()));
-            batch.put("last", n.to_string());
-            db.write(batch).unwrap();
-        }
+        (0..30).for_each(|_| write(&db, &mut n));
         let made = repository.backup(&db).unwrap();
-        std::io::stderr().write_all(format!("{} {n}\n", made.generation).as_bytes()).unwrap();
-        let target = dir.join(format!("restored{}", round % 2));
-        if target.exists() && !target.join("PARTIAL").exists() {
-            std::fs::remove_dir_all(&target).unwrap();
-        }
-        repository.restore(made.generation, &target).unwrap();
+        tell(&format!("{} {n}", made.generation));
+        repository.restore(made.generation, target(dir, round)).unwrap();
         if round % 4 == 3 {
             repository.prune(3).unwrap();
         }
     }
 }
 
-#[test]
-fn a_kill_leaves_whole_generations() {
+fn restore(dir: &Path) {
+    let repository = repository(dir);
+    let point = Point::Time(std::time::SystemTime::now());
+    for round in 0u64.. {
+        repository.restore_to(point, None, target(dir, round)).unwrap();
+    }
+}
+
+fn follow(dir: &Path) {
+    let db = options().open(dir.join("db")).unwrap();
+    let every = FollowOptions::new().generation_every(Duration::from_millis(30)).keep(3);
+    let follower = repository(dir).follow(&db, every.segments(Duration::from_millis(5), 1 << 20)).unwrap();
+    let (mut n, mut told) = (last(&db), 0);
+    loop {
+        write(&db, &mut n);
+        let followed = follower.status().seqno;
+        if followed > told {
+            told = followed;
+            tell(&format!("{followed} {n}"));
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Starts the child, and kills it after at most `longest` milliseconds; returns the last line that
+/// it has told.
+fn kill_one(
+    dir: &Path,
+    work: &str,
+    address: Option<&str>,
+    rng: &mut fastrand::Rng,
+    longest: u64,
+) -> Option<(u64, u64)> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "kill::child", "--test-threads=1"])
+        .env(DIR, dir)
+        .env(WORK, work)
+        .envs(address.map(|address| (ADDRESS, address)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_micros(rng.u64(5_000..longest * 1000)));
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!text.contains("panicked"), "{text}");
+    let (number, n) = text.lines().last()?.split_once(' ')?;
+    Some((number.parse().unwrap(), n.parse().unwrap()))
+}
+
+fn kills(default: u64) -> u64 {
+    std::env::var("TAMIS_KILLS").map_or(default, |text| text.parse().unwrap())
+}
+
+/// Counts the restores that are whole, and those that are refused.
+fn check_restored(dir: &Path, whole: &mut usize, refused: &mut usize, expected: Option<u64>) {
+    for restored in ["restored0", "restored1"] {
+        match options().paranoid(true).open_read_only(dir.join(restored)) {
+            Ok(store) => {
+                *whole += 1;
+                let found = last(&store);
+                assert!(expected.map_or(found > 0, |expected| found == expected), "{found}, not {expected:?}");
+            }
+            Err(Error::Incomplete(_)) => *refused += 1,
+            // Not begun, or the child was removing a finished one.
+            Err(error) => assert!(matches!(error, Error::NotFound(_)) || error.is_corruption(), "{error}"),
+        }
+    }
+}
+
+/// Kills backups to a directory, or to a bucket.
+pub(crate) fn kill_backups(address: Option<&str>, open: impl Fn(&Path) -> tamis::Result<Repository>, count: u64) {
     let dir = tempfile::tempdir().unwrap();
     let mut rng = fastrand::Rng::with_seed(5);
     let (mut whole, mut refused, mut newest) = (0, 0, 0);
-    let kills = std::env::var("TAMIS_KILLS").map_or(100, |text| text.parse().unwrap());
-    for round in 0..kills {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "kill::child", "--test-threads=1"])
-            .env(DIR, dir.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+    for round in 0..kills(count) {
         let longest = [50, 200, 800][rng.usize(0..3)];
-        std::thread::sleep(Duration::from_micros(rng.u64(5_000..longest * 1000)));
-        child.kill().unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert!(!text.contains("panicked"), "{text}");
-        let said = text.lines().last().and_then(|line| line.split_once(' '));
-        let Ok(repository) = Repository::open(dir.path().join("backups")) else {
+        let said = kill_one(dir.path(), "backup", address, &mut rng, longest);
+        let Ok(repository) = open(dir.path()) else {
             assert!(newest == 0 && said.is_none());
             continue;
         };
@@ -84,35 +178,72 @@ fn a_kill_leaves_whole_generations() {
         let generations = repository.generations().unwrap();
         assert_eq!(verified.generations, generations.len());
         let last_number = generations.last().map_or(0, |last| last.number);
-        if let Some((number, _)) = said {
-            newest = number.parse().unwrap();
-        }
+        newest = said.map_or(newest, |(number, _)| number);
         assert!(last_number >= newest, "round {round}: {last_number} of {newest}");
         newest = last_number;
-        for restored in ["restored0", "restored1"] {
-            match options().paranoid(true).open_read_only(dir.path().join(restored)) {
-                Ok(store) => {
-                    whole += 1;
-                    assert!(last(&store) > 0, "round {round}");
-                }
-                Err(Error::Incomplete(_)) => refused += 1,
-                // Not begun, or the child was removing a finished one.
-                Err(error) => {
-                    assert!(matches!(error, Error::NotFound(_)) || error.is_corruption(), "round {round}: {error}");
-                }
-            }
-        }
+        check_restored(dir.path(), &mut whole, &mut refused, None);
         if round % 10 == 9
             && let Some(generation) = generations.last()
         {
             let target = dir.path().join(format!("check{round}"));
             repository.restore(generation.number, &target).unwrap();
             let found = last(&options().paranoid(true).open(&target).unwrap());
-            if let Some((number, n)) = said.filter(|(number, _)| *number == generation.number.to_string()) {
-                assert_eq!(found.to_string(), n, "generation {number}");
+            if let Some((_, n)) = said.filter(|(number, _)| *number == generation.number) {
+                assert_eq!(found, n, "generation {}", generation.number);
             }
             std::fs::remove_dir_all(target).unwrap();
         }
     }
+    assert!(newest > 0);
+    // In a short run, none may have been killed within a restore.
+    assert!(count < 100 || whole > 0 && refused > 0, "{whole} restores were whole and {refused} refused");
+}
+
+#[test]
+fn a_kill_leaves_whole_generations() {
+    kill_backups(None, |dir| Repository::open(dir.join("backups")), 100);
+}
+
+#[test]
+fn a_kill_of_a_restore_leaves_a_whole_store_or_one_that_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = options().open(dir.path().join("db")).unwrap();
+    let follower = repository(dir.path()).follow(&db, FollowOptions::new()).unwrap();
+    let mut n = 0;
+    (0..2000).for_each(|_| write(&db, &mut n));
+    follower.stop().unwrap();
+    db.close().unwrap();
+    let mut rng = fastrand::Rng::with_seed(6);
+    let (mut whole, mut refused) = (0, 0);
+    for _ in 0..kills(100) {
+        kill_one(dir.path(), "restore", None, &mut rng, 150);
+        check_restored(dir.path(), &mut whole, &mut refused, Some(n));
+    }
     assert!(whole > 0 && refused > 0, "{whole} restores were whole and {refused} refused");
+}
+
+#[test]
+fn a_kill_of_a_follower_loses_nothing_that_it_has_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut followed = 0;
+    for round in 0..kills(30) {
+        let said = kill_one(dir.path(), "follow", None, &mut rng, 400);
+        let Ok(repository) = Repository::open(dir.path().join("backups")) else {
+            assert!(said.is_none() && followed == 0);
+            continue;
+        };
+        repository.verify(&mut |fault| panic!("round {round}: {fault}")).unwrap();
+        followed = said.map_or(followed, |(seqno, _)| seqno);
+        if followed == 0 {
+            continue;
+        }
+        let target = dir.path().join("check");
+        let point = Point::Time(std::time::SystemTime::now());
+        let restored = repository.restore_to(point, None, &target).unwrap();
+        assert!(restored.seqno >= followed, "round {round}: {} of {followed}", restored.seqno);
+        last(&options().paranoid(true).open(&target).unwrap());
+        std::fs::remove_dir_all(target).unwrap();
+    }
+    assert!(followed > 0);
 }
