@@ -4,6 +4,7 @@ mod filter;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use tamis::FilterMode;
@@ -12,7 +13,7 @@ use tamis_bench::cli::RunArgs;
 use crate::commands::formats::Format;
 use crate::commands::soak::FaultKind;
 use crate::failure::{Failure, Result};
-use crate::text::Form;
+use crate::text::{Form, parse_time};
 
 pub(crate) use filter::{
     FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, FilterUnion, Policy,
@@ -160,9 +161,14 @@ pub(crate) enum Command {
     Checkpoint(Checkpoint),
     /// Back up a store to a repository, which is created if absent; copies only what it lacks
     ///
-    /// The repository is a directory with many generations. An interrupted backup leaves them as
-    /// they were, and the next one goes on with the files that were copied. No other process may
-    /// have the store open; one that has uses the crate `tamis-backup` itself.
+    /// The repository is a directory, or a bucket of an object store: s3://bucket/prefix, with
+    /// endpoint and credentials in AWS_ENDPOINT, AWS_REGION, AWS_ACCESS_KEY_ID and
+    /// AWS_SECRET_ACCESS_KEY. It has many generations. An interrupted backup leaves them as they
+    /// were, and the next one goes on with the files that were copied.
+    ///
+    /// With --follow, everything that is written afterwards is kept, too, and `restore --at` makes
+    /// a store as of any second. A program that has the store open can do that itself, with the
+    /// crate `tamis-backup`.
     Backup(Backup),
     /// List the generations in a backup repository, or check all of its files
     Backups(Backups),
@@ -506,16 +512,23 @@ pub(crate) struct Checkpoint {
 pub(crate) struct Backup {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    /// Directory of the repository
+    /// Directory or address of the repository
     pub(crate) repository: PathBuf,
     /// Afterwards, remove all generations but the last N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
+    /// Go on until Ctrl-C, and keep what is written
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Make a generation this often, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, requires = "follow",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) every: u64,
 }
 
 #[derive(Debug, Group)]
 pub(crate) struct Backups {
-    /// Directory of the repository
+    /// Directory or address of the repository
     pub(crate) repository: PathBuf,
     /// Read every file and compare it with its hash; one line per fault
     #[arg(long)]
@@ -524,13 +537,19 @@ pub(crate) struct Backups {
 
 #[derive(Debug, Group)]
 pub(crate) struct Restore {
-    /// Directory of the repository
+    /// Directory or address of the repository
     pub(crate) repository: PathBuf,
     /// Directory of the store to make: absent, empty, or with a restore that was interrupted
     pub(crate) dir: PathBuf,
     /// The generation; the last one if this is not given
     #[arg(long, value_name = "N")]
     pub(crate) generation: Option<u64>,
+    /// The store as it was at this time: 2026-11-25T08:15:00Z, or seconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) at: Option<SystemTime>,
+    /// The store as it was after this sequence number
+    #[arg(long, value_name = "N", conflicts_with = "at")]
+    pub(crate) seqno: Option<u64>,
 }
 
 #[derive(Debug, Group)]

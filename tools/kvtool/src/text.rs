@@ -13,7 +13,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// How keys and values are printed and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,6 +263,60 @@ pub(crate) fn unix_time(time: SystemTime) -> String {
     format!("{}.{:03}", since.as_secs(), since.subsec_millis())
 }
 
+/// A time as `2026-11-25T08:15:00.250Z`.
+pub(crate) fn utc(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // Counted from the first of March of the year 0: leap days come last.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = year + 400 * era + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
+}
+
+/// A time as [`utc`] writes it, with or without a fraction, or seconds since 1970.
+pub(crate) fn parse_time(text: &str) -> Result<SystemTime, String> {
+    let wrong = || format!("{text:?} is no time, like 2026-11-25T08:15:00Z or seconds since 1970");
+    let (whole, fraction) = match text.trim_end_matches('Z').split_once('.') {
+        Some((whole, fraction)) => (whole, fraction),
+        None => (text.trim_end_matches('Z'), ""),
+    };
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let millis: u64 = format!("{fraction:0<3}")[..3].parse().map_err(|_| wrong())?;
+    let seconds = if let Ok(seconds) = whole.parse::<u64>() {
+        seconds
+    } else {
+        if !text.ends_with('Z') {
+            return Err(wrong());
+        }
+        let numbers: Option<Vec<u64>> = whole.split(['-', 'T', ':']).map(|number| number.parse().ok()).collect();
+        let Some([year, month, day, hour, minute, second]) =
+            numbers.as_deref().and_then(|all| <[u64; 6]>::try_from(all).ok())
+        else {
+            return Err(wrong());
+        };
+        let is_in_range = (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+        if !is_in_range || hour > 23 || minute > 59 || second > 60 {
+            return Err(wrong());
+        }
+        let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+        let days = year * 365 + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
+        days * 86_400 + hour * 3600 + minute * 60 + second
+    };
+    let since = Duration::from_secs(seconds) + Duration::from_millis(millis);
+    let time = SystemTime::UNIX_EPOCH.checked_add(since).ok_or_else(wrong)?;
+    // No month has more days than it has.
+    let is_a_day = !whole.contains('-') || whole.get(..10) == utc(time).get(..10);
+    if is_a_day { Ok(time) } else { Err(wrong()) }
+}
+
 /// A share as a percentage, or a dash if there is none.
 pub(crate) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "–".to_owned(), |share| format!("{:.2} %", share * 100.0))
@@ -285,6 +339,43 @@ impl fmt::Display for Decimal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_as_they_are_written() {
+        for (text, seconds) in [
+            ("1970-01-01T00:00:00.000Z", 0),
+            ("1999-12-31T23:59:59.000Z", 946_684_799),
+            ("2000-02-29T12:00:00.000Z", 951_825_600),
+            ("2026-11-25T08:15:00.000Z", 1_795_594_500),
+            ("2100-03-01T00:00:00.000Z", 4_107_542_400),
+        ] {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!((utc(time), parse_time(text)), (text.to_owned(), Ok(time)));
+            assert_eq!(parse_time(&text.replace(".000", "")), Ok(time));
+            assert_eq!(parse_time(&seconds.to_string()), Ok(time));
+        }
+        for day in 0..60_000 {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_millis(day * 86_400_123);
+            assert_eq!(parse_time(&utc(time)), Ok(time));
+        }
+        assert_eq!(parse_time("12.25"), Ok(SystemTime::UNIX_EPOCH + Duration::from_millis(12_250)));
+        for text in [
+            "",
+            "now",
+            "-1",
+            "2026-11-25",
+            "2026-11-25T08:15:00",
+            "2026-02-29T00:00:00Z",
+            "2026-13-01T00:00:00Z",
+            "2026-11-25T24:00:00Z",
+            "1969-12-31T00:00:00Z",
+            "1.2.3",
+            "1.-5",
+            "99999999999999999999",
+        ] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn escaped_form_shows_what_is_printable_and_escapes_the_rest() {

@@ -517,3 +517,56 @@ fn generations_are_backed_up_listed_verified_and_restored() {
     sandbox.check(&["restore", "backups", "bad"], CORRUPTION);
     assert!(!sandbox.path("bad/CURRENT").exists());
 }
+
+#[test]
+fn a_store_that_was_followed_is_restored_as_of_a_number_or_a_time() {
+    let sandbox = Sandbox::with_store(100, 4, &[]);
+    let db = tamis::Db::open(sandbox.path("db")).unwrap();
+    let repository = tamis_backup::Repository::create(sandbox.path("backups")).unwrap();
+    let follower = repository.follow(&db, tamis_backup::FollowOptions::new()).unwrap();
+    let good = db.put("good", "value").unwrap();
+    db.sync().unwrap();
+    while follower.status().seqno < good {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let then = sandbox.json(&["backups", "backups"])["generations"][0]["followed_until"].as_str().unwrap().to_owned();
+    db.delete_range(..).unwrap();
+    follower.stop().unwrap();
+    db.close().unwrap();
+    let good = good.to_string();
+    for (dir, point) in [("a", ["--seqno", &good]), ("b", ["--at", &then])] {
+        sandbox.check(&["restore", "backups", dir, point[0], point[1]], DONE);
+        assert_eq!(sandbox.text(&["get", dir, "good"]), "value\n");
+        assert_eq!(sandbox.json(&["stats", dir])["last_seqno"].to_string(), good);
+    }
+    sandbox.check(&["restore", "backups", "c", "--at", "2100-01-01T00:00:00Z", "--generation", "1"], DONE);
+    assert_eq!(sandbox.text(&["scan", "c"]), "");
+    for wrong in [["--at", "1970-01-01T00:00:00Z"], ["--at", "yesterday"], ["--seqno", "1"], ["--seqno", "1000000"]] {
+        sandbox.check(&["restore", "backups", "d", wrong[0], wrong[1]], USAGE);
+    }
+    assert!(sandbox.text(&["backups", "backups"]).contains("followed until"));
+    assert_eq!(sandbox.json(&["backups", "backups", "--verify"])["segments"], 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn backup_follows_a_store_until_it_is_interrupted() {
+    use std::io::{BufRead, BufReader};
+    let sandbox = Sandbox::with_store(100, 4, &[]);
+    let mut child = sandbox
+        .command(&["backup", "db", "backups", "--follow", "--every", "1", "--keep", "2"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    for _ in 0..3 {
+        assert!(lines.next().unwrap().unwrap().starts_with("generation "));
+    }
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success() && child.wait().unwrap().success());
+    assert!(lines.map(Result::unwrap).last().unwrap().starts_with("followed up to number"));
+    assert!(sandbox.json(&["backups", "backups"])["generations"].as_array().unwrap().len() <= 2);
+    sandbox.check(&["restore", "backups", "copy"], DONE);
+    assert_eq!(sandbox.text(&["scan", "copy"]), sandbox.text(&["scan", "db"]));
+}
