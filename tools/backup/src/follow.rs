@@ -137,13 +137,13 @@ struct Timeline {
 /// store open.
 #[derive(Debug)]
 struct Making {
-    thread: Option<JoinHandle<Result<u64>>>,
+    thread: Option<JoinHandle<Result<Made>>>,
     is_cancelled: Arc<AtomicBool>,
 }
 
 impl Making {
     /// The result, if there is one.
-    fn result(&mut self) -> Option<Result<u64>> {
+    fn result(&mut self) -> Option<Result<Made>> {
         let thread = self.thread.take_if(|thread| thread.is_finished())?;
         // It does not panic, or has written to standard error that it did.
         Some(thread.join().unwrap_or(Err(Error::Closed)))
@@ -235,7 +235,9 @@ impl Follow {
         if let Some(making) = &mut timeline.making {
             let Some(result) = making.result() else { return Ok(()) };
             timeline.making = None;
-            self.status.generation = result?;
+            let made = result?;
+            self.status.generation = made.number;
+            made.pruned?;
         }
         if timeline.next_generation.is_some_and(|next| Instant::now() >= next) {
             timeline.next_generation = Instant::now().checked_add(self.options.generation_every);
@@ -243,7 +245,7 @@ impl Follow {
             let (id, known) = (timeline.id, timeline.keyspaces.clone());
             let is_cancelled = Arc::new(AtomicBool::new(false));
             let flag = Arc::clone(&is_cancelled);
-            let make = move || repository.generation_of(&db, id, Some(&known), &options, &flag).map(|made| made.number);
+            let make = move || repository.generation_of(&db, id, Some(&known), &options, &flag);
             timeline.making = Some(Making { thread: Some(std::thread::spawn(make)), is_cancelled });
         }
         Ok(())
@@ -261,7 +263,7 @@ impl Follow {
         let (is_full, making) = (false, None);
         let timeline = Timeline { id, keyspaces, changes, segment, is_full, notes, time, next_generation, making };
         self.timeline = Some(timeline);
-        Ok(())
+        made.pruned
     }
 }
 
@@ -362,6 +364,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A generation that is followed.
+#[derive(Debug)]
 struct Made {
     number: u64,
     seqno: SeqNo,
@@ -369,6 +372,8 @@ struct Made {
     keyspaces: Keyspaces,
     /// What comes after it.
     changes: Changes,
+    /// Whether older ones could be removed.
+    pruned: Result<()>,
 }
 
 impl Repository {
@@ -403,10 +408,9 @@ impl Repository {
         };
         let made = self.back_up(&image, Occasion { created, timeline, lock: begun.as_deref(), is_cancelled })?;
         drop((image, begun));
-        if let Some(keep) = options.keep {
-            self.prune(keep)?;
-        }
-        Ok(Made { number: made.generation, seqno: made.seqno, created, keyspaces, changes })
+        // The generation is there, whether or not others can be removed.
+        let pruned = options.keep.map_or(Ok(()), |keep| self.prune(keep).map(drop));
+        Ok(Made { number: made.generation, seqno: made.seqno, created, keyspaces, changes, pruned })
     }
 
     /// Follows a store that this process has open: makes a generation, and from then on keeps every
@@ -414,8 +418,9 @@ impl Repository {
     /// ([`restore_to`](Repository::restore_to)). Returns when the generation is there; a thread
     /// goes on until the result is stopped or dropped.
     ///
-    /// What is kept is durable in the store. It lags by a segment: a second, or what the repository
-    /// needs to take one. While the repository cannot be reached, the store keeps its log, up to
+    /// The follower keeps the store open. What it writes to the repository is durable in the store.
+    /// It lags by a segment: a second, or what the repository needs to take one. While the
+    /// repository cannot be reached, the store keeps its log, up to
     /// [`Options::max_pinned_log`](tamis::Options::max_pinned_log).
     ///
     /// Where the change feed has a gap, the follower begins anew with a generation; what lies

@@ -72,7 +72,7 @@ fn write(db: &Db, rng: &mut fastrand::Rng, executor: &SteppedExecutor) {
 
 /// Restores every number from `first` to `last`; returns how many can be reached. What is reached
 /// is the last state up to the number.
-fn check(repository: &Repository, fs: &SimFileSystem, states: &States, first: SeqNo, last: SeqNo) -> (usize, usize) {
+fn check(repository: &Repository, fs: &SimFileSystem, states: &States, first: SeqNo, last: SeqNo) -> (u64, u64) {
     let (mut reached, mut missed) = (0, 0);
     for seqno in first..=last {
         let dir = format!("/at{seqno}");
@@ -119,7 +119,7 @@ fn every_batch_can_be_reached() {
         let last = db.last_seqno();
         assert_eq!((follow.status().restarts, follow.status().seqno), (0, last));
         assert!(follow.status().segments > 3);
-        assert_eq!(check(&repository, &fs, &states, first, last), ((last - first + 1) as usize, 0), "seed {seed}");
+        assert_eq!(check(&repository, &fs, &states, first, last), (last - first + 1, 0), "seed {seed}");
         let verified = repository.verify(&mut |fault| panic!("{fault}")).unwrap();
         assert_eq!(verified.segments as u64, follow.status().segments);
         // What follows no generation any more goes; the rest stays within reach.

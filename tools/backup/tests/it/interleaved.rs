@@ -1,6 +1,7 @@
 //! Writers without a lock: each step of one may come between any two steps of another.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use tamis::vfs::{FileSystem, MemoryFileSystem};
@@ -53,7 +54,7 @@ fn check_all(storage: &MemoryStorage) -> usize {
 fn no_generation_ever_lacks_a_file() {
     const WRITERS: usize = 4;
     let seeds = std::env::var("TAMIS_SEEDS").map_or(40, |text| text.parse().unwrap());
-    let mut again = 0;
+    let repeated = AtomicUsize::new(0);
     for seed in 0..seeds {
         let mut rng = fastrand::Rng::with_seed(seed);
         // What no generation names is removed by the next prune, even if a backup is under way.
@@ -63,6 +64,7 @@ fn no_generation_ever_lacks_a_file() {
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {
                 let (turns, storage, shared) = (&turns, storage.of_writer(&turns, writer), &shared);
+                let repeated = &repeated;
                 let keep = rng.usize(1..4);
                 scope.spawn(move || {
                     let _writing = turns.writer(writer);
@@ -80,7 +82,8 @@ fn no_generation_ever_lacks_a_file() {
                             db.flush().unwrap();
                         }
                         let made = repository.backup(&db).unwrap();
-                        assert!(made.copied_files <= 3 * made.files);
+                        // Some had to copy files again that a prune had named meanwhile.
+                        repeated.fetch_add(usize::from(made.copied_files > made.files), Ordering::Relaxed);
                         if writer == 2 {
                             repository.prune(keep).unwrap();
                         }
@@ -91,8 +94,7 @@ fn no_generation_ever_lacks_a_file() {
             // One writer after the other stalls for a while.
             let (mut stalled, mut left) = (0, 0);
             while turns.step(WRITERS, |waiting| {
-                let verified = reader.verify(&mut |fault| panic!("seed {seed}: {fault}")).unwrap();
-                again += verified.generations;
+                reader.verify(&mut |fault| panic!("seed {seed}: {fault}")).unwrap();
                 if left == 0 {
                     (stalled, left) = (rng.usize(0..WRITERS), rng.usize(1..60));
                 }
@@ -109,7 +111,7 @@ fn no_generation_ever_lacks_a_file() {
         let data = storage.names().iter().filter(|name| name.starts_with("data/")).count();
         assert_eq!((data, check_all(&storage)), (files, 1), "seed {seed}");
     }
-    assert!(again > 0);
+    assert!(repeated.into_inner() > 0);
 }
 
 #[test]

@@ -138,10 +138,10 @@ fn forward(
     server.read_to_end(&mut answer)?;
     if is_conditional {
         let at = count.fetch_add(1, Ordering::Relaxed);
-        if spoil == Spoil::Condition || at % 2 == 0 {
+        if spoil == Spoil::Condition || at.is_multiple_of(2) {
             spoiled.fetch_add(1, Ordering::Relaxed);
         }
-        if spoil == Spoil::Reply && at % 2 == 0 {
+        if spoil == Spoil::Reply && at.is_multiple_of(2) {
             return Ok(());
         }
     }
