@@ -44,7 +44,7 @@ impl Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let per_second = self.times.len() as f64 / self.elapsed.as_secs_f64();
+        let per_second = self.answered() as f64 / self.elapsed.as_secs_f64();
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         let (p50, p99) = (millis(self.at(0.5)), millis(self.at(0.99)));
         write!(f, "{per_second:9.0}/s  p50 {p50:7.2} ms  p99 {p99:7.2} ms  {} refused", self.refused)
