@@ -144,7 +144,8 @@ fn measure_one(dir: &Path, kind: &str) {
         metrics::set_global_recorder(recorder::Counting::default()).ok().unwrap();
         #[cfg(feature = "tracing")]
         tracing::subscriber::set_global_default(subscriber::Counting::default()).unwrap();
-        assert!(cfg!(feature = "metrics") && cfg!(feature = "tracing"), "PROGRAM was built without the features");
+        let has_features = cfg!(feature = "metrics") && cfg!(feature = "tracing");
+        assert!(has_features, "PROGRAM was built without the features");
     }
     let path = dir.join("db");
     let db = options.open(&path).unwrap();

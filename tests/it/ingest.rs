@@ -341,9 +341,10 @@ fn verify_knows_tables_that_are_only_in_the_log() {
         (0..20).for_each(|key: u32| _ = db.put(key.to_be_bytes(), "old").unwrap());
         let format = db.sst_format().unwrap();
         // The first ingest begins a log and a manifest that say so.
-        db.ingest([write_ranges(&fs, &format, "first", [18..19])], IngestOptions::new()).unwrap();
+        db.ingest([write_ranges(&fs, &format, "first", Some(18..19))], IngestOptions::new()).unwrap();
         db.flush().unwrap();
-        let files = [write(&fs, &format, "puts", [3, 30], Some("new")), write_ranges(&fs, &format, "ranges", [5..8])];
+        let files =
+            [write(&fs, &format, "puts", [3, 30], Some("new")), write_ranges(&fs, &format, "ranges", Some(5..8))];
         fs.crash_at(call);
         let _ = db.ingest(files, IngestOptions::new());
         call.map_or_else(|| Some(fs.kill()), |_| fs.crash_point())

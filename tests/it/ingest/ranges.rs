@@ -70,7 +70,7 @@ fn they_alone_are_an_ingest_that_drops_tables_unread() {
         put_all(&db, start..start + 30);
         db.flush().unwrap();
     }
-    let path = write_ranges(&fs, &db.sst_format().unwrap(), "ranges", [0..61]);
+    let path = write_ranges(&fs, &db.sst_format().unwrap(), "ranges", Some(0..61));
     let info = db.ingest([&path], IngestOptions::new().mode(IngestMode::Move)).unwrap();
     assert_eq!((info.seqno, info.entries, info.range_deletes), (91, 0, 1));
     assert_eq!(db.stats().covered_tables, 2);
@@ -172,7 +172,8 @@ fn a_failed_read_of_their_table_loses_no_file() {
         put_all(&db, 0..20);
         db.flush().unwrap();
         let format = db.sst_format().unwrap();
-        let files = [write_ranges(&fs, &format, "ranges", [5..8]), write(&fs, &format, "puts", [6, 30], Some("new"))];
+        let files =
+            [write_ranges(&fs, &format, "ranges", Some(5..8)), write(&fs, &format, "puts", [6, 30], Some("new"))];
         fs.set_fault(Some(Fault { at, mode: FaultMode::ReadError, sticky: true }));
         let result = db.ingest(&files, IngestOptions::new());
         let is_over = !fs.fault_hit();

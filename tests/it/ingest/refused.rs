@@ -182,7 +182,7 @@ fn a_repair_without_a_manifest_keeps_ingested_tables_aside() {
     db.put(250u32.to_be_bytes(), "deleted").unwrap();
     db.flush().unwrap();
     let path = write(&fs, &db.sst_format().unwrap(), "file", 0..100, Some("x"));
-    let ranges = write_ranges(&fs, &db.sst_format().unwrap(), "ranges", [200..300]);
+    let ranges = write_ranges(&fs, &db.sst_format().unwrap(), "ranges", Some(200..300));
     db.ingest([&path, &ranges], IngestOptions::new().mode(IngestMode::Move)).unwrap();
     db.close().unwrap();
     for path in fs.paths().iter().filter(|path| path.to_str().unwrap().contains("MANIFEST")) {
