@@ -244,9 +244,15 @@ impl Cursor {
         self.seek_to_first_before(None)
     }
 
+    /// Leaves its place for another one.
+    fn leave(&mut self) {
+        self.state = CursorState::Invalid;
+        self.ahead.clear();
+    }
+
     /// Moves to the first entry if it is before `end`.
     pub(super) fn seek_to_first_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        self.state = CursorState::Invalid;
+        self.leave();
         if !self.skip_deleted(None, end, true)? {
             self.inner.seek_to_first()?;
         }
@@ -261,7 +267,7 @@ impl Cursor {
 
     /// Moves to the last entry if it is at `end` or after.
     pub(super) fn seek_to_last_from(&mut self, end: Option<&[u8]>) -> Result<bool> {
-        self.state = CursorState::Invalid;
+        self.leave();
         if !self.skip_deleted(None, end, false)? {
             self.inner.seek_to_last()?;
         }
@@ -276,7 +282,7 @@ impl Cursor {
 
     /// Moves to the first entry whose key is `key` or greater, if it is before `end`.
     pub(super) fn seek_within(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
-        self.state = CursorState::Invalid;
+        self.leave();
         if !self.skip_deleted(Some(key), end, true)? {
             self.inner.seek(key, self.snapshot)?;
         }
@@ -286,7 +292,7 @@ impl Cursor {
     /// Moves to the last entry whose key is `key` or less.
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.now.renew();
-        self.state = CursorState::Invalid;
+        self.leave();
         // No entry has sequence number 0: this is after every version of the key.
         self.inner.seek_before(key.as_ref(), 0)?;
         self.settle_backward(None)
@@ -294,7 +300,7 @@ impl Cursor {
 
     /// Moves to the last entry whose key is less than `key`, if it is at `end` or after.
     pub(super) fn seek_before(&mut self, key: &[u8], end: Option<&[u8]>) -> Result<bool> {
-        self.state = CursorState::Invalid;
+        self.leave();
         if !self.skip_deleted(Some(key), end, false)? {
             self.inner.seek_before(key, SeqNo::MAX)?;
         }

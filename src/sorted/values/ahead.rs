@@ -70,7 +70,7 @@ impl ValueFiles {
         let bytes = match ahead.record(&file, &pointer) {
             Some(bytes) => bytes,
             None => {
-                alone = file.bytes(pointer.offset, pointer.record_len.into())?;
+                alone = ahead.read_alone(&file, &pointer)?;
                 &alone
             }
         };
@@ -81,6 +81,13 @@ impl ValueFiles {
 }
 
 impl ValueAhead {
+    /// Forgets what was read, and frees it.
+    pub(crate) fn clear(&mut self) {
+        if !self.streams.is_empty() {
+            self.streams = Vec::new();
+        }
+    }
+
     /// The record to which a pointer leads, unverified, or `None` if the caller should read it
     /// alone.
     fn record(&mut self, file: &ValueFile, pointer: &ValuePointer) -> Option<&[u8]> {
@@ -90,11 +97,24 @@ impl ValueAhead {
             None if self.streams.len() < MOST_STREAMS => Stream::default(),
             None => Stream { buffer: self.streams.remove(0).buffer, ..Stream::default() },
         };
-        let record = pointer.offset..pointer.offset.saturating_add(pointer.record_len.into());
+        let record = record_of(pointer);
         stream.step_to(pointer.file, &record);
         stream.read(file, &record);
         self.streams.push(stream);
         self.streams.last()?.part(&record)
+    }
+
+    /// Reads the record to which the stream used last has come. A scan that has waited for the
+    /// device in that file prefetches what comes next.
+    fn read_alone(&mut self, file: &ValueFile, pointer: &ValuePointer) -> Result<Vec<u8>> {
+        let (offset, len) = (pointer.offset, pointer.record_len.into());
+        match self.streams.last_mut().filter(|stream| stream.run >= PATIENCE) {
+            Some(stream) => {
+                let next = stream.after(&record_of(pointer), file.len()?);
+                file.bytes_ahead(offset, len, stream.prefetch(file, next))
+            }
+            None => file.bytes(offset, len),
+        }
     }
 }
 
@@ -124,45 +144,69 @@ impl Stream {
         self.buffer.get(..self.len)?.get(start..end)
     }
 
-    /// Reads a window that begins with `record`, or ends with it if the scan goes backward, if the
-    /// scan is long enough and the record is short enough. What fails, may lie beyond the record:
-    /// the caller then reads that alone.
-    fn read(&mut self, file: &ValueFile, record: &Range<u64>) {
-        if self.run < PATIENCE || self.part(record).is_some() {
-            return;
+    /// The bytes that the scan reaches after `part`, in a file of `size` bytes.
+    fn after(&self, part: &Range<u64>, size: u64) -> Range<u64> {
+        match self.forward {
+            true => part.end.min(size)..part.end.saturating_add(MOST).min(size),
+            false => part.start.saturating_sub(MOST)..part.start,
         }
-        let Ok(size) = file.len() else { return };
-        let window = match self.forward {
-            true => record.start..record.start.saturating_add(self.window).min(size),
-            false => record.end.saturating_sub(self.window)..record.end,
-        };
-        let next = match self.forward {
-            true => window.end..window.end.saturating_add(MOST).min(size),
-            false => window.start.saturating_sub(MOST)..window.start,
-        };
-        self.window = (2 * self.window).min(MOST);
-        self.len = 0;
-        let (true, Some(len)) = (window.start <= record.start && record.end <= window.end, to_len(&window)) else {
-            // Longer than a window.
-            file.will_need(next);
-            return;
-        };
-        if self.buffer.len() < len {
-            self.buffer.resize(len, 0);
-        }
+    }
+
+    /// Prefetches `next` if the scan has waited for the device; otherwise when it does, by the
+    /// function returned.
+    fn prefetch(&mut self, file: &ValueFile, next: Range<u64>) -> impl FnOnce() {
         if self.has_waited {
             file.will_need(next.clone());
         }
         let has_waited = &mut self.has_waited;
-        let before_wait = || {
+        move || {
             if !std::mem::replace(has_waited, true) {
                 file.will_need(next);
             }
-        };
-        if file.fill(&mut self.buffer[..len], window.start, before_wait).is_ok() {
-            (self.start, self.len) = (window.start, len);
         }
     }
+
+    /// The next window: it begins with `record`, or ends with it if the scan goes backward. `None`
+    /// if it has no room for two such records. In a file of `size` bytes.
+    fn next_window(&mut self, record: &Range<u64>, size: u64) -> Option<Range<u64>> {
+        let record_len = record.end - record.start;
+        if !(1..=MOST / 2).contains(&record_len) {
+            return None;
+        }
+        // Whole records, if they are of one length: a part of one would be read twice.
+        let len = self.window.max(2 * record_len) / record_len * record_len;
+        self.window = (2 * self.window).min(MOST);
+        let window = match self.forward {
+            true => record.start..record.start.saturating_add(len).min(size),
+            false => record.end.saturating_sub(len)..record.end,
+        };
+        (record.end <= window.end).then_some(window)
+    }
+
+    /// Reads the next window if the scan is long enough. What fails may lie beyond the record: the
+    /// caller then reads that alone.
+    fn read(&mut self, file: &ValueFile, record: &Range<u64>) {
+        if self.run < PATIENCE || self.part(record).is_some() {
+            return;
+        }
+        self.len = 0;
+        let Ok(size) = file.len() else { return };
+        let Some(window) = self.next_window(record, size) else { return };
+        let Some(len) = to_len(&window) else { return };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
+        let next = self.after(&window, size);
+        if file.fill(&mut buffer[..len], window.start, self.prefetch(file, next)).is_ok() {
+            (self.start, self.len) = (window.start, len);
+        }
+        self.buffer = buffer;
+    }
+}
+
+fn record_of(pointer: &ValuePointer) -> Range<u64> {
+    pointer.offset..pointer.offset.saturating_add(pointer.record_len.into())
 }
 
 fn to_len(part: &Range<u64>) -> Option<usize> {
@@ -172,6 +216,43 @@ fn to_len(part: &Range<u64>) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_hold_whole_records_and_none_of_which_they_hold_one() {
+        for (len, has_windows) in [
+            (100, true),
+            (5_000, true),
+            (40_000, true),
+            (86_000, true),
+            (MOST / 2, true),
+            (MOST / 2 + 1, false),
+            (200_000, false),
+            (300_000, false),
+        ] {
+            let (count, size) = (2_000, 64 + 2_000 * len);
+            for forward in [true, false] {
+                let (mut stream, mut read, mut windows, mut held) = (Stream::default(), 0, 0, 0..0);
+                for i in 0..count {
+                    let start = 64 + len * if forward { i } else { count - 1 - i };
+                    let record = start..start + len;
+                    stream.step_to(7, &record);
+                    let next = stream.after(&record, size);
+                    assert!(next.is_empty() || if forward { next.start == record.end } else { next.end == start });
+                    let is_held = held.start <= start && record.end <= held.end;
+                    if stream.run >= PATIENCE
+                        && !is_held
+                        && let Some(window) = stream.next_window(&record, size)
+                    {
+                        assert!(window.end - window.start >= len);
+                        (read, windows, held) = (read + window.end - window.start, windows + 1, window);
+                    }
+                }
+                assert_eq!(windows > 0, has_windows, "{len}");
+                assert!(read <= (count - u64::from(PATIENCE)) * len + 64, "{len}: {read}");
+                assert!(!has_windows || windows <= count / 2, "{len}: {windows}");
+            }
+        }
+    }
 
     #[test]
     fn records_in_a_row_make_a_long_scan_in_either_direction() {

@@ -213,14 +213,28 @@ impl ValueFile {
         &self.path
     }
 
+    /// A buffer for `len` bytes at `offset`, which the file must have.
+    fn buffer(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
+        let size = self.len()?;
+        let is_within = offset.checked_add(len).is_some_and(|end| end <= size);
+        match usize::try_from(len).ok().filter(|_| is_within) {
+            Some(len) => Ok(vec![0; len]),
+            None => Err(self.corrupt(offset, "a value reaches beyond the end of the file")),
+        }
+    }
+
+    /// Reads `len` bytes at `offset`, unverified. Calls `before_wait` first if that would wait for
+    /// the device.
+    pub(super) fn bytes_ahead(&self, offset: u64, len: u64, before_wait: impl FnOnce()) -> Result<Vec<u8>> {
+        let mut bytes = self.buffer(offset, len)?;
+        self.fill(&mut bytes, offset, before_wait)?;
+        Ok(bytes)
+    }
+
     /// Reads `len` bytes at `offset`, unverified.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
-        let (file, size) = (self.file()?, self.len()?);
-        let is_within = offset.checked_add(len).is_some_and(|end| end <= size);
-        let Some(len) = usize::try_from(len).ok().filter(|_| is_within) else {
-            return Err(self.corrupt(offset, "a value reaches beyond the end of the file"));
-        };
-        let mut bytes = vec![0; len];
+        let mut bytes = self.buffer(offset, len)?;
+        let (file, len) = (self.file()?, bytes.len());
         if file.read_at(&mut bytes, offset).during("read", &self.path)? < len {
             return Err(self.corrupt(offset, "the file ends inside a value"));
         }
