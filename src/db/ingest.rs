@@ -22,8 +22,8 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use super::Db;
 use super::background::Waiting;
@@ -51,7 +51,7 @@ use crate::sst::{SstFormat, SstWriter};
 use crate::tree::compaction::task::Task;
 use crate::tree::manifest::{RANGE_LEVEL, VersionEdit, decode_definition, put_ingest};
 use crate::tree::version::{LEVELS, Version};
-use crate::write::memtable::Memtable;
+use crate::write::memtable::{Memtable, WrittenEntry};
 
 /// Bytes of a file that are copied at a time.
 const COPY_LEN: usize = 1 << 20;
@@ -155,8 +155,27 @@ impl NewTable {
         Ok(false)
     }
 
-    /// The rule that keeps the table out of a keyspace with these options.
-    fn misfit(&self, options: &KeyspaceOptions) -> Option<String> {
+    /// Whether the table's range of keys or, if it has range deletes, one of these has a key.
+    fn has_key(&self, key: &[u8]) -> bool {
+        match &self.ranges {
+            None => *self.meta.smallest <= *key && *key <= *self.meta.largest,
+            Some(ranges) => ranges.layers().iter().any(|layer| layer.piece(key).seqno > 0),
+        }
+    }
+
+    /// The rule that keeps the table out of a keyspace.
+    fn misfit(&self, tree: &Tree) -> Option<String> {
+        let options = &tree.options;
+        if self.keyspace.0 != tree.id {
+            return Some(match &self.keyspace.1 {
+                // Ids are not used again.
+                Some(name) if **name == *tree.name => {
+                    format!("it was written for a keyspace {name:?} that has been dropped; write the file anew")
+                }
+                Some(name) => format!("it was written for the keyspace {name:?}"),
+                None => "it was written for another keyspace".into(),
+            });
+        }
         if !(self.prefix_fits)(options) {
             return Some("its filter was written for another prefix extractor; write the file anew".into());
         }
@@ -183,18 +202,56 @@ fn named_as_given(error: Error, path: &Path, source: &Path) -> Error {
     }
 }
 
-/// Whether a memtable holds an entry of a keyspace that one of the tables [meets](NewTable::meets).
-fn holds_keys_of(memtable: &Arc<Memtable>, keyspace: u32, tables: &[NewTable]) -> Result<bool> {
-    if memtable.is_empty() {
-        return Ok(false);
-    }
-    let mut cursor = memtable.cursor(keyspace);
-    for table in tables {
-        if table.meets(&mut cursor)? {
+/// The memtables that were searched for keys of an ingest. Each part of one is searched once,
+/// without a lock if it was there before the commit lock was taken.
+#[derive(Default)]
+struct Searched {
+    memtables: Vec<SearchedMemtable>,
+}
+
+struct SearchedMemtable {
+    memtable: Weak<Memtable>,
+    /// What comes after this position has not been searched.
+    mark: u32,
+    has_keys: bool,
+}
+
+impl Searched {
+    /// Whether a memtable must be in tables before these are ingested.
+    fn must_be_flushed(&mut self, memtable: &Arc<Memtable>, tree: &Tree, tables: &[NewTable]) -> Result<bool> {
+        // Keyspaces without a log are of one moment after a crash.
+        if !tree.options.wal && !memtable.is_empty() {
             return Ok(true);
         }
+        let has_ranges = tables.iter().any(|table| table.ranges.is_some());
+        Ok(has_ranges && memtable.range_count(tree.id) > 0 || self.has_keys(memtable, tree.id, tables)?)
     }
-    Ok(false)
+
+    /// Whether a memtable holds an entry of a keyspace that one of the tables
+    /// [meets](NewTable::meets).
+    fn has_keys(&mut self, memtable: &Arc<Memtable>, keyspace: u32, tables: &[NewTable]) -> Result<bool> {
+        // Before the search, which finds all that precedes it.
+        let mark = memtable.end();
+        let known = self.memtables.iter_mut().find(|known| known.memtable.as_ptr() == Arc::as_ptr(memtable));
+        if let Some(known) = known {
+            let is_met = |entry: WrittenEntry<'_>| {
+                let is_entry = entry.keyspace == keyspace && entry.range_end.is_none();
+                is_entry && tables.iter().any(|table| table.has_key(entry.key))
+            };
+            known.has_keys = known.has_keys || memtable.entries_newer(known.mark, 0).any(is_met);
+            known.mark = mark;
+            return Ok(known.has_keys);
+        }
+        let mut has_keys = false;
+        if !memtable.is_empty() {
+            let mut cursor = memtable.cursor(keyspace);
+            for table in tables {
+                has_keys = has_keys || table.meets(&mut cursor)?;
+            }
+        }
+        self.memtables.push(SearchedMemtable { memtable: Arc::downgrade(memtable), mark, has_keys });
+        Ok(has_keys)
+    }
 }
 
 /// The lowest level for a table of entries: no table in it or above it overlaps, nor does a running
@@ -233,8 +290,8 @@ impl Store {
         let mut tables = Vec::new();
         let mut is_recorded = false;
         let done = self.take_all(keyspace, name, files, options, &mut tables).and_then(|()| {
-            self.flush_keys_of(keyspace, name, &tables)?;
-            self.commit_ingest(keyspace, name, &mut tables, &mut is_recorded)
+            let searched = self.flush_keys_of(keyspace, name, &tables)?;
+            self.commit_ingest(keyspace, name, &mut tables, searched, &mut is_recorded)
         });
         match done {
             Ok(seqno) => {
@@ -404,35 +461,31 @@ impl Store {
         }
     }
 
-    /// Whether a memtable must be in tables before these are ingested.
-    fn must_be_flushed(&self, memtable: &Arc<Memtable>, tree: &Tree, tables: &[NewTable]) -> Result<bool> {
-        // Keyspaces without a log are of one moment after a crash.
-        if !tree.options.wal && !memtable.is_empty() {
-            return Ok(true);
-        }
-        let has_ranges = tables.iter().any(|table| table.ranges.is_some());
-        Ok(has_ranges && memtable.range_count(tree.id) > 0 || holds_keys_of(memtable, tree.id, tables)?)
-    }
-
     /// Flushes what has keys of the tables, so that little of it is left when writers have to wait.
-    fn flush_keys_of(self: &Arc<Self>, keyspace: u32, name: &str, tables: &[NewTable]) -> Result<()> {
+    fn flush_keys_of(self: &Arc<Self>, keyspace: u32, name: &str, tables: &[NewTable]) -> Result<Searched> {
         self.await_recovered()?;
         if self.throttle.pressure() >= 1.0 {
             let compacted = || self.wait_for_progress(Waiting::Compaction, |_| self.throttle.pressure() < 1.0);
             self.stalls.measure(Cause::Compaction, compacted)?;
         }
-        let view = self.view.load();
-        let tree = tree_of(&view, keyspace, name)?;
-        // Puts most of the active memtable in order before the lock is taken.
-        if self.must_be_flushed(&view.active, tree, tables)? {
-            let mut commit = self.commit.lock();
-            self.gate.check_writable()?;
-            if let Some(commit) = commit.as_mut() {
-                self.seal_keys_of(commit, keyspace, name, tables)?;
+        let mut searched = Searched::default();
+        // Once more after a wait, in which others have written. Not for ever: they may go on.
+        for _ in 0..2 {
+            let view = self.view.load();
+            if searched.must_be_flushed(&view.active, tree_of(&view, keyspace, name)?, tables)? {
+                let mut commit = self.commit.lock();
+                self.gate.check_writable()?;
+                // It may have been sealed meanwhile.
+                if let Some(commit) = commit.as_mut().filter(|commit| Arc::ptr_eq(&commit.memtable, &view.active)) {
+                    self.rotate(commit)?;
+                }
+            }
+            drop(view);
+            if !self.await_keys_of(keyspace, name, tables, &mut searched)? {
+                break;
             }
         }
-        drop(view);
-        self.await_keys_of(keyspace, name, tables)
+        Ok(searched)
     }
 
     /// Seals the active memtable if it must be flushed.
@@ -442,29 +495,39 @@ impl Store {
         keyspace: u32,
         name: &str,
         tables: &[NewTable],
+        searched: &mut Searched,
     ) -> Result<()> {
         let view = self.view.load();
-        match self.must_be_flushed(&commit.memtable, tree_of(&view, keyspace, name)?, tables)? {
+        match searched.must_be_flushed(&commit.memtable, tree_of(&view, keyspace, name)?, tables)? {
             true => self.rotate(commit),
             false => Ok(()),
         }
     }
 
-    /// Waits until no sealed memtable must be flushed.
-    fn await_keys_of(self: &Arc<Self>, keyspace: u32, name: &str, tables: &[NewTable]) -> Result<()> {
-        let are_flushed = || -> Result<bool> {
-            let view = self.view.load();
-            let tree = tree_of(&view, keyspace, name)?;
-            let mut sealed = view.sealed.iter();
-            Ok(!sealed.try_fold(false, |must, memtable| Ok(must || self.must_be_flushed(memtable, tree, tables)?))?)
-        };
-        if are_flushed()? {
-            return Ok(());
+    /// Waits until the sealed memtables that must be flushed are. Returns whether there were any.
+    fn await_keys_of(
+        self: &Arc<Self>,
+        keyspace: u32,
+        name: &str,
+        tables: &[NewTable],
+        searched: &mut Searched,
+    ) -> Result<bool> {
+        let view = self.view.load();
+        let tree = tree_of(&view, keyspace, name)?;
+        let mut awaited = Vec::new();
+        for memtable in &view.sealed {
+            if searched.must_be_flushed(memtable, tree, tables)? {
+                awaited.push(Arc::downgrade(memtable));
+            }
         }
-        // An error ends the wait, and is met again after it.
-        let wait = || self.wait_for_progress(Waiting::Flush, |_| are_flushed().unwrap_or(true));
+        drop(view);
+        if awaited.is_empty() {
+            return Ok(false);
+        }
+        let is_awaited = |memtable: &Arc<Memtable>| awaited.iter().any(|of| of.as_ptr() == Arc::as_ptr(memtable));
+        let wait = || self.wait_for_progress(Waiting::Flush, |_| !self.view.load().sealed.iter().any(is_awaited));
         self.stalls.measure(Cause::Flush, wait)?;
-        are_flushed().map(drop)
+        Ok(true)
     }
 
     /// Takes a number for the tables and adds them under it. Sets `is_recorded` when the log may
@@ -474,6 +537,7 @@ impl Store {
         keyspace: u32,
         name: &str,
         tables: &mut [NewTable],
+        mut searched: Searched,
         is_recorded: &mut bool,
     ) -> Result<SeqNo> {
         // The keyspace stays as it is.
@@ -481,8 +545,8 @@ impl Store {
         let mut commit = self.commit.lock();
         self.gate.check_writable()?;
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-        self.seal_keys_of(commit, keyspace, name, tables)?;
-        self.await_keys_of(keyspace, name, tables)?;
+        self.seal_keys_of(commit, keyspace, name, tables, &mut searched)?;
+        self.await_keys_of(keyspace, name, tables, &mut searched)?;
         let view = self.view.load();
         let tree = tree_of(&view, keyspace, name)?;
         self.check_fit(tree, tables)?;

@@ -138,8 +138,13 @@ impl Memtable {
         self.visible_mark.load(Ordering::Acquire)
     }
 
-    /// The entries newer than `since` after a [`visible_mark`](Memtable::visible_mark), in the
-    /// order of their numbers.
+    /// Where the entries end that are complete now.
+    pub(crate) fn end(&self) -> u32 {
+        self.entries.end()
+    }
+
+    /// The entries newer than `since` after a [`visible_mark`](Memtable::visible_mark) or an
+    /// earlier [end](Memtable::end), in the order of their numbers.
     pub(crate) fn entries_newer(&self, position: u32, since: SeqNo) -> impl Iterator<Item = WrittenEntry<'_>> {
         let newer = self.entries.walk(position).map(|(_, entry)| entry).filter(move |entry| entry.seqno() > since);
         newer.map(|entry| WrittenEntry {
