@@ -223,10 +223,11 @@ pub enum Error {
         last: u64,
     },
     /// A follower of the change feed cannot apply a batch: it ingested tables, whose entries are
-    /// not in the log. Copy their key ranges from the source, or begin again with
+    /// not in the log. Copy the ranges that the tables change from the source, as
+    /// [`OperationKind::Ingest`](crate::OperationKind::Ingest) says, or begin again with
     /// [`Db::follow`](crate::Db::follow).
     #[error(
-        "change {seqno} ingested tables into keyspace {keyspace:?}, whose entries are not in the log; copy them from the source"
+        "change {seqno} ingested tables into keyspace {keyspace:?}, whose entries are not in the log; copy the ranges that they change from the source"
     )]
     Ingested {
         /// The keyspace of the source.

@@ -424,6 +424,9 @@ impl Store {
             true => Some(RangeTable::load(Arc::clone(&alone))?),
             false => None,
         };
+        let ends = ranges.iter().flat_map(RangeTable::fragments).map(|fragment| fragment.end);
+        // No end comes after all others.
+        let range_end = ends.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b))).flatten();
         let prefix = match alone.filter_state()? {
             FilterState::Usable(info) => Some(info.prefixes),
             _ => None,
@@ -436,7 +439,8 @@ impl Store {
                 Some(stated.ok_or_else(|| unfit(source, "it has operands, and names no merge operator"))?)
             }
         };
-        let meta = TableMeta { checksum, ..alone.meta().clone() };
+        let range_end = range_end.map(|end| end.as_ref().into());
+        let meta = TableMeta { checksum, range_end, ..alone.meta().clone() };
         // What no manifest may say is damage, whatever the checksums are.
         let level = if ranges.is_some() { RANGE_LEVEL } else { 0 };
         let edit = VersionEdit { added: vec![(0, level, meta.clone())], ..VersionEdit::default() };

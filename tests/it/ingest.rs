@@ -305,17 +305,25 @@ fn a_follower_is_told_of_the_tables() {
     let format = words.sst_format().unwrap();
     let files = [write(&fs, &format, "2", 5..9, Some("x")), write(&fs, &format, "1", 1..4, Some("x"))];
     let ranges = write_ranges(&fs, &format, "ranges", [2..3, 7..9]);
-    words.ingest(files.into_iter().chain([ranges]), IngestOptions::new()).unwrap();
+    let mut writer = SstWriter::create_in(Arc::new(fs.clone()), "/in/open", &format).unwrap();
+    writer.delete_range(20u32.to_be_bytes()..).unwrap();
+    writer.finish().unwrap();
+    words.ingest(files.into_iter().chain([ranges, "/in/open".into()]), IngestOptions::new()).unwrap();
     db.put("b", "2").unwrap();
     db.sync().unwrap();
     let check = |db: &Db| {
         let batches: Vec<_> = db.changes_since(0).unwrap().map(|batch| batch.unwrap()).collect();
         assert_eq!(batches.iter().map(|batch| batch.last_seqno()).collect::<Vec<_>>(), [1, 3, 4]);
         let key = |key: u32| key.to_be_bytes().to_vec();
-        let expected = [vec![(0, 2, key(2), key(7))], vec![(3, 0, key(1), key(3)), (4, 0, key(5), key(8))]];
+        let behind = |last: u32| Some([&last.to_be_bytes()[..], &[0]].concat());
+        let expected = [
+            vec![(0, 2, key(2), key(7), Some(key(9))), (0, 1, key(20), key(20), None)],
+            vec![(3, 0, key(1), key(3), behind(3)), (4, 0, key(5), key(8), behind(8))],
+        ];
+        assert_eq!(batches[1].operations().count(), 2);
         for (operation, expected) in batches[1].operations().zip(expected) {
             let OperationKind::Ingest { tables } = operation.kind else { panic!("{operation:?}") };
-            let tables = tables.iter().map(|of| (of.entries, of.range_deletes, of.smallest, of.greatest));
+            let tables = tables.iter().map(|of| (of.entries, of.range_deletes, of.smallest, of.greatest, of.end));
             assert_eq!((operation.keyspace, tables.collect::<Vec<_>>()), ("words", expected));
         }
         let refused = batches[1].append_to(&mut WriteBatch::new(), db);

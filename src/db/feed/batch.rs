@@ -75,8 +75,13 @@ pub enum OperationKind<'a> {
         to: Option<&'a [u8]>,
     },
     /// Adds tables to the keyspace; see [`Keyspace::ingest`](crate::Keyspace::ingest). The log has
-    /// their metadata, and not their entries: a follower reads these in the source, in a snapshot
-    /// of this number or later. It is the only operation of its batch.
+    /// their metadata, and not their entries. Its batch has nothing else, except that an ingest of
+    /// range deletes comes before the one of the entries that they do not delete.
+    ///
+    /// A follower copies from a snapshot of the source that has the ingest, after it has applied
+    /// the changes up to the snapshot's number, of which it leaves out the ingests: for each table
+    /// of these, it deletes [the range](IngestedTable::range) and puts what the snapshot has in it.
+    /// `examples/follower.rs` does so.
     Ingest {
         /// The tables. The key ranges of those with entries share no key.
         tables: IngestedTables<'a>,
@@ -107,6 +112,16 @@ pub struct IngestedTable {
     pub smallest: Vec<u8>,
     /// The greatest key; of range deletes, the first key of the last one.
     pub greatest: Vec<u8>,
+    /// The first key after all that the table changes: of range deletes, where the last one ends;
+    /// of entries, the key after the greatest one. `None` is the end of the key space.
+    pub end: Option<Vec<u8>>,
+}
+
+impl IngestedTable {
+    /// The range of keys that the table may change: from the smallest up to the end.
+    pub fn range(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        (Bound::Included(&self.smallest), self.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded))
+    }
 }
 
 impl IngestedTables<'_> {
@@ -115,8 +130,12 @@ impl IngestedTables<'_> {
         // They were decoded before.
         let tables = ingested_tables(&self.operation, self.seqno).unwrap_or_default();
         tables.into_iter().map(|(level, meta)| {
-            let (entries, range_deletes) = if level == RANGE_LEVEL { (0, meta.entries) } else { (meta.entries, 0) };
+            let (entries, range_deletes, end) = match level {
+                RANGE_LEVEL => (0, meta.entries, meta.range_end.map(Vec::from)),
+                _ => (meta.entries, 0, Some([&*meta.largest, &[0]].concat())),
+            };
             IngestedTable {
+                end,
                 number: meta.number,
                 entries,
                 range_deletes,
@@ -213,7 +232,8 @@ impl ChangeBatch {
     /// [`WriteOptions::expiry`](crate::WriteOptions::expiry).
     ///
     /// Fails with [`Error::Ingested`] if the batch is an ingest: a batch cannot hold tables. The
-    /// follower then copies the key ranges of the tables, or begins again with [`Db::follow`].
+    /// follower then copies what the tables change, as [`OperationKind::Ingest`] says, or begins
+    /// again with [`Db::follow`].
     ///
     /// A follower that adds its position, [`last_seqno`](ChangeBatch::last_seqno), to the batch
     /// before it writes it, continues after a crash where it was.

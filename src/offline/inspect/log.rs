@@ -188,6 +188,9 @@ pub enum Change {
         /// The number that an ingested file states in place of its own. All of its entries have
         /// the largest sequence number.
         identity: Option<u64>,
+        /// Of an ingested table of range deletes, the end of the last range; `None` if that is the
+        /// end of the key space, and for every other table.
+        range_end: Option<Vec<u8>>,
         /// Smallest sequence number.
         smallest_seqno: SeqNo,
         /// Largest sequence number.
@@ -335,6 +338,7 @@ fn added(keyspace: u32, level: u8, table: TableMeta) -> Change {
         value_files: table.references.iter().map(|file| (file.file, file.count, file.bytes)).collect(),
         cleared: table.cleared,
         identity: table.ingested.map(|ingested| ingested.identity),
+        range_end: table.range_end.map(Vec::from),
         smallest_seqno: table.smallest_seqno,
         largest_seqno: table.largest_seqno,
         smallest: table.smallest.into(),
@@ -388,6 +392,7 @@ impl fmt::Display for Change {
                 value_files,
                 cleared,
                 identity,
+                range_end,
                 smallest_seqno,
                 largest_seqno,
                 smallest,
@@ -413,6 +418,9 @@ impl fmt::Display for Change {
                 }
                 if let Some(identity) = identity {
                     write!(f, ", ingested, with the identity {identity:016x}")?;
+                }
+                if let Some(end) = range_end {
+                    write!(f, ", ranges up to {}", KeyPreview(end))?;
                 }
                 match cleared {
                     0 => Ok(()),

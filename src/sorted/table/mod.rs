@@ -93,6 +93,9 @@ pub(crate) struct TableMeta {
     pub(crate) largest: Box<[u8]>,
     /// `None` for a table that the store has written.
     pub(crate) ingested: Option<Ingested>,
+    /// Of an ingested table of range deletes, the end of the last range, exclusive. `None` if that
+    /// is the end of the key space, and for every other table.
+    pub(crate) range_end: Option<Box<[u8]>>,
 }
 
 /// What the manifest alone says of an ingested table: its file is the same wherever it is ingested.

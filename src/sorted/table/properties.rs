@@ -127,6 +127,7 @@ impl Properties {
             smallest: self.smallest,
             largest: self.largest,
             ingested,
+            range_end: None,
         }
     }
 

@@ -173,6 +173,7 @@ fn check(options: TableOptions, entries: &[TableEntry], cache_bytes: usize) -> A
         largest_seqno: entries.iter().map(|e| e.1).max().unwrap(),
         cleared: 0,
         ingested: None,
+        range_end: None,
         smallest: entries[0].0.as_slice().into(),
         largest: entries[entries.len() - 1].0.as_slice().into(),
     };

@@ -138,6 +138,7 @@ mod tests {
             largest_seqno: 0,
             cleared: 0,
             ingested: None,
+            range_end: None,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

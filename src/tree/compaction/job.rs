@@ -214,6 +214,7 @@ mod tests {
             largest_seqno: 2,
             cleared: 0,
             ingested: None,
+            range_end: None,
             smallest: smallest.as_bytes().into(),
             largest: largest.as_bytes().into(),
         };

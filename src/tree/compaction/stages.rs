@@ -110,6 +110,7 @@ mod tests {
             largest_seqno: 1,
             cleared: 0,
             ingested: None,
+            range_end: None,
             smallest: key(smallest),
             largest: key(largest),
         };

@@ -21,14 +21,16 @@
 //! | 14 | keyspace id, value file | a value file is added, before the tables that point to it |
 //! | 15 | file number, identity, s | of an ingested table, as in tag 12: s numbers all entries |
 //! | 16 | s | ingests numbered up to s have taken effect: the manifest has or had their tables |
+//! | 17 | file number, key | of an ingested range table, as in tag 12: its last range's end |
 //! | 64 | n, id: u64 | a branch begins with file number n; see `branch` |
 //!
 //! Level 7 holds the range tables of a keyspace, which may overlap.
 //!
 //! Tags 1 to 4, 9, 13 and 16 occur at most once. A manifest with tag 12 or 13, or with field 4 of a
 //! keyspace's options, requires feature bit 2 in its header; one with field 5, bit 3; one with tag
-//! 10 or level 7, bit 0; one with tag 11 or 14, or with field 6, bit 4; one with tag 15 or 16, bit
-//! 5. Readers refuse unknown tags below 64 and skip others. The rules between edits are in `state`.
+//! 10 or level 7, bit 0; one with tag 11 or 14, or with field 6, bit 4; one with tag 15, 16 or 17,
+//! bit 5. Readers refuse unknown tags below 64 and skip others. The rules between edits are in
+//! `state`.
 //!
 //! ```text
 //! table      = file number, size, file checksum, entries, distinct user keys, tombstones,
@@ -74,6 +76,7 @@ mod tag {
     pub(super) const VALUES: u64 = 14;
     pub(super) const INGESTED_TABLE: u64 = 15;
     pub(super) const INGESTED: u64 = 16;
+    pub(super) const RANGE_END: u64 = 17;
     /// Readers skip unknown tags from here on.
     pub(super) const OPTIONAL: u64 = 64;
     pub(super) const BRANCH: u64 = 64;
@@ -222,6 +225,12 @@ impl VersionEdit {
                 put_varint(&mut content, seqno);
                 put_field(&mut out, tag::INGESTED_TABLE, &content);
             }
+            if let Some(end) = &table.range_end {
+                content.clear();
+                put_varint(&mut content, table.number);
+                put_bytes(&mut content, end);
+                put_field(&mut out, tag::RANGE_END, &content);
+            }
         }
         for branch in &self.branches {
             content.clear();
@@ -297,6 +306,17 @@ impl VersionEdit {
                     }
                     table.ingested = Some(ingested);
                 }
+                tag::RANGE_END => {
+                    let table = edit.added_table(number(&mut content)?)?;
+                    let end = content.bytes()?;
+                    if table.range_end.is_some() || table.ingested.is_none() {
+                        return Err(Malformed("a version edit says twice, or of another table, where ranges end"));
+                    }
+                    if *end <= *table.largest || end.len() > MAX_KEY_LEN {
+                        return Err(Malformed("the ranges of an ingested table end before the last one begins"));
+                    }
+                    table.range_end = Some(end.into());
+                }
                 tag::INGESTED => set_once(&mut edit.ingested, number(&mut content)?)?,
                 tag::EXPIRED_BY => set_once(&mut edit.expired_by, content.varint()?)?,
                 tag::DROPPED => edit.dropped.push(content.varint_u32()?),
@@ -368,6 +388,7 @@ fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
         smallest: content.bytes()?.into(),
         largest: content.bytes()?.into(),
         ingested: None,
+        range_end: None,
     };
     let counts = 1..=table.entries;
     let broken = if !counts.contains(&table.keys) || table.tombstones > table.entries {
@@ -410,6 +431,7 @@ pub(super) mod tests {
             largest_seqno: 40,
             cleared: 0,
             ingested: None,
+            range_end: None,
             smallest: range.0.into(),
             largest: range.1.into(),
         }
@@ -486,6 +508,7 @@ pub(super) mod tests {
                     largest_seqno: seqnos[1],
                     cleared: 0,
                     ingested: (checksum % 5 == 0).then_some(Ingested { identity: !number, seqno: seqnos[1] }),
+                    range_end: (checksum % 10 == 0).then(|| [&*largest, b"\0"].concat().into()),
                     smallest: smallest.into(),
                     largest: largest.into(),
                 }

@@ -69,6 +69,7 @@ mod tests {
             largest_seqno: 9,
             cleared: 0,
             ingested: None,
+            range_end: None,
             smallest: b"k1000".as_slice().into(),
             largest: b"k8999".as_slice().into(),
         };

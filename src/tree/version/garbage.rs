@@ -175,6 +175,7 @@ mod tests {
             largest_seqno: 2,
             cleared: 0,
             ingested: None,
+            range_end: None,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

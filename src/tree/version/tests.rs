@@ -26,6 +26,7 @@ fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str
         largest_seqno: number,
         cleared: 0,
         ingested: None,
+        range_end: None,
         smallest: smallest.as_bytes().into(),
         largest: largest.as_bytes().into(),
     };

@@ -141,7 +141,7 @@ pub(crate) fn ingest_store() -> SimFileSystem {
     };
     let (mut ranges, mut writer) = (writer("/ranges.sst", 0x1111_2222_3333_4444), writer("/new.sst", 0x5555_6666));
     ranges.delete_range("key001".."key003").unwrap();
-    ranges.delete_range("key007"..).unwrap();
+    ranges.delete_range("key007".."key008").unwrap();
     ranges.finish().unwrap();
     for i in 4..12 {
         match i {

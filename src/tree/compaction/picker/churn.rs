@@ -106,6 +106,7 @@ impl ModelStore {
             largest_seqno: seqnos().max().unwrap(),
             cleared: 0,
             ingested: None,
+            range_end: None,
             smallest: keys().min().unwrap().to_be_bytes().into(),
             largest: keys().max().unwrap().to_be_bytes().into(),
         };

@@ -99,6 +99,7 @@ mod tests {
             largest_seqno: seqno,
             cleared: 0,
             ingested: None,
+            range_end: None,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

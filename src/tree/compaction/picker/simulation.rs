@@ -47,6 +47,7 @@ impl SimulatedTree {
             largest_seqno: number,
             cleared: 0,
             ingested: None,
+            range_end: None,
             smallest: key(from),
             largest: key(to),
         });

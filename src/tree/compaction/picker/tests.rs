@@ -25,6 +25,7 @@ fn table(line: &str) -> TableMeta {
         largest_seqno: number * 100 + 99,
         cleared: 0,
         ingested: None,
+        range_end: None,
         smallest: words[1].as_bytes().into(),
         largest: words[2].as_bytes().into(),
     }

@@ -111,6 +111,7 @@ fn document(form: Form, operation: &Operation<'_>) -> Result<Value> {
                     "bytes": table.bytes,
                     "smallest": json_bytes(form, &table.smallest),
                     "greatest": json_bytes(form, &table.greatest),
+                    "end": table.end.as_deref().map(|end| json_bytes(form, end)),
                 })
             });
             json!({ "kind": "ingest", "tables": tables.collect::<Vec<_>>() })
@@ -139,7 +140,9 @@ fn line(form: Form, operation: &Operation<'_>, full: bool) -> Result<String> {
                 match table.range_deletes {
                     0 => format!("\ttable {}: {} entries, {smallest} to {greatest}", table.number, table.entries),
                     count => {
-                        format!("\ttable {}: {count} range deletes, from {smallest} to {greatest} on", table.number)
+                        let end =
+                            table.end.as_deref().map_or("the end".to_owned(), |end| format!("before {}", show(end)));
+                        format!("\ttable {}: {count} range deletes, {smallest} to {end}", table.number)
                     }
                 }
             };
