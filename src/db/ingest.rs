@@ -117,6 +117,8 @@ struct NewTable {
     is_copy: bool,
     /// The range deletes, if the file has these and no entries.
     ranges: Option<RangeTable>,
+    /// The keyspace for which it was written: its id, and its name if the file has that.
+    keyspace: (u32, Option<String>),
     prefix_fits: Box<dyn Fn(&KeyspaceOptions) -> bool>,
     /// The merge operator that the entries need.
     operator: Option<String>,
@@ -431,11 +433,11 @@ impl Store {
             FilterState::Usable(info) => Some(info.prefixes),
             _ => None,
         };
+        let (name, options) = decode_definition(&alone.origin()?.keyspace).ok().unzip();
         let operator = match properties.operands {
             0 => None,
             _ => {
-                let stated = decode_definition(&alone.origin()?.keyspace).ok();
-                let stated = stated.and_then(|(_, options)| options.merge_operator_name().map(str::to_owned));
+                let stated = options.and_then(|options| options.merge_operator_name().map(str::to_owned));
                 Some(stated.ok_or_else(|| unfit(source, "it has operands, and names no merge operator"))?)
             }
         };
@@ -447,11 +449,12 @@ impl Store {
         VersionEdit::decode(&edit.encode()).map_err(|rule| Error::corruption(source, 0, rule))?;
         let prefix_fits =
             Box::new(move |options: &KeyspaceOptions| prefix.is_none_or(|prefix| prefix == options.prefix));
-        Ok(NewTable { source: source.to_owned(), meta, is_copy, ranges, prefix_fits, operator })
+        let keyspace = (properties.keyspace, name);
+        Ok(NewTable { source: source.to_owned(), meta, is_copy, ranges, keyspace, prefix_fits, operator })
     }
 
     fn check_fit(&self, tree: &Tree, tables: &[NewTable]) -> Result<()> {
-        let misfit = |table: &NewTable| table.misfit(&tree.options).map(|rule| unfit(&table.source, rule));
+        let misfit = |table: &NewTable| table.misfit(tree).map(|rule| unfit(&table.source, rule));
         if let Some(error) = tables.iter().find_map(misfit) {
             return Err(error);
         }
@@ -710,9 +713,10 @@ impl Keyspace {
     /// directory, or copied from another file system; see [`IngestMode`]. They must be in the
     /// store's file system ([`Options::file_system`](crate::Options::file_system)).
     ///
-    /// Fails with [`Error::Unfit`] if a file was not written for this keyspace, or overlaps with
-    /// another one, and with [`Error::Corruption`] if one is damaged. The keyspace is then as it
-    /// was, as after any other error but a failed write or sync of the log or the manifest.
+    /// Fails with [`Error::Unfit`] if a file was not written for this keyspace of this store or a
+    /// copy of it, or overlaps with another one, and with [`Error::Corruption`] if one is damaged.
+    /// The keyspace is then as it was, as after any other error but a failed write or sync of the
+    /// log or the manifest.
     ///
     /// [`Changes`](crate::Changes) has one operation for it, [`OperationKind::Ingest`], which tells
     /// of the tables, and not of their entries; and one before it for those with range deletes.

@@ -22,8 +22,9 @@ use crate::vfs::{FileSystem, OsFileSystem};
 /// [`SstFormat::of_store`] reads it from a store that is not open. [`encode`](SstFormat::encode)
 /// and [`decode`](SstFormat::decode) take it to another machine.
 ///
-/// Tables written by it fit the store and its copies, also if the options of the keyspace have
-/// changed since. Only another prefix extractor or merge operator makes them unfit.
+/// Tables written by it fit this keyspace in the store and in its copies, also if the options of
+/// the keyspace have changed since. Only another prefix extractor or merge operator makes them
+/// unfit. They fit no other keyspace, nor one of the same name that is created after a drop.
 #[derive(Clone, PartialEq)]
 pub struct SstFormat {
     seed: u64,

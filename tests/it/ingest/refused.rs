@@ -47,17 +47,35 @@ fn files_that_do_not_fit_are_refused_by_name() {
     write(&fs, &other.sst_format().unwrap(), "seed", [1], Some("x"));
     check_unfit(&fs, &db, &["one", "seed"], "seed", "seed");
 
-    let with_prefix = KeyspaceOptions::new().prefix(PrefixExtractor::Fixed(2));
-    let prefixed = db.keyspace_with("prefixed", with_prefix).unwrap();
-    write(&fs, &prefixed.sst_format().unwrap(), "prefix", [1], Some("x"));
+    // Each file is written for a keyspace that has other options when it is ingested.
+    let written_with = |name: &str, options: KeyspaceOptions| {
+        let former = db.keyspace_with("default", options).unwrap();
+        let path = Path::new("/in").join(name);
+        let mut writer = SstWriter::create_in(Arc::new(fs.clone()), path, &former.sst_format().unwrap()).unwrap();
+        match name {
+            "merge" => writer.merge("a", 1u64.to_le_bytes()).unwrap(),
+            _ => writer.put("a", "x").unwrap(),
+        }
+        writer.finish().unwrap();
+        db.keyspace_with("default", KeyspaceOptions::new()).unwrap();
+    };
+    written_with("prefix", KeyspaceOptions::new().prefix(PrefixExtractor::Fixed(2)));
     check_unfit(&fs, &db, &["prefix"], "prefix", "prefix extractor");
-
-    let counters = db.keyspace_with("counters", KeyspaceOptions::new().merge_operator(tamis::operator::Add::LITTLE));
-    let format = counters.unwrap().sst_format().unwrap();
-    let mut writer = SstWriter::create_in(Arc::new(fs.clone()), "/in/merge", &format).unwrap();
-    writer.merge("a", 1u64.to_le_bytes()).unwrap();
-    writer.finish().unwrap();
+    written_with("merge", KeyspaceOptions::new().merge_operator(tamis::operator::Add::LITTLE));
     check_unfit(&fs, &db, &["merge"], "merge", "merge operator");
+
+    let others = db.keyspace("others").unwrap();
+    write(&fs, &others.sst_format().unwrap(), "others", [1], Some("x"));
+    write_ranges(&fs, &others.sst_format().unwrap(), "others ranges", [1..2]);
+    check_unfit(&fs, &db, &["others"], "others", "keyspace \"others\"");
+    check_unfit(&fs, &db, &["one", "others ranges"], "others ranges", "keyspace \"others\"");
+    drop(others);
+    db.drop_keyspace("others").unwrap();
+    let others = db.keyspace("others").unwrap();
+    match others.ingest(["/in/others"], IngestOptions::new()).unwrap_err() {
+        Error::Unfit { rule, .. } => assert!(rule.contains("dropped"), "{rule}"),
+        error => panic!("{error}"),
+    }
 
     let table =
         fs.paths().into_iter().find(|path| path.starts_with("/db") && path.extension().is_some_and(|e| e == "sst"));
@@ -68,10 +86,10 @@ fn files_that_do_not_fit_are_refused_by_name() {
     assert!(matches!(refused(&fs, &db, &["none"]), Error::Io { path, .. } if path == Path::new("/in/none")));
     assert!(matches!(refused(&fs, &db, &[]), Error::InvalidArgument(_)));
     assert!(matches!(SstFormat::of_store_in(Arc::new(fs.clone()), "/db", "no"), Err(Error::InvalidArgument(_))));
-    let of_store = SstFormat::of_store_in(Arc::new(fs.clone()), "/db", "prefixed").unwrap();
+    let of_store = SstFormat::of_store_in(Arc::new(fs.clone()), "/db", "others").unwrap();
     assert_eq!(
         (of_store.clone(), SstFormat::decode(&of_store.encode()).unwrap()),
-        (prefixed.sst_format().unwrap(), of_store)
+        (others.sst_format().unwrap(), of_store)
     );
     db.ingest(["/in/one"], IngestOptions::new()).unwrap();
     let db = stepped_options(&fs).0.open_read_only("/db").unwrap();

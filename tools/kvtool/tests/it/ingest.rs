@@ -71,6 +71,10 @@ fn tables_that_do_not_fit_are_refused() {
     sandbox.run(&["sst-build", "other", "out"], lines(0, 9).as_bytes(), DONE);
     let said = sandbox.words(&["ingest", "db", "out/000001.sst"], USAGE);
     assert!(said.contains("out/000001.sst") && said.contains("another store"), "{said}");
+    sandbox.run(&["import", "db", "--keyspace", "words"], b"a\tb\n", DONE);
+    sandbox.run(&["sst-build", "db", "words", "--keyspace", "words"], lines(0, 9).as_bytes(), DONE);
+    let said = sandbox.words(&["ingest", "db", "words/000001.sst"], USAGE);
+    assert!(said.contains("words/000001.sst") && said.contains("keyspace \"words\""), "{said}");
     sandbox.words(&["ingest", "db", "none.sst"], IO);
     fs::write(sandbox.path("text.sst"), "no table").unwrap();
     sandbox.words(&["ingest", "db", "text.sst"], CORRUPTION);
