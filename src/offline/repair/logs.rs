@@ -13,8 +13,8 @@ use crate::format::header::Magic;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::memory::pool::MemtablePool;
 use crate::options::KeyspaceOptions;
-use crate::sorted::table::{Origin, TableMeta};
-use crate::tree::manifest::{ManifestState, RANGE_LEVEL, missing_tables};
+use crate::sorted::table::{Ingested, Origin, TableMeta};
+use crate::tree::manifest::{ManifestState, RANGE_LEVEL, missing_tables, stated_tables};
 use crate::vfs::FileSystem;
 use crate::write::batch::{BatchReader, Op};
 use crate::write::log::{LogGap, Needed, Record, salvage};
@@ -28,7 +28,7 @@ const MEMTABLE_SIZE: usize = 32 << 20;
 pub(super) struct SoundLogs {
     pub(super) last_seqno: SeqNo,
     /// Tables of ingests that the manifest does not know yet.
-    pub(super) ingested: Vec<u64>,
+    pub(super) ingested: Vec<AddedTable>,
 }
 
 /// What opening would recover. Fails as opening would, if the logs `numbers` lack entries that were
@@ -44,7 +44,7 @@ pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &Ma
                     let seqno = batch.first + u64::from(operation.index);
                     let tables =
                         missing_tables(&operation, seqno, state).map_err(|rule| batch.corruption(dir, rule))?;
-                    ingested.extend(tables.iter().map(|(_, meta)| meta.number));
+                    ingested.extend(tables.into_iter().map(|(level, meta)| (operation.keyspace, level, meta)));
                     Ok(())
                 }
                 Ok(_) => {
@@ -85,6 +85,68 @@ pub(super) struct LogSelection {
     pub(super) synced: Option<wal::SyncedLog>,
 }
 
+impl LogSelection {
+    /// All entries of these logs after number `flushed`, up to which all are in tables.
+    pub(super) fn after(flushed: SeqNo, numbers: &[u64]) -> LogSelection {
+        LogSelection {
+            numbers: numbers.to_vec(),
+            flushed,
+            floors: BTreeMap::new(),
+            elsewhere: flushed,
+            certainly_elsewhere: flushed,
+            synced: None,
+        }
+    }
+
+    fn paths(&self, dir: &Path) -> Vec<(u64, PathBuf)> {
+        self.numbers.iter().map(|&number| (number, FileKind::Wal(number).path(dir))).collect()
+    }
+
+    fn needed(&self) -> Needed {
+        Needed {
+            expected: self.flushed + 1,
+            elsewhere: self.elsewhere.max(self.flushed),
+            certainly_elsewhere: self.certainly_elsewhere.max(self.flushed),
+        }
+    }
+}
+
+/// The tables that ingests in readable records add, each with the number of its ingest. A gap
+/// before it makes that a lower bound, as for other operations.
+pub(super) fn ingested(fs: &dyn FileSystem, dir: &Path, selection: &LogSelection) -> Result<Vec<(SeqNo, AddedTable)>> {
+    let mut found = Vec::new();
+    let mut apply = |record: &Record<'_>| {
+        let operations = BatchReader::new(record.payload, record.count).filter_map(|operation| operation.ok());
+        for operation in operations.filter(|operation| operation.kind == ValueKind::Ingest) {
+            let seqno = record.first + u64::from(operation.index);
+            let tables = stated_tables(&operation).unwrap_or_default().into_iter();
+            found.extend(tables.map(|(level, meta)| (seqno, (operation.keyspace, level, meta))));
+        }
+        Ok(())
+    };
+    salvage(fs, Magic::Wal, &selection.paths(dir), selection.needed(), &mut apply)?;
+    Ok(found)
+}
+
+/// The tables of ingests that damaged logs still tell of, and that the manifest does not know yet.
+pub(super) fn ingested_in_damaged(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    logs: &LogSelection,
+    state: &ManifestState,
+) -> Result<Vec<AddedTable>> {
+    let mut found: BTreeMap<u64, AddedTable> = BTreeMap::new();
+    for (seqno, (id, level, meta)) in ingested(fs, dir, logs)? {
+        if seqno > state.ingested && state.keyspaces.contains_key(&id) && !state.has_table(meta.number) {
+            // Numbered like what the logs have before and after it.
+            let ingested = meta.ingested.map(|of| Ingested { seqno, ..of });
+            let meta = TableMeta { ingested, smallest_seqno: seqno, largest_seqno: seqno, ..meta };
+            found.insert(meta.number, (id, level, meta));
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
 /// Passes all needed operations to `take`, in order.
 pub(super) fn read(
     fs: &dyn FileSystem,
@@ -92,8 +154,6 @@ pub(super) fn read(
     selection: &LogSelection,
     take: &mut dyn FnMut(&Op<'_>, SeqNo) -> Result<()>,
 ) -> Result<ReadLogs> {
-    let path = |&number: &u64| (number, FileKind::Wal(number).path(dir));
-    let logs: Vec<(u64, PathBuf)> = selection.numbers.iter().map(path).collect();
     let mut read = ReadLogs::default();
     let mut apply = |record: &Record<'_>| -> Result<()> {
         let operations: Result<Vec<Op<'_>>, Malformed> = BatchReader::new(record.payload, record.count).collect();
@@ -122,18 +182,14 @@ pub(super) fn read(
         }
         Ok(())
     };
-    let needed = Needed {
-        expected: selection.flushed + 1,
-        elsewhere: selection.elsewhere.max(selection.flushed),
-        certainly_elsewhere: selection.certainly_elsewhere.max(selection.flushed),
-    };
-    let salvaged = salvage(fs, Magic::Wal, &logs, needed, &mut apply)?;
+    let needed = selection.needed();
+    let salvaged = salvage(fs, Magic::Wal, &selection.paths(dir), needed, &mut apply)?;
     read.gaps.extend(salvaged.gaps);
     read.last_seqno = salvaged.next - 1;
     let known = read.last_seqno.max(needed.elsewhere);
     if let Some(synced) = selection.synced.filter(|synced| synced.seqno > known) {
         read.gaps.push(LogGap {
-            file: path(&synced.number).1,
+            file: FileKind::Wal(synced.number).path(dir),
             offset: 0,
             bytes: 0,
             ordinals: Some(synced.seqno - known),
@@ -145,8 +201,8 @@ pub(super) fn read(
     Ok(read)
 }
 
-/// A new table with its keyspace and level.
-type AddedTable = (u32, u8, TableMeta);
+/// A table with its keyspace and level.
+pub(super) type AddedTable = (u32, u8, TableMeta);
 
 /// Writes what the logs hold to tables. `define` returns name and options of a keyspace, `None` if
 /// it was dropped.

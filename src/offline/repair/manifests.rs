@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::GREATEST_COUNTED;
+use super::logs::AddedTable;
 use super::report::RepairFault;
 use crate::error::{Error, Result};
 use crate::format::deadline::Deadline;
@@ -29,6 +30,8 @@ pub(super) struct Knowledge {
     pub(super) next_number: u64,
     pub(super) seed: Option<u64>,
     pub(super) synced_log: Option<SyncedLog>,
+    /// Of ingests up to this number, edits have or had the tables.
+    ingested: SeqNo,
     /// The latest time by which something counts as expired.
     expired_by: Deadline,
     /// The last version that was known completely.
@@ -132,6 +135,7 @@ impl Knowledge {
         self.seed = edit.hash_seed.or(self.seed);
         self.synced_log = edit.synced_log.or(self.synced_log);
         self.expired_by = self.expired_by.max(edit.expired_by.unwrap_or(0));
+        self.ingested = self.ingested.max(edit.ingested.unwrap_or(0));
         for id in &edit.dropped {
             self.keyspaces.remove(id);
             self.dropped.insert(*id);
@@ -151,6 +155,18 @@ impl Knowledge {
             // A table that the edit also removes was moved.
             self.dead.remove(&meta.number);
             self.tables.insert(meta.number, (*id, *level, meta.clone()));
+        }
+    }
+
+    /// Learns of the ingests of which only logs tell. Each comes with the number that its record
+    /// has: after a gap in the log, that may not be the right one, which the tables state.
+    pub(super) fn learn_ingests(&mut self, logged: Vec<(SeqNo, AddedTable)>, exists: impl Fn(u64) -> bool) {
+        for (seqno, (id, level, meta)) in logged {
+            let is_open = seqno > self.ingested && !self.dropped.contains(&id) && !self.dead.contains(&meta.number);
+            // A table whose file is gone was replaced long ago, or nothing can be said of it.
+            if is_open && seqno == meta.largest_seqno && exists(meta.number) {
+                self.tables.entry(meta.number).or_insert((id, level, meta));
+            }
         }
     }
 

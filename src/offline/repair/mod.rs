@@ -91,6 +91,7 @@ use crate::tree::manifest::{
 };
 use crate::vfs::{FileLock, FileSystem, OsFileSystem, store_files};
 use files::Files;
+use logs::LogSelection;
 pub(crate) use lost::LOST;
 use lost::{LostDir, TakenNames};
 use plan::Plan;
@@ -201,7 +202,9 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
     let plan = match planned {
         Some(plan) => plan,
         None => {
-            let knowledge = manifests::read_parts(&*fs, dir, &files.manifests(), &mut report.faults)?;
+            let mut knowledge = manifests::read_parts(&*fs, dir, &files.manifests(), &mut report.faults)?;
+            let logged = logs::ingested(&*fs, dir, &LogSelection::after(0, &files.logs()))?;
+            knowledge.learn_ingests(logged, |number| files.has_number(number));
             plan::by_evidence(&context, &files, &knowledge, &mut report)?
         }
     };
@@ -341,12 +344,18 @@ impl Execution<'_> {
 
         let number = self.new_number();
         state.next_file_number = self.next.get();
-        state.flushed_seqno = last_seqno;
         // Numbers of files that were lost may be given again.
         state.branches = vec![Branch::undrawn(1)];
         state.min_log = min_log.unwrap_or(number);
         for (keyspace, level, meta) in added {
             state.add_table(keyspace, level, meta).map_err(Error::invalid)?;
+        }
+        if selection.is_some() {
+            // What is written from now on is newer than all of it. A log that has lost its end may
+            // be behind an ingest.
+            let tables = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+            let newest = tables.map(|(_, meta)| meta.largest_seqno).fold(state.ingested, SeqNo::max);
+            state.flushed_seqno = newest.max(last_seqno);
         }
         let stated = VersionEdit::decode(&state.snapshot_edit().encode());
         if let Err(Malformed(rule)) = stated.and_then(|edit| ManifestState::from_snapshot(&edit)) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::evidence::{Candidate, Fate, decide, is_unfinished};
@@ -11,7 +11,7 @@ use super::levels::{UnplacedTable, assign_levels, find_newer, runs};
 use super::logs::{self, LogSelection, ReadLogs};
 use super::manifests::{Knowledge, note_damage};
 use super::report::{Loss, LossKind, RepairBasis, RepairFault, RepairReport};
-use super::tables::{Checked, check, whole_table};
+use super::tables::{Checked, Rewrite, check, whole_table};
 use super::values::{FoundValues, RescuingCursor, read_values};
 use super::{GREATEST_COUNTED, with_default};
 use crate::error::{Error, Result};
@@ -40,39 +40,7 @@ pub(super) struct Plan {
     pub(super) min_log: Option<u64>,
     /// Tables that may or may not belong to the store.
     pub(super) uncertain: BTreeSet<u64>,
-    /// Tables that opening adds, because the logs that stay say so.
-    pub(super) ingested: Vec<u64>,
     pub(super) values: Arc<FoundValues>,
-}
-
-/// Tables to be rewritten to new ones.
-pub(super) struct Rewrite {
-    pub(super) keyspace: u32,
-    pub(super) level: u8,
-    pub(super) tables: Vec<Arc<SalvageTable>>,
-    pub(super) keys: u64,
-    /// Number of holes in the tables that the report lists.
-    pub(super) holes: u64,
-}
-
-impl Rewrite {
-    /// Fails if rewriting the tables met other holes than the report lists. `before` is
-    /// [`Self::passed_holes`] before the rewrite.
-    pub(super) fn check_holes(&self, dir: &Path, before: u64) -> Result<()> {
-        let Some(first) = self.tables.first() else { return Ok(()) };
-        match self.passed_holes() - before {
-            holes if holes == self.holes => Ok(()),
-            _ => {
-                let rule = "the second read of this table met other damage than the first";
-                Err(Error::corruption(&FileKind::Table(first.number()).path(dir), 0, rule))
-            }
-        }
-    }
-
-    /// Number of holes passed in all reads of the tables.
-    pub(super) fn passed_holes(&self) -> u64 {
-        self.tables.iter().map(|table| table.holes()).sum()
-    }
 }
 
 impl Plan {
@@ -102,7 +70,7 @@ impl Plan {
             FileKind::Current | FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial => true,
             FileKind::Manifest(_) => false,
             FileKind::Wal(number) => self.min_log.is_some_and(|min_log| number >= min_log),
-            FileKind::Table(number) => self.state.has_table(number) || self.ingested.contains(&number),
+            FileKind::Table(number) => self.state.has_table(number),
             FileKind::Values(number) => self.state.has_values(number),
         }
     }
@@ -158,6 +126,11 @@ pub(super) fn by_manifest(
     if lags {
         return Ok(None);
     }
+    let damaged = LogSelection { synced: state.synced_log, ..LogSelection::after(state.flushed_seqno, &numbers) };
+    let ingested = match &checked {
+        Ok(found) => found.ingested.clone(),
+        Err(_) => logs::ingested_in_damaged(context.fs(), context.dir(), &damaged, state)?,
+    };
     let mut emptied = emptied(state);
     let named =
         || state.keyspaces.iter().flat_map(|(id, keyspace)| keyspace.values.values().map(|file| (*id, file.meta)));
@@ -183,35 +156,83 @@ pub(super) fn by_manifest(
         logs: None,
         min_log: Some(state.min_log),
         uncertain: BTreeSet::new(),
-        ingested: checked.as_ref().map_or_else(|_| Vec::new(), |found| found.ingested.clone()),
     };
-    for (&id, keyspace) in &state.keyspaces {
-        for (level, meta) in keyspace.tables() {
-            let Some(checked) = check(context, meta.number, Some(meta))? else {
-                let path = FileKind::Table(meta.number).path(context.dir());
-                report.faults.push(RepairFault { file: path.clone(), offset: 0, what: "there is no such file".into() });
-                let why = "the table is missing";
-                let loss = missing_table(report, level, path, Some(keyspace.name.clone()), meta, why);
-                report.losses.push(loss);
-                continue;
-            };
-            keep_or_rewrite(&mut plan, report, id, level, checked)?;
-        }
+    // What the logs have ingested becomes part of the manifest, if that is written anew.
+    let named = state.keyspaces.iter();
+    let named = named.flat_map(|(&id, keyspace)| keyspace.tables().map(move |(level, meta)| (id, level, meta)));
+    plan.state.ingested = ingested.iter().map(|(.., meta)| meta.largest_seqno).fold(state.ingested, SeqNo::max);
+    let mut replaced = BTreeSet::new();
+    for (id, level, meta) in named.chain(ingested.iter().map(|(id, level, meta)| (*id, *level, meta))) {
+        let Some(checked) = check(context, meta.number, Some(meta))? else {
+            let path = FileKind::Table(meta.number).path(context.dir());
+            report.faults.push(RepairFault { file: path.clone(), offset: 0, what: "there is no such file".into() });
+            let name = state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
+            let loss = missing_table(report, level, path, name, meta, "the table is missing");
+            report.losses.push(loss);
+            continue;
+        };
+        let origin = checked.table.origin();
+        replaced.extend(origin.dead.iter().copied().chain(origin.inputs.iter().map(|input| input.number)));
+        keep_or_rewrite(&mut plan, report, id, level, checked)?;
     }
     if let Err(error) = checked {
         note_damage(&mut report.faults, error)?;
         plan.min_log = None;
-        plan.logs = Some(LogSelection {
-            numbers,
-            flushed: state.flushed_seqno,
-            floors: BTreeMap::new(),
-            elsewhere: state.flushed_seqno,
-            certainly_elsewhere: state.flushed_seqno,
-            synced: state.synced_log,
-        });
+        plan.logs = Some(damaged);
+        for &number in files.tables().iter().filter(|number| !state.has_table(**number)) {
+            if !replaced.contains(&number) && ingested.iter().all(|(.., meta)| meta.number != number) {
+                note_perhaps_ingested(context, number, &mut plan, report)?;
+            }
+        }
     }
     plan.drop_unused_values()?;
     Ok(Some(plan))
+}
+
+/// Reports a file that nothing names, if it is a table to be ingested: a damaged log may have
+/// the ingest.
+fn note_perhaps_ingested(
+    context: &Arc<TableContext>,
+    number: u64,
+    plan: &mut Plan,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let Some(checked) = check(context, number, None)? else { return Ok(()) };
+    let properties = checked.table.properties().filter(|properties| properties.is_unnumbered);
+    let Some((id, ranges)) = properties.map(|properties| (properties.keyspace, properties.ranges)) else {
+        return Ok(());
+    };
+    if plan.state.keyspaces.contains_key(&id) {
+        let why = "the damaged log may have the ingest of this table; if the store lacks it, ingest it again";
+        let path = FileKind::Table(number).path(context.dir());
+        note_uncertain(plan, report, (path, checked), Some(id), ranges > 0, why);
+    }
+    Ok(())
+}
+
+/// Sets a table aside that may or may not belong to the store.
+fn note_uncertain(
+    plan: &mut Plan,
+    report: &mut RepairReport,
+    (path, checked): (PathBuf, Checked),
+    keyspace: Option<u32>,
+    holds_ranges: bool,
+    why: &str,
+) {
+    let number = checked.table.number();
+    plan.uncertain.insert(number);
+    report.faults.extend(checked.fault);
+    let name = keyspace.and_then(|id| plan.state.keyspaces.get(&id)).map(|keyspace| keyspace.name.clone());
+    if holds_ranges {
+        note_lost_ranges(report, number, name.as_deref());
+    }
+    report.losses.push(Loss {
+        file: Some(path),
+        keyspace: name,
+        entries: checked.expected,
+        bytes: checked.table.size(),
+        ..Loss::anywhere(LossKind::Uncertain, why).within(checked.table.bounds())
+    });
 }
 
 /// The logs that a manifest still needs, and how far they go.
@@ -253,7 +274,9 @@ fn lags(context: &Arc<TableContext>, files: &Files, state: &ManifestState, logs:
             // A table that `state` names is missing, because this one has replaced it.
             state.has_table(input) && tables.binary_search(&input).is_err()
         });
-        let newer = table.properties().filter(|table| table.largest_seqno > logs.last_seqno && !origin.by_repair);
+        // Ingested entries have no numbers of their own.
+        let numbered = table.properties().filter(|table| !table.is_unnumbered && !origin.by_repair);
+        let newer = numbered.filter(|table| table.largest_seqno > logs.last_seqno);
         let has_newer = match newer {
             // A flush that did not finish leaves a table of entries that are in the logs.
             Some(table) if origin.inputs.is_empty() => !logs.ever_held(context, number, table.smallest_seqno)?,
@@ -284,7 +307,8 @@ fn missing_table(
     if level == RANGE_LEVEL {
         note_lost_ranges(report, meta.number, keyspace.as_deref());
         // The largest key is the first one of the last range, which may end anywhere.
-        return Loss { from: Some(meta.smallest.to_vec()), ..whole_table(path, keyspace, None, why) };
+        let (from, to) = (Some(meta.smallest.to_vec()), meta.range_end.as_deref().map(<[u8]>::to_vec));
+        return Loss { from, to, ..whole_table(path, keyspace, None, why) };
     }
     whole_table(path, keyspace, Some(meta), why)
 }
@@ -363,14 +387,7 @@ fn torn_flushes_in_logs(context: &TableContext, logs: &[u64], found: &BTreeMap<u
     // The last entry in the logs, if they have no gap from `smallest` on.
     let last_after = |smallest: SeqNo| -> Result<Option<SeqNo>> {
         let before = smallest.saturating_sub(1);
-        let selection = LogSelection {
-            numbers: logs.to_vec(),
-            flushed: before,
-            floors: BTreeMap::new(),
-            elsewhere: before,
-            certainly_elsewhere: before,
-            synced: None,
-        };
+        let selection = LogSelection::after(before, logs);
         let read = logs::read(context.fs(), context.dir(), &selection, &mut |_, _| Ok(()))?;
         Ok(read.gaps.is_empty().then_some(read.last_seqno))
     };
@@ -462,7 +479,6 @@ pub(super) fn by_evidence(
         logs: None,
         min_log: None,
         uncertain: BTreeSet::new(),
-        ingested: Vec::new(),
     };
     for (id, level, meta) in missing {
         let path = FileKind::Table(meta.number).path(context.dir());
@@ -485,27 +501,15 @@ pub(super) fn by_evidence(
                 report.faults.extend(table.checked.fault);
             }
             (Some(Fate::Live | Fate::Uncertain), keyspace) => {
-                plan.uncertain.insert(number);
-                let is_out_of_order = table.is_out_of_order();
-                report.faults.extend(table.checked.fault);
-                let bounds = table.checked.table.bounds();
-                let name = keyspace.and_then(|id| plan.state.keyspaces.get(&id)).map(|keyspace| keyspace.name.clone());
-                if table.level == RANGE_LEVEL {
-                    note_lost_ranges(report, number, name.as_deref());
-                }
-                let why = match is_out_of_order {
+                let why = match table.is_out_of_order() {
                     true => {
-                        "only the lost manifest tells which writes are newer than this ingested table; ingest it again"
+                        "only the lost manifest and log tell which writes are newer than this ingested table; ingest \
+                         it again"
                     }
                     false => "it is not known whether the table belongs to the store",
                 };
-                report.losses.push(Loss {
-                    file: Some(path),
-                    keyspace: name,
-                    entries: table.checked.expected,
-                    bytes: table.checked.table.size(),
-                    ..Loss::anywhere(LossKind::Uncertain, why).within(bounds)
-                });
+                let holds_ranges = table.level == RANGE_LEVEL;
+                note_uncertain(&mut plan, report, (path, table.checked), keyspace, holds_ranges, why);
             }
             _ => {}
         }
@@ -622,6 +626,11 @@ fn find_last(
             let stated = table.checked.table.properties().map_or(0, |properties| properties.largest_seqno);
             let (last, stated) = (last.entry(id).or_default(), stated.max(table.checked.largest_seqno));
             last.mentioned = last.mentioned.max(stated);
+            // Memtables are flushed in their order, and ingests come between. What a compaction
+            // has read was flushed or ingested, so its outputs prove what they say of flushes.
+            let is_unnumbered = table.checked.table.properties().is_some_and(|properties| properties.is_unnumbered);
+            let is_compacted = !origin.inputs.is_empty() && !origin.by_repair;
+            let stated = if is_unnumbered || is_compacted { stated.min(origin.flushed) } else { stated };
             // A flush writes the entries before the ranges. After a power cut, a range table may be
             // there alone: it proves nothing of them, unless an edit has named it.
             if table.level != RANGE_LEVEL || table.is_installed {

@@ -36,11 +36,18 @@ pub(crate) fn missing_tables(operation: &Op<'_>, seqno: SeqNo, state: &ManifestS
 
 /// The tables of an ingest that has the number `seqno`, with their levels.
 pub(crate) fn ingested_tables(operation: &Op<'_>, seqno: SeqNo) -> Decoded<Vec<(u8, TableMeta)>> {
+    let tables = stated_tables(operation)?;
+    match tables.iter().all(|(_, meta)| meta.largest_seqno == seqno) {
+        true => Ok(tables),
+        false => Err(Malformed("an ingest states another number than it has")),
+    }
+}
+
+/// The tables of an ingest, with their levels, whatever number it has. Each states a number.
+pub(crate) fn stated_tables(operation: &Op<'_>) -> Decoded<Vec<(u8, TableMeta)>> {
     let edit = VersionEdit::decode(operation.value)?;
     let is_of_ingest = |(id, level, meta): &(u32, u8, TableMeta)| {
-        *id == operation.keyspace
-            && [0, RANGE_LEVEL].contains(level)
-            && meta.ingested.is_some_and(|of| of.seqno == seqno)
+        *id == operation.keyspace && [0, RANGE_LEVEL].contains(level) && meta.ingested.is_some()
     };
     let adds_only = VersionEdit { added: Vec::new(), ..edit.clone() } == VersionEdit::default();
     if !operation.key.is_empty() || !adds_only || edit.added.is_empty() || !edit.added.iter().all(is_of_ingest) {

@@ -1,8 +1,9 @@
 //! Files that are damaged, or written for something else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tamis::inspect::Inspector;
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{
     Db, Error, IngestMode, IngestOptions, KeyspaceOptions, LossKind, PrefixExtractor, RepairOptions, SstFormat,
@@ -47,17 +48,16 @@ fn files_that_do_not_fit_are_refused_by_name() {
     write(&fs, &other.sst_format().unwrap(), "seed", [1], Some("x"));
     check_unfit(&fs, &db, &["one", "seed"], "seed", "seed");
 
-    // Each file is written for a keyspace that has other options when it is ingested.
+    // Of a copy of the store, by their seed, whose default keyspace has other options.
     let written_with = |name: &str, options: KeyspaceOptions| {
-        let former = db.keyspace_with("default", options).unwrap();
+        let copy = stepped_options(&fs).0.default_keyspace(options).open(Path::new("/").join(name)).unwrap();
         let path = Path::new("/in").join(name);
-        let mut writer = SstWriter::create_in(Arc::new(fs.clone()), path, &former.sst_format().unwrap()).unwrap();
+        let mut writer = SstWriter::create_in(Arc::new(fs.clone()), path, &copy.sst_format().unwrap()).unwrap();
         match name {
             "merge" => writer.merge("a", 1u64.to_le_bytes()).unwrap(),
             _ => writer.put("a", "x").unwrap(),
         }
         writer.finish().unwrap();
-        db.keyspace_with("default", KeyspaceOptions::new()).unwrap();
     };
     written_with("prefix", KeyspaceOptions::new().prefix(PrefixExtractor::Fixed(2)));
     check_unfit(&fs, &db, &["prefix"], "prefix", "prefix extractor");
@@ -66,7 +66,7 @@ fn files_that_do_not_fit_are_refused_by_name() {
 
     let others = db.keyspace("others").unwrap();
     write(&fs, &others.sst_format().unwrap(), "others", [1], Some("x"));
-    write_ranges(&fs, &others.sst_format().unwrap(), "others ranges", [1..2]);
+    write_ranges(&fs, &others.sst_format().unwrap(), "others ranges", Some(1..2));
     check_unfit(&fs, &db, &["others"], "others", "keyspace \"others\"");
     check_unfit(&fs, &db, &["one", "others ranges"], "others ranges", "keyspace \"others\"");
     drop(others);
@@ -193,7 +193,159 @@ fn damage_and_loss_of_an_ingested_table_are_reported() {
 }
 
 #[test]
-fn a_repair_without_a_manifest_keeps_ingested_tables_aside() {
+fn a_repair_without_a_manifest_keeps_ingested_tables_that_logs_know() {
+    let fs = file_system();
+    let db = open(&fs);
+    db.put("put", "1").unwrap();
+    db.put(250u32.to_be_bytes(), "deleted").unwrap();
+    db.flush().unwrap();
+    // It is in the log alone when the ingest has a greater number.
+    db.put("logged", "2").unwrap();
+    let path = write(&fs, &db.sst_format().unwrap(), "file", 0..100, Some("x"));
+    let ranges = write_ranges(&fs, &db.sst_format().unwrap(), "ranges", Some(200..300));
+    db.ingest([&path, &ranges], IngestOptions::new().mode(IngestMode::Move)).unwrap();
+    db.put(7u32.to_be_bytes(), "newer").unwrap();
+    db.sync().unwrap();
+    let fs = fs.kill();
+    drop(db);
+    for path in fs.paths().iter().filter(|path| path.to_str().unwrap().contains("MANIFEST")) {
+        fs.remove(path).unwrap();
+    }
+    let report = repair("/db", RepairOptions::new().file_system(Arc::new(fs.clone()))).unwrap();
+    assert!(report.losses.iter().all(|loss| loss.kind == LossKind::Unknowable), "{report:?}");
+    let db = open(&fs);
+    assert_eq!([5, 7].map(|key| get(&db, key).unwrap()), ["x", "newer"]);
+    assert_eq!((get(&db, 250), db.get("put").unwrap().as_deref()), (None, Some(&b"1"[..])));
+    assert_eq!(db.get("logged").unwrap().as_deref(), Some(&b"2"[..]));
+    drop(db);
+    check_sound(&fs);
+}
+
+/// The tables of a directory that ingests have brought into the store, with their contents.
+fn stores_tables(fs: &SimFileSystem) -> Vec<PathBuf> {
+    fs.paths()
+        .into_iter()
+        .filter(|path| path.parent() == Some(Path::new("/db")) && path.extension().is_some_and(|e| e == "sst"))
+        .collect()
+}
+
+/// A store whose last ingest, of entries over range deletes, is in the log and not in the manifest.
+/// Returns it with the two tables.
+fn only_logged() -> (SimFileSystem, PathBuf, PathBuf) {
+    for call in 1.. {
+        let fs = file_system();
+        let db = open(&fs);
+        (0..50).for_each(|key: u32| _ = db.put(key.to_be_bytes(), "old").unwrap());
+        let format = db.sst_format().unwrap();
+        // The first ingest begins a log and a manifest that say so.
+        db.ingest([write_ranges(&fs, &format, "first", Some(1000..1001))], IngestOptions::new()).unwrap();
+        db.flush().unwrap();
+        // What goes to level 0 begins a log, too.
+        db.compact_range(..).unwrap();
+        db.put(60u32.to_be_bytes(), "logged before").unwrap();
+        // The first sync of a log is an edit of its own.
+        db.sync().unwrap();
+        let files =
+            [write(&fs, &format, "puts", 100..1100, Some("new")), write_ranges(&fs, &format, "ranges", Some(5..8))];
+        let manifest = |fs: &SimFileSystem| {
+            Inspector::on(Arc::new(fs.clone())).verify(Path::new("/db"), &mut |_| ()).unwrap().edits
+        };
+        let (before, edits) = (stores_tables(&fs), manifest(&fs.kill()));
+        fs.crash_at(Some(call));
+        let _ = db.ingest(files, IngestOptions::new().mode(IngestMode::Copy));
+        let Some(killed) = fs.crash_point() else { break };
+        let is_logged = get(&stepped_options(&killed).0.open_read_only("/db").unwrap(), 100).is_some();
+        if is_logged && manifest(&killed) == edits {
+            let new: Vec<PathBuf> = stores_tables(&killed).into_iter().filter(|path| !before.contains(path)).collect();
+            let [puts, ranges] = &new[..] else { panic!("{new:?}") };
+            return (killed, puts.clone(), ranges.clone());
+        }
+    }
+    panic!("no crash was between the record and the edit");
+}
+
+#[test]
+fn a_repair_checks_tables_that_only_the_log_has_ingested() {
+    let repaired = |fs: &SimFileSystem| repair("/db", RepairOptions::new().file_system(Arc::new(fs.clone()))).unwrap();
+    let check = |fs: &SimFileSystem, puts: bool, ranges: bool| {
+        let db = open(fs);
+        assert_eq!(get(&db, 60).as_deref(), Some("logged before"));
+        assert_eq!((get(&db, 100).is_some(), get(&db, 5).is_none()), (puts, ranges));
+        assert_eq!(get(&db, 4).as_deref(), Some("old"));
+        // What comes later is newer.
+        ingest(fs, db.default_keyspace(), "later", [4, 60, 100]);
+        assert_eq!([4, 60, 100].map(|key| get(&db, key).unwrap()), ["later"; 3]);
+        drop(db);
+        check_sound(fs);
+        assert_eq!(get(&open(fs), 100).as_deref(), Some("later"));
+    };
+    let (fs, ..) = only_logged();
+    assert!(repaired(&fs).is_sound());
+    check(&fs, true, true);
+
+    let (fs, puts, _) = only_logged();
+    fs.corrupt(&puts, fs.file_len(&puts).unwrap() / 4, 1).unwrap();
+    let report = repaired(&fs);
+    assert_eq!((report.tables_rewritten, report.losses.len()), (1, 1), "{report:?}");
+    let db = open(&fs);
+    let is_kept = |key: &u32| get(&db, *key).is_some();
+    let is_lost = |key: &u32| report.losses[0].covers("default", &key.to_be_bytes());
+    assert!((100..1100).all(|key| is_kept(&key) || is_lost(&key)) && (100..1100).filter(is_kept).count() > 100);
+    assert_eq!((get(&db, 60).as_deref(), get(&db, 5)), (Some("logged before"), None));
+    drop(db);
+    check_sound(&fs);
+
+    for missing_puts in [false, true] {
+        let (fs, puts, ranges) = only_logged();
+        fs.remove(if missing_puts { &puts } else { &ranges }).unwrap();
+        assert!(stepped_options(&fs).0.open("/db").is_err_and(|error| error.is_corruption()));
+        let report = repaired(&fs);
+        assert_eq!(report.losses.len(), 1, "{report:?}");
+        let lost = |key: u32| report.losses[0].covers("default", &key.to_be_bytes());
+        assert_eq!(
+            [5, 10, 100, 1099, 1200].map(lost),
+            if missing_puts { [false, false, true, true, false] } else { [true, false, false, false, false] }
+        );
+        check(&fs, !missing_puts, missing_puts);
+    }
+}
+
+#[test]
+fn a_repair_of_a_damaged_log_says_which_ingests_may_be_lost() {
+    let (good, puts, _) = only_logged();
+    let log = good.paths().into_iter().filter(|path| path.extension().is_some_and(|e| e == "wal")).max().unwrap();
+    let bytes = good.read(&log).unwrap();
+    let at = bytes.windows(4).position(|part| *part == 1099u32.to_be_bytes()).unwrap() as u64;
+    let (mut kept, mut reported) = (0, 0);
+    for offset in (64..at).step_by(5) {
+        // The ingest is readable, or not.
+        for has_ingest in [true, false] {
+            let fs = good.kill();
+            fs.corrupt(&log, offset, 1).unwrap();
+            if !has_ingest {
+                fs.corrupt(&log, at, 1).unwrap();
+            }
+            if stepped_options(&fs).0.open_read_only("/db").is_ok() {
+                // It reads like a log that a power cut has cut.
+                continue;
+            }
+            let report = repair("/db", RepairOptions::new().file_system(Arc::new(fs.clone()))).unwrap();
+            let db = open(&fs);
+            let is_kept = get(&db, 100).is_some();
+            let is_reported = report.losses.iter().any(|loss| loss.file.as_ref() == Some(&puts));
+            assert_ne!(is_kept, is_reported, "{offset}: {report:?}");
+            (kept, reported) = (kept + u32::from(is_kept), reported + u32::from(is_reported));
+            ingest(&fs, db.default_keyspace(), "later", [4, 60, 100]);
+            assert_eq!([4, 60, 100].map(|key| get(&db, key).unwrap()), ["later"; 3]);
+            drop(db);
+            check_sound(&fs);
+        }
+    }
+    assert!(kept > 0 && reported > 0, "{kept} {reported}");
+}
+
+#[test]
+fn a_repair_without_manifest_and_log_keeps_ingested_tables_aside() {
     let fs = file_system();
     let db = open(&fs);
     db.put("put", "1").unwrap();
@@ -203,7 +355,8 @@ fn a_repair_without_a_manifest_keeps_ingested_tables_aside() {
     let ranges = write_ranges(&fs, &db.sst_format().unwrap(), "ranges", Some(200..300));
     db.ingest([&path, &ranges], IngestOptions::new().mode(IngestMode::Move)).unwrap();
     db.close().unwrap();
-    for path in fs.paths().iter().filter(|path| path.to_str().unwrap().contains("MANIFEST")) {
+    let is_gone = |path: &&PathBuf| ["MANIFEST", ".wal"].iter().any(|part| path.to_str().unwrap().contains(part));
+    for path in fs.paths().iter().filter(is_gone) {
         fs.remove(path).unwrap();
     }
     let report = repair("/db", RepairOptions::new().file_system(Arc::new(fs.clone()))).unwrap();
