@@ -422,7 +422,7 @@ pub(crate) struct SstBuild {
     /// Directory of the store for which the tables are
     pub(crate) db: PathBuf,
     /// Directory for the tables, which is created: 000001.sst, 000002.sst and so on, and
-    /// deletes.sst for --delete-range
+    /// deletes.sst for --delete-range and --delete-from
     pub(crate) out: PathBuf,
     /// The lines; standard input if it is `-` or absent
     pub(crate) file: Option<PathBuf>,
@@ -436,6 +436,9 @@ pub(crate) struct SstBuild {
     /// with it. May be given several times, ordered by FROM; the input may then be empty
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
     pub(crate) delete_range: Vec<OsString>,
+    /// Like --delete-range, from the key FROM on to the last key; after all of --delete-range
+    #[arg(long, value_name = "FROM")]
+    pub(crate) delete_from: Option<OsString>,
 }
 
 #[derive(Debug, Group)]

@@ -97,7 +97,6 @@ impl<E: Engine> Bench<'_, E> {
         Ok(self.written(tally))
     }
 
-    /// Deletes each key once, in an order of its own.
     /// Loads all keys in order through files in `dir`, and then checks some. No operations if the
     /// engine cannot.
     pub(crate) fn ingest(&self, dir: &Path) -> Result<Tally> {
@@ -119,6 +118,7 @@ impl<E: Engine> Bench<'_, E> {
         Ok(self.written(tally))
     }
 
+    /// Deletes each key once, in an order of its own.
     pub(super) fn delete_random(&self) -> Result<Tally> {
         let order = Permutation::new(self.keys.count(), self.seed.wrapping_add(2));
         let mut key = self.keys.buffer();

@@ -5,7 +5,9 @@
 //! the reader waits for a record. An interruption therefore waits at most for the current batch. It
 //! then writes the entries read so far and prints where to resume.
 
-use std::path::Path;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +31,8 @@ const BATCH_ENTRIES: usize = 1000;
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes of a table of sorted entries.
 const TABLE_SIZE: u64 = 64 << 20;
+/// How often the tables of an interrupted import are removed, until none is made anew.
+const REMOVALS: usize = 100;
 /// A dry run prints this many invalid records, and counts the others.
 const SHOWN_INVALID: u64 = 20;
 
@@ -90,8 +94,30 @@ fn import_sorted(
 ) -> Result<u64> {
     // Beside the store: the tables can then be linked. Removed in any case.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let dir = tempfile::Builder::new().prefix("kvtool-import-").tempdir_in(parent);
-    let dir = dir.attempt(format_args!("cannot create a directory in {}", parent.display()))?;
+    let made: Arc<Mutex<Option<PathBuf>>> = Arc::default();
+    let interrupted = Arc::clone(&made);
+    let handled = ctrlc::set_handler(move || {
+        if let Some(dir) = lock(&interrupted).take() {
+            // The other thread may make a table meanwhile.
+            for _ in 0..REMOVALS {
+                match fs::remove_dir_all(&dir) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {}
+                    _ => break,
+                }
+            }
+        }
+        exit(INTERRUPTED.into())
+    });
+    if let Err(error) = handled {
+        say(format_args!("kvtool: Ctrl-C will leave a directory behind: {error}"));
+    }
+    let dir = {
+        let mut made = lock(&made);
+        let dir = tempfile::Builder::new().prefix("kvtool-import-").tempdir_in(parent);
+        let dir = dir.attempt(format_args!("cannot create a directory in {}", parent.display()))?;
+        *made = Some(dir.path().to_owned());
+        dir
+    };
     let format = keyspace.sst_format()?;
     let mut tables = sst_build::build(entries, &format, dir.path(), TABLE_SIZE, progress)?;
     let imported = tables.iter().map(|table| table.entries).sum();
@@ -111,9 +137,9 @@ fn import_sorted(
     Ok(imported)
 }
 
-/// A panic under the lock ends the process, so no thread sees a half-changed importer.
-fn lock(import: &Mutex<Importer>) -> MutexGuard<'_, Importer> {
-    import.lock().unwrap_or_else(PoisonError::into_inner)
+/// A panic under the lock ends the process, so no thread sees what is half changed.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn import_all(entries: &mut Entries, import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {

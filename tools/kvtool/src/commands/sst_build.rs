@@ -1,6 +1,7 @@
 //! `sst-build`: writes the entries of sorted lines to tables, to be ingested.
 
 use std::fs;
+use std::ops::Bound;
 use std::path::Path;
 use std::time::Instant;
 
@@ -22,10 +23,14 @@ pub(crate) fn run(common: &Common, args: SstBuild) -> Result<()> {
     let format = SstFormat::of_store(&args.db, common.keyspace.as_deref().unwrap_or("default"))?;
     let mut entries = Entries::open(args.file.into_iter().collect(), args.format, common.form(), 0)?;
     let bound = |bound| common.bytes("--delete-range", bound);
-    let ranges: Result<Vec<_>> =
-        args.delete_range.chunks_exact(2).map(|pair| Ok((bound(&pair[0])?, bound(&pair[1])?))).collect();
-    let ranges = ranges?;
-    if ranges.iter().any(|(from, to)| from >= to) {
+    let mut ranges: Vec<DeletedRange> = Vec::new();
+    for pair in args.delete_range.chunks_exact(2) {
+        ranges.push((bound(&pair[0])?, Some(bound(&pair[1])?)));
+    }
+    if let Some(from) = &args.delete_from {
+        ranges.push((common.bytes("--delete-from", from)?, None));
+    }
+    if ranges.iter().any(|(from, to)| to.as_ref().is_some_and(|to| from >= to)) {
         return Err(Failure::usage("a range to delete ends before it begins"));
     }
     let out = args.out.display();
@@ -104,14 +109,18 @@ fn remove(tables: &[SstInfo]) {
     tables.iter().for_each(|table| drop(fs::remove_file(&table.path)));
 }
 
+/// A range to delete: its first key, and the first one after it; `None` is the end.
+type DeletedRange = (Vec<u8>, Option<Vec<u8>>);
+
 /// Writes a table in `dir` that deletes the ranges, unless there are none.
-fn delete_ranges(ranges: &[(Vec<u8>, Vec<u8>)], format: &SstFormat, dir: &Path) -> Result<Option<SstInfo>> {
+fn delete_ranges(ranges: &[DeletedRange], format: &SstFormat, dir: &Path) -> Result<Option<SstInfo>> {
     if ranges.is_empty() {
         return Ok(None);
     }
     let mut writer = SstWriter::create(dir.join("deletes.sst"), format)?;
     for (from, to) in ranges {
-        match writer.delete_range(from..to) {
+        let to = to.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        match writer.delete_range((Bound::Included(from), to)) {
             Err(Error::Unsorted { .. }) => return Err(Failure::usage("the ranges to delete are not ordered by FROM")),
             added => added?,
         }

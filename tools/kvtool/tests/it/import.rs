@@ -86,3 +86,28 @@ fn an_interrupted_import_says_how_to_resume() {
     sandbox.run(&["import", "db", "--skip", &skip.to_string()], expected(LINES + 10).as_bytes(), DONE);
     assert_eq!(sandbox.text(&["scan", "db"]), expected(LINES + 10));
 }
+
+#[test]
+fn an_interrupted_sorted_import_leaves_no_tables() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["import", "db", "--sorted"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(line(1).as_bytes()).unwrap();
+    let directories = || {
+        let files = fs::read_dir(sandbox.dir()).unwrap().map(|file| file.unwrap().path());
+        files
+            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("kvtool-import-"))
+            .collect::<Vec<_>>()
+    };
+    while directories().is_empty() {
+        assert!(child.try_wait().unwrap().is_none(), "the import ended by itself");
+        std::thread::yield_now();
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    drop(input);
+    assert_eq!(output.status.code(), Some(INTERRUPTED));
+    assert_eq!(directories(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(sandbox.text(&["scan", "db"]), "");
+}

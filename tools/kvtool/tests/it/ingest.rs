@@ -35,7 +35,7 @@ fn tables_are_built_beside_a_store_and_ingested() {
 #[test]
 fn range_deletes_are_built_and_ingested_with_what_replaces_them() {
     let sandbox = Sandbox::with_store(1000, 5, &[]);
-    let deletes = ["--delete-range", "key00100", "key00200", "--delete-range", "key00900", "x"];
+    let deletes = ["--delete-range", "key00100", "key00200", "--delete-from", "key00900"];
     let build = [&["sst-build", "db", "out", "--json"], &deletes[..]].concat();
     let built = sandbox.check_with_input(&build, lines(150, 160).as_bytes(), DONE);
     let built: serde_json::Value = serde_json::from_slice(&built).unwrap();
@@ -45,13 +45,15 @@ fn range_deletes_are_built_and_ingested_with_what_replaces_them() {
     assert_eq!(sandbox.text(&["scan", "db"]).lines().count(), 1000 - 100 + 10 - 100);
     assert_eq!(sandbox.text(&["scan", "db", "--from", "key00099", "--to", "key00151"]).lines().count(), 2);
     let changes = sandbox.text(&["changes", "db"]);
-    assert!(changes.contains("2 range deletes") && changes.contains("key00150 to key00159"), "{changes}");
+    assert!(changes.contains("2 range deletes, key00100 to the end"), "{changes}");
+    assert!(changes.contains("key00150 to key00159"), "{changes}");
     sandbox.check(&["verify", "db"], DONE);
     // They need no lines, and an order.
     sandbox.run(&[&["sst-build", "db", "alone"], &deletes[..]].concat(), b"", DONE);
     sandbox.run(&["sst-build", "db", "inverted", "--delete-range", "b", "a"], b"", USAGE);
     let unordered = ["sst-build", "db", "unordered", "--delete-range", "b", "c", "--delete-range", "a", "b"];
     sandbox.run(&unordered, lines(0, 5).as_bytes(), USAGE);
+    sandbox.run(&["sst-build", "db", "unordered", "--delete-range", "b", "c", "--delete-from", "a"], b"", USAGE);
     assert!(!sandbox.path("inverted").exists() && !sandbox.path("unordered").exists());
 
     sandbox.run(&["import", "db", "--replace"], b"a\t1\n", USAGE);
