@@ -4,16 +4,44 @@
 //! iterates in the order of keys. Two machines that have applied the same entries hold the same
 //! bytes.
 
+mod apply;
+mod error;
+mod glob;
+mod layout;
+mod query;
 mod reply;
 mod request;
+mod scan;
+mod session;
 mod slot;
+mod view;
 
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+pub use apply::parse_integer;
+pub use error::{Error, Result};
+pub use glob::matches;
 pub use reply::Reply;
 pub use request::{
     Body, Condition, Deadline, DecodeError, Entry, ExpireCondition, MAX_KEY_LEN, MAX_VALUE_LEN, NewDeadline, Operation,
     Query, Request, Serial, SetAnswer, Step,
 };
+pub use scan::{position_of_slot, slot_of_position};
+pub use session::MAX_SESSIONS;
 pub use slot::{GroupId, SLOTS, group_of, slot_of, slots_of};
+
+use layout::{Counters, deadline_start, expiring_key, meta_key};
+use query::{MAX_REPLY_LEN, Reader};
+use view::{At, Pending, View};
+
+#[cfg(test)]
+mod tests;
+
+/// Most expired keys that one entry removes. Others stay hidden until the entries that follow.
+const MAX_REMOVALS: usize = 256;
 
 /// A group's state in a store.
 ///
@@ -22,8 +50,28 @@ pub use slot::{GroupId, SLOTS, group_of, slot_of, slots_of};
 /// state back to a moment between two entries, never into one.
 ///
 /// One thread applies at a time; any number of threads read meanwhile.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// use kvd::machine::{Body, Entry, Machine, Operation, Query, Reply, Request};
+///
+/// let machine = Machine::open(&db, 0)?;
+/// let add = Operation::Add { key: "visits".into(), delta: 1 };
+/// let entry = Entry { time_ms: 1000, requests: vec![Request::new(Body::Run(add))] };
+/// assert_eq!(machine.apply(&entry, &[(b"applied", b"17")])?, [Reply::Integer(1)]);
+/// assert_eq!(machine.read(&Query::Get("visits".into()), 1000)?.reply, Reply::bulk("1"));
+/// assert_eq!(machine.meta(b"applied")?.as_deref(), Some(&b"17"[..]));
+/// # Ok(()) }
+/// ```
 pub struct Machine {
+    db: tamis::Db,
     keyspace: tamis::Keyspace,
+    /// As the last batch stored them. Held while an entry is applied.
+    counters: Mutex<Counters>,
+    /// `counters.time_ms`, for readers.
+    time_ms: AtomicU64,
 }
 
 /// What a read found.
@@ -39,8 +87,12 @@ pub struct Reading {
 
 impl Machine {
     /// Opens the state of a group, which is empty at first.
-    pub fn open(_db: &tamis::Db, _group: GroupId) -> tamis::Result<Machine> {
-        unreachable!("the interface only, for now")
+    pub fn open(db: &tamis::Db, group: GroupId) -> Result<Machine> {
+        let options = tamis::KeyspaceOptions::new().wal(false);
+        let keyspace = db.keyspace_with(&Machine::keyspace_name(group), options)?;
+        let counters = keyspace.counters()?;
+        let time_ms = AtomicU64::new(counters.time_ms);
+        Ok(Machine { db: db.clone(), keyspace, counters: Mutex::new(counters), time_ms })
     }
 
     /// Name of the keyspace that holds a group's state: what a snapshot of the group must copy.
@@ -52,35 +104,113 @@ impl Machine {
     /// the entry's index in the log or a membership. Returns one reply for each request.
     ///
     /// An error means that nothing of the entry was applied. An entry without requests stores
-    /// `meta` only, and lets time pass.
-    pub fn apply(&self, _entry: &Entry, _meta: &[(&[u8], &[u8])]) -> tamis::Result<Vec<Reply>> {
-        unreachable!("the interface only, for now")
+    /// `meta` and lets time pass.
+    pub fn apply(&self, entry: &Entry, meta: &[(&[u8], &[u8])]) -> Result<Vec<Reply>> {
+        let mut counters = self.counters.lock();
+        let mut pending = Pending::new(&self.keyspace, *counters);
+        pending.counters.time_ms = counters.time_ms.max(entry.time_ms);
+        remove_expired(&mut pending)?;
+        let mut replies = Vec::with_capacity(entry.requests.len());
+        let mut reply_len = 0;
+        for request in &entry.requests {
+            let reply = if reply_len > MAX_REPLY_LEN {
+                Reply::error("TRYAGAIN replies of requests before this one are too long; this one was not applied")
+            } else {
+                apply_request(&mut pending, request)?
+            };
+            reply_len += reply.weight();
+            replies.push(reply);
+        }
+        let after = pending.counters;
+        self.db.write(pending.into_batch(meta))?;
+        *counters = after;
+        self.time_ms.store(after.time_ms, Ordering::Release);
+        Ok(replies)
     }
 
     /// A meta pair's value, as the last entry that named it stored it.
-    pub fn meta(&self, _name: &[u8]) -> tamis::Result<Option<Vec<u8>>> {
-        unreachable!("the interface only, for now")
+    pub fn meta(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        View::read(&self.keyspace, &meta_key(name), <[u8]>::to_vec)
     }
 
-    /// Reads, hiding what has expired by the log's time or by `now_ms`, whichever is later.
-    pub fn read(&self, _query: &Query, _now_ms: u64) -> tamis::Result<Reading> {
-        unreachable!("the interface only, for now")
+    /// Reads, hiding what has expired by the log's time or by `now_ms`, whichever is later. All
+    /// keys of a query are read at one moment.
+    pub fn read(&self, query: &Query, now_ms: u64) -> Result<Reading> {
+        // Taken before the snapshot: a later time could hide a key that a write not in the snapshot
+        // keeps from expiring.
+        let time_ms = self.time_ms();
+        let view = At { name: self.keyspace.name(), snapshot: self.keyspace.snapshot() };
+        let reader = Reader::new(&view, time_ms, now_ms);
+        let reply = reader.run(query)?;
+        Ok(Reading { reply, ahead_of_log: reader.ahead_of_log() })
     }
 
     /// The time of the last entry applied, in milliseconds since 1970.
     pub fn time_ms(&self) -> u64 {
-        unreachable!("the interface only, for now")
+        self.time_ms.load(Ordering::Acquire)
     }
 
     /// The deadline of the key that expires first. Once it is past, a leader with no writes to
     /// propose proposes [`Body::Tick`], or expired keys would use space until the next write.
-    pub fn next_deadline_ms(&self) -> tamis::Result<Option<u64>> {
-        unreachable!("the interface only, for now")
+    pub fn next_deadline_ms(&self) -> Result<Option<u64>> {
+        let mut next = None;
+        self.keyspace.scan(&deadline_start(0), &deadline_start(u64::MAX), &mut |key, _| {
+            next = expiring_key(key).map(|(deadline, _)| deadline);
+            ControlFlow::Break(())
+        })?;
+        Ok(next)
     }
 
     /// The keyspace that holds the group's state. An entry of the log may be purged once a flush of
     /// it, or [`tamis::Db::flushed_seqno`], covers the batch that applied the entry.
     pub fn keyspace(&self) -> &tamis::Keyspace {
         &self.keyspace
+    }
+}
+
+/// Removes keys that have expired by the entry's time, those that did so first.
+fn remove_expired(pending: &mut Pending) -> Result<()> {
+    let mut expired = Vec::new();
+    let end = deadline_start(pending.counters.time_ms.saturating_add(1));
+    pending.scan(&deadline_start(0), &end, &mut |key, _| {
+        expired.extend(expiring_key(key).map(|(_, key)| key.to_vec()));
+        if expired.len() < MAX_REMOVALS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    expired.iter().try_for_each(|key| pending.remove(key))
+}
+
+fn apply_request(pending: &mut Pending, request: &Request) -> Result<Reply> {
+    match request.session {
+        None => apply_body(pending, &request.body),
+        Some(serial) => session::once(pending, serial, |pending| apply_body(pending, &request.body)),
+    }
+}
+
+fn apply_body(pending: &mut Pending, body: &Body) -> Result<Reply> {
+    match body {
+        Body::Tick => Ok(Reply::OK),
+        Body::OpenSession => session::open(pending),
+        Body::Run(operation) => apply::run(pending, operation),
+        Body::Transaction { watched, steps } => {
+            for (key, version) in watched {
+                if pending.live(key, |header, _| header.version)?.unwrap_or(0) != *version {
+                    return Ok(Reply::NilArray);
+                }
+            }
+            let mut replies = Vec::with_capacity(steps.len());
+            let mut reply_len = 0;
+            for step in steps {
+                let reply = match step {
+                    Step::Write(operation) => apply::run(pending, operation)?,
+                    Step::Read(query) => {
+                        let time_ms = pending.counters.time_ms;
+                        Reader::new(&*pending, time_ms, time_ms).run(query)?
+                    }
+                };
+                reply_len += reply.weight();
+                replies.push(if reply_len > MAX_REPLY_LEN { query::TOO_LONG } else { reply });
+            }
+            Ok(Reply::Array(replies))
+        }
     }
 }

@@ -50,6 +50,18 @@ impl Reply {
         matches!(self, Reply::Error(_))
     }
 
+    /// About how many bytes it takes.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Reply::Nil | Reply::NilArray | Reply::Integer(_) => 8,
+            Reply::Status(text) | Reply::Error(text) => text.len(),
+            Reply::Bulk(bytes) => bytes.len(),
+            Reply::Text(text) => text.len(),
+            Reply::Array(items) => items.iter().map(|item| 8 + item.weight()).sum(),
+            Reply::Map(pairs) => pairs.iter().map(|(key, value)| 8 + key.weight() + value.weight()).sum(),
+        }
+    }
+
     /// A number of things as a number on the wire.
     pub(crate) fn count(count: usize) -> Reply {
         Reply::Integer(i64::try_from(count).unwrap_or(i64::MAX))
