@@ -7,8 +7,18 @@
 //! replica   what the server asks of consensus
 //! command   from arguments to operations and queries: names, arity, keys, slots
 //! resp      the server: connections, limits, users, replies
+//! error     what can go wrong in a node
+//! store     the keyspaces of a node
+//! link      connections between nodes: TLS, handshake, frames
+//! raft      consensus: alone in naming openraft's types
 //! ```
 #![deny(missing_docs)]
 
+mod error;
+pub mod link;
 pub mod machine;
+pub mod raft;
 pub mod replica;
+mod store;
+
+pub use error::{Error, Result};

@@ -88,8 +88,13 @@ pub struct Reading {
 impl Machine {
     /// Opens the state of a group, which is empty at first.
     pub fn open(db: &tamis::Db, group: GroupId) -> Result<Machine> {
+        Machine::open_in(db, &Machine::keyspace_name(group))
+    }
+
+    /// Opens the state that is in the keyspace called `keyspace`, which is made if it is absent.
+    pub fn open_in(db: &tamis::Db, keyspace: &str) -> Result<Machine> {
         let options = tamis::KeyspaceOptions::new().wal(false);
-        let keyspace = db.keyspace_with(&Machine::keyspace_name(group), options)?;
+        let keyspace = db.keyspace_with(keyspace, options)?;
         let counters = keyspace.counters()?;
         let time_ms = AtomicU64::new(counters.time_ms);
         Ok(Machine { db: db.clone(), keyspace, counters: Mutex::new(counters), time_ms })

@@ -1,0 +1,401 @@
+//! A node's part in its cluster: all groups, their connections and their membership.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use openraft::{ChangeMembers, ServerState};
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use super::group::{Group, now_ms};
+use super::log::{LogStore, Syncer};
+use super::network::{Network, Pool, unexpected};
+use super::server;
+use super::state::StateStore;
+use super::types::{Member, Raft};
+use super::wire::{Answer, Call, Change, Command, GroupStatus, NodeStatus};
+use crate::error::{Error, Result};
+use crate::link::Trust;
+use crate::machine::{Body, GroupId, Machine, Reply, Request};
+use crate::replica::{Node, NodeId, ReadError, Replica, Status, WriteError};
+use crate::store::Store;
+
+/// Between two looks at each group: how far it lags, and what has expired.
+const ROUND: Duration = Duration::from_millis(500);
+/// For a change of membership, which may have to wait until a node has caught up.
+const CHANGE_TIME: Duration = Duration::from_secs(600);
+/// Between two attempts to reach the leader of a group with an operator's command.
+const RETRY: Duration = Duration::from_millis(200);
+/// For a leader to be found.
+const LEADER_TIME: Duration = Duration::from_secs(10);
+
+/// What a node is told when it starts.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Its number.
+    pub id: NodeId,
+    /// Directory of its store.
+    pub dir: PathBuf,
+    /// How other nodes and clients reach it.
+    pub member: Member,
+    /// What nodes know of each other.
+    pub trust: Trust,
+    /// Where nodes are reached that are not reached where the membership says.
+    pub routes: HashMap<NodeId, String>,
+    /// Number of groups, if the store is new.
+    pub groups: u32,
+    /// Between two heartbeats. Elections begin after 4 to 8 of them have failed to arrive.
+    pub heartbeat: Duration,
+    /// Entries between two snapshots of a group.
+    pub snapshot_after: u64,
+    /// Entries that the log keeps though a snapshot has them: nodes that were away for fewer catch
+    /// up by the log.
+    pub keep_log: u64,
+    /// Options of the store.
+    pub store: tamis::Options,
+}
+
+/// A running node.
+pub struct Cluster {
+    settings: Settings,
+    store: Store,
+    groups: Vec<Group>,
+    pool: Pool,
+    /// Serves other nodes, and looks after the groups.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Cluster {
+    /// Opens the store and takes up this node's part in every group. `listener` is where other
+    /// nodes connect.
+    pub async fn start(settings: Settings, listener: TcpListener) -> Result<Arc<Cluster>> {
+        let (id, heartbeat) = (settings.id, u64::try_from(settings.heartbeat.as_millis()).unwrap_or(u64::MAX));
+        let config = openraft::Config {
+            cluster_name: "kvd".to_owned(),
+            heartbeat_interval: heartbeat,
+            election_timeout_min: heartbeat.saturating_mul(4),
+            election_timeout_max: heartbeat.saturating_mul(8),
+            install_snapshot_timeout: u64::from(u32::MAX),
+            snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(settings.snapshot_after),
+            replication_lag_threshold: settings.snapshot_after,
+            max_in_snapshot_log_to_keep: settings.keep_log,
+            purge_batch_size: (settings.keep_log / 8).max(1),
+            ..openraft::Config::default()
+        };
+        let config = Arc::new(config.validate().map_err(|error| Error::Config(error.to_string()))?);
+        let store = super::blocking(|| Store::open(settings.store.clone(), &settings.dir))?;
+        let count = super::blocking(|| store.bind(id, settings.groups))?;
+        let pool = Pool::new(settings.trust.clone(), settings.routes.clone());
+        let syncer = Syncer::start(store.db.clone())?;
+        let mut groups = Vec::new();
+        for group in 0..count {
+            let states = super::blocking(|| StateStore::open(&store, group))?;
+            let state = states.state();
+            let log = LogStore::new(store.clone(), group, Arc::clone(&state), syncer.clone());
+            let network = Network { pool: pool.clone(), group };
+            let raft = Raft::new(id, Arc::clone(&config), network, log, states).await;
+            let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
+            groups.push(Group::new(raft, state));
+        }
+        let cluster = Arc::new(Cluster { settings, store, groups, pool, tasks: Mutex::default() });
+        {
+            let mut tasks = cluster.tasks.lock();
+            tasks.spawn(server::serve(Arc::clone(&cluster), listener));
+            for group in 0..count {
+                let cluster = Arc::clone(&cluster);
+                tasks.spawn(async move { cluster.look_after(group).await });
+            }
+        }
+        Ok(cluster)
+    }
+
+    /// Stops: answers nobody any more, and closes the store.
+    pub async fn stop(&self) -> Result<()> {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        tasks.shutdown().await;
+        for group in &self.groups {
+            if let Err(error) = group.raft.shutdown().await {
+                tracing::warn!(%error, "a group did not stop by itself");
+            }
+        }
+        let db = self.store.db.clone();
+        super::blocking(|| db.close())?;
+        Ok(())
+    }
+
+    /// The store, for its statistics.
+    pub fn db(&self) -> &tamis::Db {
+        &self.store.db
+    }
+
+    pub(super) fn trust(&self) -> &Trust {
+        &self.settings.trust
+    }
+
+    pub(super) fn group(&self, group: u32) -> Result<&Group> {
+        let found = self.groups.get(group as usize);
+        found.ok_or_else(|| Error::Config(format!("this node has {} groups, none is {group}", self.groups.len())))
+    }
+
+    fn address_of(&self, group: &Group, node: NodeId) -> Option<String> {
+        let metrics = group.raft.metrics();
+        let metrics = metrics.borrow();
+        metrics.membership_config.membership().get_node(&node).map(|member| member.raft.clone())
+    }
+
+    /// Keeps a group fresh: notes how far it lags, and removes what has expired.
+    async fn look_after(&self, number: u32) {
+        let Ok(group) = self.group(number) else { return };
+        let mut rounds = interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            rounds.tick().await;
+            let Some(leader) = group.leader() else { continue };
+            if leader == self.settings.id {
+                // Notes by itself how fresh the node is.
+                if group.barrier().await.is_ok() && self.has_expired(group) {
+                    let _ = group.write(Request::new(Body::Tick)).await;
+                }
+            } else if let Some(address) = self.address_of(group, leader) {
+                let asked = Instant::now();
+                let call = Call::ReadIndex { group: number };
+                if let Ok(Ok(Answer::ReadIndex(index))) = timeout(ROUND, self.pool.call(leader, &address, &call)).await
+                    && group.wait_applied(index, ROUND).await
+                {
+                    group.note_fresh(asked);
+                }
+            }
+        }
+    }
+
+    fn has_expired(&self, group: &Group) -> bool {
+        match super::blocking(|| group.state.machine().next_deadline_ms()) {
+            Ok(next) => next.is_some_and(|deadline| deadline <= now_ms()),
+            Err(error) => {
+                tracing::warn!(%error, "cannot tell what has expired");
+                false
+            }
+        }
+    }
+
+    /// Changes the membership of a group that this node leads.
+    pub(super) async fn change(&self, group: u32, change: Change) -> Result<()> {
+        let raft = &self.group(group)?.raft;
+        let changed = async {
+            match change {
+                Change::AddLearner(id, member) => raft.add_learner(id, member, true).await,
+                Change::Promote(id) => raft.change_membership(ChangeMembers::AddVoterIds([id].into()), true).await,
+                Change::Remove(id) if self.is_voter(group, id)? => {
+                    raft.change_membership(ChangeMembers::RemoveVoters([id].into()), false).await
+                }
+                Change::Remove(id) => raft.change_membership(ChangeMembers::RemoveNodes([id].into()), false).await,
+            }
+            .map_err(|error| Error::Config(error.to_string()))
+        };
+        let late = |_| Error::Config("the change takes too long; see `kvd status` for how far it is".to_owned());
+        timeout(CHANGE_TIME, changed).await.map_err(late)??;
+        Ok(())
+    }
+
+    fn is_voter(&self, group: u32, id: NodeId) -> Result<bool> {
+        let metrics = self.group(group)?.raft.metrics();
+        let is_voter = metrics.borrow().membership_config.voter_ids().any(|voter| voter == id);
+        Ok(is_voter)
+    }
+
+    /// Carries out an operator's command.
+    pub(super) async fn execute(&self, command: Command) -> Result<Answer> {
+        match command {
+            Command::Status => return Ok(Answer::Status(self.report())),
+            Command::Init { others } => self.init(others).await?,
+            Command::Add { id, member, learner } => {
+                for group in 0..self.groups() {
+                    self.on_leader(group, Change::AddLearner(id, member.clone())).await?;
+                }
+                // Only when all groups have caught up: a node that lacks some is no replica.
+                for group in (0..self.groups()).filter(|_| !learner) {
+                    self.on_leader(group, Change::Promote(id)).await?;
+                }
+            }
+            Command::Remove { id } => {
+                for group in 0..self.groups() {
+                    self.on_leader(group, Change::Remove(id)).await?;
+                }
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    async fn init(&self, others: Vec<(NodeId, Member)>) -> Result<()> {
+        let mut members: BTreeMap<NodeId, Member> = others.into_iter().collect();
+        members.insert(self.settings.id, self.settings.member.clone());
+        let failed = |error: &dyn std::error::Error| Error::Config(error.to_string());
+        let mut began = false;
+        for group in &self.groups {
+            // An attempt before this one may have come as far as here.
+            if !group.raft.is_initialized().await.map_err(|error| failed(&error))? {
+                group.raft.initialize(members.clone()).await.map_err(|error| failed(&error))?;
+                began = true;
+            }
+        }
+        if began { Ok(()) } else { Err(Error::Config("this node is in a cluster already".to_owned())) }
+    }
+
+    /// Has a change made by the leader of its group.
+    async fn on_leader(&self, group: u32, change: Change) -> Result<()> {
+        let known = self.group(group)?;
+        let deadline = Instant::now() + LEADER_TIME;
+        loop {
+            let outcome = match known.leader() {
+                Some(leader) if leader == self.settings.id => self.change(group, change.clone()).await,
+                Some(leader) => {
+                    let address = self.address_of(known, leader).unwrap_or_default();
+                    let call = Call::Change { group, change: change.clone() };
+                    self.pool.call(leader, &address, &call).await.and_then(|answer| match answer {
+                        Answer::Done => Ok(()),
+                        _ => Err(unexpected()),
+                    })
+                }
+                None => Err(Error::Stopped { group, reason: "no leader is known".to_owned() }),
+            };
+            match outcome {
+                // A change that was made already is made again without harm.
+                Err(error) if Instant::now() < deadline => {
+                    tracing::info!(group, %error, "a change of membership is tried again");
+                    sleep(RETRY).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// What this node knows of all groups.
+    pub fn report(&self) -> NodeStatus {
+        let groups = self.groups.iter().enumerate();
+        let report = |(number, group): (usize, &Group)| {
+            let metrics = group.raft.metrics();
+            let metrics = metrics.borrow();
+            let membership = &metrics.membership_config;
+            let voters: BTreeSet<NodeId> = membership.voter_ids().collect();
+            let members = membership.nodes().map(|(id, member)| (*id, member.clone(), voters.contains(id))).collect();
+            let role = match (&metrics.running_state, metrics.state) {
+                (Err(error), _) => format!("stopped: {error}"),
+                (_, ServerState::Leader) => "leader".to_owned(),
+                (_, ServerState::Follower) => "follower".to_owned(),
+                (_, ServerState::Candidate) => "candidate".to_owned(),
+                (_, ServerState::Learner) => "learner".to_owned(),
+                (_, ServerState::Shutdown) => "stopped".to_owned(),
+            };
+            let index = |id: Option<openraft::LogId<NodeId>>| id.map_or(0, |id| id.index);
+            let matched = metrics.replication.iter().flatten().map(|(id, at)| (*id, index(*at)));
+            GroupStatus {
+                group: u32::try_from(number).unwrap_or(u32::MAX),
+                role,
+                leader: metrics.current_leader,
+                term: metrics.current_term,
+                last: metrics.last_log_index.unwrap_or(0),
+                committed: group.state.committed(),
+                applied: index(metrics.last_applied),
+                flushed: index(group.state.durable()),
+                purged: index(metrics.purged),
+                snapshot: index(metrics.snapshot),
+                receiving: group.state.received(),
+                members,
+                matched: matched.collect(),
+            }
+        };
+        NodeStatus { id: self.settings.id, groups: groups.map(report).collect() }
+    }
+}
+
+/// Sends an operator's command to the node at `address`.
+pub async fn command(trust: &Trust, address: &str, command: Command) -> Result<Option<NodeStatus>> {
+    match Pool::new(trust.clone(), HashMap::new()).call(0, address, &Call::Command(command)).await? {
+        Answer::Done => Ok(None),
+        Answer::Status(status) => Ok(Some(status)),
+        _ => Err(unexpected()),
+    }
+}
+
+impl Cluster {
+    fn known(&self, group: GroupId) -> Option<&Group> {
+        self.groups.get(group as usize)
+    }
+}
+
+/// Reads and writes of a group that is not there.
+const NO_GROUP: &str = "there is no such group";
+
+impl Replica for Cluster {
+    fn groups(&self) -> u32 {
+        u32::try_from(self.groups.len()).unwrap_or(u32::MAX)
+    }
+
+    fn id(&self) -> NodeId {
+        self.settings.id
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        let mut nodes = BTreeMap::new();
+        for group in &self.groups {
+            let metrics = group.raft.metrics();
+            let metrics = metrics.borrow();
+            nodes.extend(metrics.membership_config.nodes().map(|(id, member)| (*id, member.resp.clone())));
+        }
+        let node = |(id, resp): (NodeId, String)| {
+            let (host, port) = resp.rsplit_once(':')?;
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            Some(Node { id, host, port: port.parse().ok()? })
+        };
+        nodes.into_iter().filter_map(node).collect()
+    }
+
+    fn leader(&self, group: GroupId) -> Option<NodeId> {
+        self.known(group).and_then(Group::leader)
+    }
+
+    fn status(&self, group: GroupId) -> Status {
+        let report = self.report().groups.into_iter().find(|report| report.group == group);
+        let members = |of: &GroupStatus, vote: bool| {
+            let members = of.members.iter().filter(|(_, _, votes)| *votes == vote);
+            members.map(|(id, ..)| *id).collect()
+        };
+        Status {
+            leader: report.as_ref().and_then(|report| report.leader),
+            term: report.as_ref().map_or(0, |report| report.term),
+            last_index: report.as_ref().map_or(0, |report| report.last),
+            committed_index: report.as_ref().map_or(0, |report| report.committed),
+            applied_index: report.as_ref().map_or(0, |report| report.applied),
+            voters: report.as_ref().map_or_else(Vec::new, |report| members(report, true)),
+            learners: report.as_ref().map_or_else(Vec::new, |report| members(report, false)),
+        }
+    }
+
+    fn write(&self, group: GroupId, request: Request) -> impl Future<Output = Result<Reply, WriteError>> + Send {
+        let queued = self.known(group).map(|group| group.write(request));
+        async move {
+            match queued {
+                Some(reply) => reply.await,
+                None => Err(WriteError::Refused(NO_GROUP.to_owned())),
+            }
+        }
+    }
+
+    async fn barrier(&self, group: GroupId) -> Result<(), ReadError> {
+        let group = self.known(group).ok_or_else(|| ReadError::Failed(NO_GROUP.to_owned()))?;
+        group.barrier().await.map(drop)
+    }
+
+    fn machine(&self, group: GroupId) -> Result<Arc<Machine>, ReadError> {
+        let group = self.known(group).ok_or_else(|| ReadError::Failed(NO_GROUP.to_owned()))?;
+        Ok(group.state.machine())
+    }
+
+    fn staleness(&self, group: GroupId) -> Option<Duration> {
+        self.known(group)?.staleness()
+    }
+}

@@ -1,0 +1,195 @@
+//! The calling side: connections to other nodes, shared by all groups.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::error::{Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
+use openraft::{OptionalSend, StorageError};
+use parking_lot::Mutex;
+
+use super::snapshot::SnapshotData;
+use super::types::{Member, Snapshot, StorageIoError, Types, Vote};
+use super::wire::{Answer, Call};
+use crate::error::{Error, Result};
+use crate::link::{Link, Trust, in_time};
+use crate::replica::NodeId;
+
+/// Idle connections to one node that are kept.
+const KEPT: usize = 8;
+/// Between two attempts to reach a node that is not there.
+const BACKOFF: Duration = Duration::from_millis(100);
+/// For one piece of a snapshot to be taken.
+const PIECE_TIME: Duration = Duration::from_secs(30);
+/// For a received snapshot to be made durable.
+const INSTALL_TIME: Duration = Duration::from_secs(600);
+
+/// Connections to other nodes.
+#[derive(Clone)]
+pub(super) struct Pool {
+    trust: Trust,
+    /// Where nodes are reached that are not reached where the membership says.
+    routes: Arc<HashMap<NodeId, String>>,
+    idle: Arc<Mutex<HashMap<NodeId, Vec<Link>>>>,
+}
+
+impl Pool {
+    pub(super) fn new(trust: Trust, routes: HashMap<NodeId, String>) -> Pool {
+        Pool { trust, routes: Arc::new(routes), idle: Arc::default() }
+    }
+
+    async fn connect(&self, to: NodeId, address: &str) -> Result<Link> {
+        let address = self.routes.get(&to).map_or(address, String::as_str);
+        Link::connect(&self.trust, address, to).await
+    }
+
+    /// Calls a node. A caller that stops waiting leaves no half-used connection behind.
+    pub(super) async fn call(&self, to: NodeId, address: &str, call: &Call) -> Result<Answer> {
+        let idle = self.idle.lock().get_mut(&to).and_then(Vec::pop);
+        if let Some(link) = idle {
+            match self.exchange(to, link, call).await {
+                // The node may have been restarted since the connection was used.
+                Err(Error::Io { .. }) => drop(self.idle.lock().remove(&to)),
+                outcome => return outcome,
+            }
+        }
+        let link = self.connect(to, address).await?;
+        self.exchange(to, link, call).await
+    }
+
+    async fn exchange(&self, to: NodeId, mut link: Link, call: &Call) -> Result<Answer> {
+        link.send(call).await?;
+        let answer = link.receive().await?;
+        self.give_back(to, link);
+        match answer {
+            Answer::Refused(reason) => Err(Error::Refused { node: to.to_string(), reason }),
+            answer => Ok(answer),
+        }
+    }
+
+    fn give_back(&self, to: NodeId, link: Link) {
+        let mut idle = self.idle.lock();
+        let idle = idle.entry(to).or_default();
+        if idle.len() < KEPT {
+            idle.push(link);
+        }
+    }
+}
+
+/// An answer of another kind than the call.
+pub(super) fn unexpected() -> Error {
+    Error::Decode { place: "a message of another node", rule: "the answer is to another question".to_owned() }
+}
+
+/// Makes the connections of one group.
+pub(super) struct Network {
+    pub(super) pool: Pool,
+    pub(super) group: u32,
+}
+
+/// One node, for one group.
+pub(super) struct Peer {
+    pool: Pool,
+    group: u32,
+    id: NodeId,
+    address: String,
+}
+
+impl RaftNetworkFactory<Types> for Network {
+    type Network = Peer;
+
+    async fn new_client(&mut self, id: NodeId, node: &Member) -> Peer {
+        Peer { pool: self.pool.clone(), group: self.group, id, address: node.raft.clone() }
+    }
+}
+
+impl Peer {
+    async fn call(&self, call: &Call) -> Result<Answer> {
+        self.pool.call(self.id, &self.address, call).await
+    }
+
+    async fn send_snapshot(&self, vote: Vote, snapshot: Snapshot) -> Result<Vote, SendError> {
+        let SnapshotData::View(view) = *snapshot.snapshot else {
+            let error = Error::Encode("a snapshot that is being received cannot be sent".to_owned());
+            return Err(SendError::Local(error));
+        };
+        let mut link = self.pool.connect(self.id, &self.address).await?;
+        link.send(&Call::Snapshot { group: self.group, vote, meta: snapshot.meta }).await?;
+        let mut pieces = view.pieces();
+        while let Some(piece) = super::blocking(|| pieces.next()) {
+            let piece = piece.map_err(SendError::Local)?;
+            in_time(PIECE_TIME, &self.address, link.send(&piece)).await?;
+        }
+        match in_time(INSTALL_TIME, &self.address, link.receive()).await? {
+            Answer::Snapshot(vote) => Ok(vote),
+            Answer::Refused(reason) => Err(Error::Refused { node: self.id.to_string(), reason }.into()),
+            _ => Err(unexpected().into()),
+        }
+    }
+}
+
+/// Why a snapshot could not be sent.
+enum SendError {
+    /// It could not be read.
+    Local(Error),
+    /// It did not arrive.
+    Remote(Error),
+}
+
+impl From<Error> for SendError {
+    fn from(error: Error) -> SendError {
+        SendError::Remote(error)
+    }
+}
+
+type CallError = RPCError<NodeId, Member, RaftError<NodeId>>;
+
+fn unreachable(error: &Error) -> CallError {
+    RPCError::Unreachable(Unreachable::new(error))
+}
+
+impl RaftNetwork<Types> for Peer {
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<Types>,
+        _: RPCOption,
+    ) -> Result<AppendEntriesResponse<NodeId>, CallError> {
+        match self.call(&Call::Append { group: self.group, request }).await {
+            Ok(Answer::Append(response)) => Ok(response),
+            Ok(_) => Err(unreachable(&unexpected())),
+            Err(error) => Err(unreachable(&error)),
+        }
+    }
+
+    async fn vote(&mut self, request: VoteRequest<NodeId>, _: RPCOption) -> Result<VoteResponse<NodeId>, CallError> {
+        match self.call(&Call::Vote { group: self.group, request }).await {
+            Ok(Answer::Vote(response)) => Ok(response),
+            Ok(_) => Err(unreachable(&unexpected())),
+            Err(error) => Err(unreachable(&error)),
+        }
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _: RPCOption,
+    ) -> Result<SnapshotResponse<NodeId>, StreamingError<Types, Fatal<NodeId>>> {
+        let sent = tokio::select! {
+            closed = cancel => return Err(closed.into()),
+            sent = self.send_snapshot(vote, snapshot) => sent,
+        };
+        match sent {
+            Ok(vote) => Ok(SnapshotResponse::new(vote)),
+            Err(SendError::Local(error)) => Err(StorageError::from(StorageIoError::read_snapshot(None, &error)).into()),
+            Err(SendError::Remote(error)) => Err(Unreachable::new(&error).into()),
+        }
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(std::iter::repeat(BACKOFF))
+    }
+}

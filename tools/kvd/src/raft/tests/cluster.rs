@@ -1,0 +1,268 @@
+//! Nodes in one process, on loopback.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tamis::Options;
+use tamis::vfs::SimFileSystem;
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
+
+use crate::error::Error;
+use crate::link::Trust;
+use crate::machine::{Body, Condition, Deadline, Operation, Query, Reply, Request, SetAnswer};
+use crate::raft::{Cluster, Command, Member, Settings, command};
+use crate::replica::{NodeId, ReadError, Replica, WriteError};
+
+/// For anything that a healthy cluster does by itself. Nothing is measured by it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node that can be stopped and started again.
+struct Host {
+    settings: Settings,
+    fs: SimFileSystem,
+    node: Option<Arc<Cluster>>,
+}
+
+impl Host {
+    async fn new(id: NodeId, groups: u32) -> Host {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let raft = listener.local_addr().unwrap().to_string();
+        let fs = SimFileSystem::new();
+        let settings = Settings {
+            id,
+            dir: "/db".into(),
+            member: Member { raft, resp: format!("127.0.0.1:{}", 7000 + id) },
+            trust: Trust::new(Some(b"for tests".to_vec()), None),
+            routes: HashMap::new(),
+            groups,
+            heartbeat: Duration::from_millis(100),
+            snapshot_after: 40,
+            keep_log: 20,
+            store: Options::new().memtable_size(1 << 20),
+        };
+        let mut host = Host { settings, fs, node: None };
+        host.start_on(listener).await;
+        host
+    }
+
+    async fn start_on(&mut self, listener: TcpListener) {
+        let mut settings = self.settings.clone();
+        settings.store = settings.store.file_system(Arc::new(self.fs.clone()));
+        self.node = Some(Cluster::start(settings, listener).await.unwrap());
+    }
+
+    async fn start(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        let listener = loop {
+            match TcpListener::bind(&self.settings.member.raft).await {
+                Ok(listener) => break listener,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            sleep(Duration::from_millis(50)).await;
+        };
+        self.start_on(listener).await;
+    }
+
+    /// Stops the node, and takes from its disk what a power cut takes.
+    async fn cut_power(&mut self, seed: u64) {
+        self.fs = self.fs.crash(seed);
+        if let Some(node) = self.node.take() {
+            node.stop().await.unwrap();
+        }
+    }
+
+    fn node(&self) -> &Arc<Cluster> {
+        self.node.as_ref().unwrap()
+    }
+
+    async fn command(&self, it: Command) -> Result<(), Error> {
+        command(&self.settings.trust, &self.settings.member.raft, it).await.map(drop)
+    }
+}
+
+async fn hosts(count: u64, groups: u32) -> Vec<Host> {
+    let mut hosts = Vec::new();
+    for id in 1..=count {
+        hosts.push(Host::new(id, groups).await);
+    }
+    let others = hosts[1..].iter().map(|host| (host.settings.id, host.settings.member.clone())).collect();
+    hosts[0].command(Command::Init { others }).await.unwrap();
+    hosts
+}
+
+fn set(key: &str, value: &str) -> Request {
+    let (key, value) = (Bytes::copy_from_slice(key.as_bytes()), Bytes::copy_from_slice(value.as_bytes()));
+    let (condition, deadline, answer) = (Condition::Always, Deadline::None, SetAnswer::Ok);
+    Request::new(Body::Run(Operation::Set { key, value, condition, deadline, answer }))
+}
+
+/// Has any node that leads write, until it is acknowledged. Setting a key again does no harm.
+async fn write(hosts: &[Host], group: u32, key: &str, value: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        for host in hosts.iter().filter_map(|host| host.node.as_ref()) {
+            match host.write(group, set(key, value)).await {
+                Ok(reply) => return assert_eq!(reply, Reply::OK),
+                Err(error) => assert!(Instant::now() < deadline, "{key}: {error}"),
+            }
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Reads from whichever node leads.
+async fn read(hosts: &[Host], group: u32, key: &str) -> Reply {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        for host in hosts.iter().filter_map(|host| host.node.as_ref()) {
+            match host.barrier(group).await {
+                Ok(()) => return get(host, group, key),
+                Err(error) => assert!(Instant::now() < deadline, "{key}: {error}"),
+            }
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn get(node: &Cluster, group: u32, key: &str) -> Reply {
+    node.machine(group).unwrap().read(&Query::Get(Bytes::copy_from_slice(key.as_bytes())), 0).unwrap().reply
+}
+
+/// Waits until something holds of a node.
+async fn until(node: &Cluster, what: &str, holds: impl Fn(&Cluster) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds(node) {
+        assert!(Instant::now() < deadline, "{what}: {:?}", node.report());
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn leader(hosts: &[Host], group: u32) -> usize {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        for (at, host) in hosts.iter().enumerate() {
+            if let Some(node) = &host.node
+                && node.barrier(group).await.is_ok()
+            {
+                return at;
+            }
+        }
+        assert!(Instant::now() < deadline, "no leader");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_survives_the_leader_and_a_power_cut_of_all() {
+    let mut hosts = hosts(3, 2).await;
+    for group in 0..2 {
+        write(&hosts, group, "a", "1").await;
+        let leads = leader(&hosts, group).await;
+        // A follower refuses, and says who leads.
+        let follows = hosts[(leads + 1) % 3].node();
+        let refused = WriteError::NotLeader { leader: Some(hosts[leads].settings.id) };
+        assert_eq!(follows.write(group, set("a", "2")).await, Err(refused));
+        assert!(matches!(follows.barrier(group).await, Err(ReadError::NotLeader { .. })));
+        until(follows, "fresh", |node| node.staleness(group).is_some_and(|age| age < PATIENCE)).await;
+        assert_eq!(get(follows, group, "a"), Reply::bulk("1"));
+        hosts[leads].cut_power(u64::from(group)).await;
+        write(&hosts, group, "b", "2").await;
+        assert_eq!(read(&hosts, group, "a").await, Reply::bulk("1"));
+        hosts[leads].start().await;
+        until(hosts[leads].node(), "caught up", |node| get(node, group, "b") == Reply::bulk("2")).await;
+    }
+    for host in &mut hosts {
+        host.cut_power(7).await;
+    }
+    for host in &mut hosts {
+        host.start().await;
+    }
+    for group in 0..2 {
+        for (key, value) in [("a", "1"), ("b", "2")] {
+            assert_eq!(read(&hosts, group, key).await, Reply::bulk(value));
+        }
+    }
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_grows_and_shrinks_while_it_serves() {
+    let mut hosts = hosts(3, 2).await;
+    // More than the log keeps: the new nodes need snapshots.
+    for number in 0..100 {
+        write(&hosts, number % 2, &format!("key {number}"), &number.to_string()).await;
+    }
+    for id in [4, 5] {
+        hosts.push(Host::new(id, 2).await);
+        let member = hosts[id as usize - 1].settings.member.clone();
+        hosts[(id % 3) as usize].command(Command::Add { id, member, learner: false }).await.unwrap();
+        write(&hosts, 0, "added", &id.to_string()).await;
+    }
+    for number in 0..100 {
+        let reply = Reply::bulk(number.to_string());
+        until(hosts[4].node(), "a snapshot", |node| get(node, number % 2, &format!("key {number}")) == reply).await;
+    }
+    let voters = |node: &Cluster, group| node.status(group).voters.len();
+    until(hosts[4].node(), "five voters", |node| voters(node, 0) == 5 && voters(node, 1) == 5).await;
+    // Two fail at once, one of them for ever.
+    hosts[0].cut_power(1).await;
+    hosts[1].cut_power(2).await;
+    write(&hosts, 0, "with two of five away", "yes").await;
+    hosts[1].start().await;
+    hosts[2].command(Command::Remove { id: 1 }).await.unwrap();
+    hosts[2].command(Command::Remove { id: 2 }).await.unwrap();
+    until(hosts[4].node(), "three voters", |node| voters(node, 0) == 3 && voters(node, 1) == 3).await;
+    write(&hosts[2..], 1, "with three", "yes").await;
+    assert_eq!(read(&hosts[2..], 0, "with two of five away").await, Reply::bulk("yes"));
+    for host in &hosts[1..] {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_a_majority_promises_nothing() {
+    let mut hosts = hosts(3, 1).await;
+    write(&hosts, 0, "a", "1").await;
+    let leads = leader(&hosts, 0).await;
+    for away in [1, 2] {
+        hosts[(leads + away) % 3].cut_power(away as u64).await;
+    }
+    let alone = Arc::clone(hosts[leads].node());
+    assert!(matches!(alone.barrier(0).await, Err(ReadError::NoQuorum(_) | ReadError::NotLeader { .. })));
+    let outcome = alone.write(0, set("a", "2")).await;
+    assert!(matches!(outcome, Err(WriteError::Unknown(_) | WriteError::NotLeader { .. })), "{outcome:?}");
+    for away in [1, 2] {
+        hosts[(leads + away) % 3].start().await;
+    }
+    let found = read(&hosts, 0, "a").await;
+    assert!([Reply::bulk("1"), Reply::bulk("2")].contains(&found));
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_belongs_to_one_node_and_a_cluster_begins_once() {
+    let mut hosts = hosts(1, 3).await;
+    let error = hosts[0].command(Command::Init { others: Vec::new() }).await.unwrap_err();
+    assert!(error.to_string().contains("in a cluster already"), "{error}");
+    write(&hosts, 2, "a", "1").await;
+    hosts[0].node.take().unwrap().stop().await.unwrap();
+    let mut settings = hosts[0].settings.clone();
+    settings.id = 2;
+    settings.store = settings.store.file_system(Arc::new(hosts[0].fs.clone()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let error = Cluster::start(settings, listener).await.err().unwrap().to_string();
+    assert!(error.contains("belongs to node 1, not to node 2"), "{error}");
+    // The number of groups is that of the first start.
+    hosts[0].settings.groups = 1;
+    hosts[0].start().await;
+    assert_eq!(hosts[0].node().groups(), 3);
+    assert_eq!(read(&hosts, 2, "a").await, Reply::bulk("1"));
+    hosts[0].node().stop().await.unwrap();
+}
