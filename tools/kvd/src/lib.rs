@@ -5,6 +5,7 @@
 //! ```text
 //! machine   what a log entry does to a store: deterministic, no clock, no network
 //! replica   what the server asks of consensus
+//! alone     a replica without others, for tests
 //! command   from arguments to operations and queries: names, arity, keys, slots
 //! resp      the server: connections, limits, users, replies
 //! error     what can go wrong in a node
@@ -14,11 +15,14 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod alone;
+pub mod command;
 mod error;
 pub mod link;
 pub mod machine;
 pub mod raft;
 pub mod replica;
+pub mod resp;
 mod store;
 
 pub use error::{Error, Result};

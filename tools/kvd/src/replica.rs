@@ -96,14 +96,20 @@ pub trait Replica: Send + Sync + 'static {
     /// The node that leads a group, as far as this one knows.
     fn leader(&self, group: GroupId) -> Option<NodeId>;
 
+    /// The clock from which this node's entries get their times, in milliseconds since 1970.
+    fn now_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// What this node knows of a group.
     fn status(&self, group: GroupId) -> Status;
 
     /// Proposes a request, and waits until this node has applied it.
     ///
     /// The call itself puts the request into the group's queue, before the future is polled: two
-    /// requests are applied in the order of the calls, if both are. The replica draws the entry's
-    /// time from its clock.
+    /// requests are applied in the order of the calls, if both are. The entry's time is
+    /// that of [`now_ms`](Replica::now_ms).
     fn write(&self, group: GroupId, request: Request) -> impl Future<Output = Result<Reply, WriteError>> + Send;
 
     /// Waits until [`machine`](Replica::machine) holds every write whose reply was sent anywhere

@@ -1,0 +1,170 @@
+//! Bounds: each is met with a clear error, and others go on.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::support::{assert_kind, command, encode, limits, start, start_with};
+use kvd::resp::DecodeLimits;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_command_is_answered_and_ends_the_connection() {
+    let server = start().await;
+    for (bytes, expected) in [
+        (&b"*1\r\n:1\r\n"[..], "-ERR Protocol error: expected '$', got ':'"),
+        (b"*100000000\r\n", "-ERR Protocol error: invalid multibulk length"),
+        (b"*1\r\n$100000000000\r\n", "-ERR Protocol error: invalid bulk length"),
+        (b"get \"x\r\n", "-ERR Protocol error: unbalanced quotes in request"),
+    ] {
+        let mut client = server.client().await;
+        // What was sent before is carried out.
+        client.send(&[&command("incr n"), bytes].concat()).await;
+        assert!(client.shown().await.parse::<u64>().is_ok());
+        assert_eq!(client.shown().await, expected);
+        assert_eq!(client.shown().await, "closed");
+    }
+    assert_eq!(server.metrics.protocol_errors.load(Relaxed), 4);
+    assert_eq!(server.client().await.call("get n").await, "\"4\"");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_of_the_greatest_length_pass_and_longer_ones_do_not() {
+    let server = start().await;
+    let mut client = server.client().await;
+    let value = vec![b'x'; kvd::machine::MAX_VALUE_LEN];
+    client.send(&encode(&[b"set", b"k", &value])).await;
+    assert_eq!(client.shown().await, "+OK");
+    assert_eq!(client.call("strlen k").await, value.len().to_string());
+    client.send(&command("get k")).await;
+    assert_eq!(client.shown().await.len(), value.len() + 2);
+    assert_kind(&client.call("append k y").await, "ERR");
+    let mut client = server.client().await;
+    client.send(format!("*3\r\n$3\r\nset\r\n$1\r\nk\r\n${}\r\n", value.len() + 1).as_bytes()).await;
+    assert_eq!(client.shown().await, "-ERR Protocol error: invalid bulk length");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_have_most_words_and_most_bytes() {
+    let command_limits = DecodeLimits { words: 10, bytes: 10_000 };
+    let server = start_with(limits(|limits| limits.command = command_limits), 1).await;
+    let mut client = server.client().await;
+    client.send(b"*11\r\n").await;
+    assert_eq!(client.shown().await, "-ERR Protocol error: invalid multibulk length");
+    let mut client = server.client().await;
+    client.send(&encode(&[b"mset", b"{t}a", &[b'x'; 6000], b"{t}b", &[b'x'; 6000]])).await;
+    assert_eq!(client.shown().await, "-ERR Protocol error: the command is longer than 10000 bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_sent_command_ends_after_a_while_and_a_slow_one_passes() {
+    let server = start_with(limits(|limits| limits.stall = Duration::from_millis(200)), 1).await;
+    let mut half = server.client().await;
+    half.send(b"*2\r\n$3\r\nGET\r\n$1\r\n").await;
+    let mut typed = server.client().await;
+    typed.send(b"pi").await;
+    assert_eq!(half.shown().await, "closed");
+    assert_eq!(typed.shown().await, "closed");
+    assert_eq!(server.metrics.stalled.load(Relaxed), 2);
+    // A client that sends nothing at all is left alone.
+    let mut quiet = server.client().await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(quiet.call("ping").await, "+PONG");
+    let mut slow = server.client().await;
+    for byte in command("ping") {
+        slow.send(&[byte]).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(slow.shown().await, "+PONG");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_ends_if_there_is_a_limit() {
+    let server = start_with(limits(|limits| limits.idle = Some(Duration::from_millis(100))), 1).await;
+    let mut client = server.client().await;
+    assert_eq!(client.call("ping").await, "+PONG");
+    assert_eq!(client.shown().await, "closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_no_replies_is_cut_off_and_others_are_served() {
+    let server = start_with(limits(|limits| limits.stall = Duration::from_millis(300)), 1).await;
+    let mut client = server.client().await;
+    client.send(&encode(&[b"set", b"k", &vec![b'x'; 1 << 20]])).await;
+    assert_eq!(client.shown().await, "+OK");
+    let mut slow = server.client().await;
+    // 400 MiB of replies, which nobody reads.
+    slow.send(&command("get k").repeat(400)).await;
+    while server.metrics.stalled.load(Relaxed) == 0 {
+        assert_eq!(client.call("ping").await, "+PONG");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let sent = server.metrics.bytes_out.load(Relaxed);
+    assert!(sent < 100 << 20, "{sent} bytes: the server did not go on reading for a client that stands still");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_connections_are_refused_and_room_is_given_back() {
+    let server = start_with(limits(|limits| limits.connections = 3), 1).await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let mut client = server.client().await;
+        assert_eq!(client.call("ping").await, "+PONG");
+        clients.push(client);
+    }
+    let mut refused = server.client().await;
+    assert_eq!(refused.shown().await, "-ERR max number of clients reached");
+    assert_eq!(refused.shown().await, "closed");
+    assert_eq!(server.metrics.rejected.load(Relaxed), 1);
+    drop(clients.pop());
+    loop {
+        let mut client = server.client().await;
+        if client.call_or_closed("ping").await == "+PONG" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_commands_share_memory_and_wait_for_it() {
+    let server = start_with(
+        limits(|limits| {
+            limits.shared_bytes = 1 << 20;
+            limits.command = DecodeLimits { words: 100, bytes: 1 << 20 };
+            limits.stall = Duration::from_millis(300);
+        }),
+        1,
+    )
+    .await;
+    let value = vec![b'x'; 700_000];
+    let whole = encode(&[b"set", b"k", &value]);
+    // The first one holds most of the memory and does not go on.
+    let mut first = server.client().await;
+    first.send(&whole[..400_000]).await;
+    while server.metrics.bytes_in.load(Relaxed) < 400_000 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut second = server.client().await;
+    second.send(&whole).await;
+    // It gets the memory once the first is cut off, or an error; either way the server goes on.
+    let reply = second.shown().await;
+    assert!(reply == "+OK" || reply.contains("no memory"), "{reply}");
+    let mut third = server.client().await;
+    third.send(&whole).await;
+    assert_eq!(third.shown().await, "+OK");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_connections_at_once_are_served() {
+    let server = start_with(limits(|_| {}), 1).await;
+    let mut clients = Vec::new();
+    for _ in 0..400 {
+        clients.push(server.client().await);
+    }
+    for (i, client) in clients.iter_mut().enumerate() {
+        client.send(&command(&format!("set k{i} v"))).await;
+    }
+    for client in &mut clients {
+        assert_eq!(client.shown().await, "+OK");
+    }
+    assert_eq!(server.client().await.call("dbsize").await, "400");
+}

@@ -1,0 +1,15 @@
+//! The server over one replica without others: does it answer as Redis does, and stay within its
+//! bounds?
+
+mod clients;
+mod cluster;
+mod commands;
+mod expiry;
+mod limits;
+mod outcomes;
+mod own;
+mod scan;
+mod security;
+mod stop;
+mod support;
+mod transactions;
