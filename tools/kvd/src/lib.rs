@@ -12,14 +12,22 @@
 //! store     the keyspaces of a node
 //! link      connections between nodes: TLS, handshake, frames
 //! raft      consensus: alone in naming openraft's types
+//! metrics   what Prometheus finds
+//! node      consensus and the server together
+//! demo      three nodes, one of which is killed
+//! cli       the command line
 //! ```
 #![deny(missing_docs)]
 
 pub mod alone;
+pub mod cli;
 pub mod command;
+mod demo;
 mod error;
 pub mod link;
 pub mod machine;
+mod metrics;
+pub mod node;
 pub mod raft;
 pub mod replica;
 pub mod resp;
