@@ -320,8 +320,12 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
         Arguments::Run(run) => {
             let mut stop = node::signals()?;
             let node = run.start().await?;
-            stop.recv().await;
-            return node.stop().await;
+            let failure = tokio::select! {
+                () = stop.recv() => None,
+                failure = node.failed() => Some(failure),
+            };
+            let stopped = node.stop().await;
+            return failure.map_or(stopped, Err);
         }
     };
     match action {

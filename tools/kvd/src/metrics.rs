@@ -106,7 +106,8 @@ mod tests {
         tcp.write_all(request.as_bytes()).await.unwrap();
         tcp.shutdown().await.unwrap();
         let mut answer = String::new();
-        tcp.read_to_string(&mut answer).await.unwrap();
+        // Closed with bytes unread, a connection may be reset.
+        let _ = tcp.read_to_string(&mut answer).await;
         server.abort();
         answer
     }

@@ -80,6 +80,11 @@ impl Node {
         Ok(Node { cluster, stop, clients, metrics })
     }
 
+    /// Waits until the node cannot go on, and says why.
+    pub async fn failed(&self) -> Error {
+        self.cluster.failed().await
+    }
+
     /// Stops: clients get the replies to what they have asked, then nobody gets any, and the store
     /// is closed.
     pub async fn stop(self) -> Result<()> {

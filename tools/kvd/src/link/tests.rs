@@ -46,6 +46,51 @@ async fn a_node_refuses_what_is_meant_for_another() {
     assert!(server.is_err());
 }
 
+/// Files of an authority, and of a node with a certificate by it.
+struct Files {
+    dir: tempfile::TempDir,
+    authority: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+}
+
+impl Files {
+    async fn new() -> Files {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let authority = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        tokio::fs::write(dir.path().join("ca"), authority.pem()).await.unwrap();
+        Files { dir, authority }
+    }
+
+    /// Trust in `authority`, with a certificate of this one.
+    async fn trust(&self, authority: &Files) -> Trust {
+        let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.authority).unwrap();
+        let (chain_path, key_path) = (self.dir.path().join("cert"), self.dir.path().join("key"));
+        tokio::fs::write(&chain_path, certificate.pem()).await.unwrap();
+        tokio::fs::write(&key_path, key.serialize_pem()).await.unwrap();
+        Trust::new(None, Some(Tls::from_files(&authority.dir.path().join("ca"), &chain_path, &key_path).unwrap()))
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_checked_on_both_sides() {
+    let (ours, theirs) = (Files::new().await, Files::new().await);
+    let trust = ours.trust(&ours).await;
+    let (client, server) = greet(trust.clone(), trust.clone(), 7).await;
+    client.unwrap().send(&5u64).await.unwrap();
+    assert_eq!(server.unwrap().receive::<u64>().await.unwrap(), 5);
+    // A stranger who believes us, one whom we would have to believe, and one without TLS.
+    for stranger in [theirs.trust(&ours).await, ours.trust(&theirs).await, Trust::default()] {
+        for (connects, accepts) in [(stranger.clone(), trust.clone()), (trust.clone(), stranger)] {
+            let (client, server) = greet(connects, accepts, 0).await;
+            assert!(client.is_err() && server.is_err());
+        }
+    }
+}
+
 /// What a node answers to raw bytes in place of a greeting.
 async fn greet_with(bytes: &[u8]) -> Result<Link> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -90,7 +90,8 @@ impl Cluster {
         let store = super::blocking(|| Store::open(settings.store.clone(), &settings.dir))?;
         let count = super::blocking(|| store.bind(id, settings.groups))?;
         let pool = Pool::new(settings.trust.clone(), settings.routes.clone());
-        let syncer = Syncer::start(store.db.clone())?;
+        let db = store.db.clone();
+        let syncer = Syncer::start(move || db.sync())?;
         let mut groups = Vec::new();
         for group in 0..count {
             let states = super::blocking(|| StateStore::open(&store, group))?;
@@ -111,6 +112,21 @@ impl Cluster {
             }
         }
         Ok(cluster)
+    }
+
+    /// Waits until a group cannot go on, as when the disk has failed, and says why. The process is
+    /// then of no use until it is started again.
+    pub async fn failed(&self) -> Error {
+        let failures = self.groups.iter().enumerate().map(|(number, group)| {
+            let mut metrics = group.raft.metrics();
+            Box::pin(async move {
+                let seen = metrics.wait_for(|metrics| metrics.running_state.is_err()).await;
+                let reason = seen.ok().and_then(|metrics| metrics.running_state.clone().err());
+                let reason = reason.map_or_else(|| "it has ended".to_owned(), |reason| reason.to_string());
+                Error::Stopped { group: u32::try_from(number).unwrap_or(u32::MAX), reason }
+            })
+        });
+        futures_util::future::select_all(failures).await.0
     }
 
     /// Stops: answers nobody any more, and closes the store.
@@ -233,16 +249,35 @@ impl Cluster {
     async fn init(&self, others: Vec<(NodeId, Member)>) -> Result<()> {
         let mut members: BTreeMap<NodeId, Member> = others.into_iter().collect();
         members.insert(self.settings.id, self.settings.member.clone());
-        let failed = |error: &dyn std::error::Error| Error::Config(error.to_string());
+        let known: Vec<(NodeId, Member)> = members.clone().into_iter().collect();
         let mut began = false;
-        for group in &self.groups {
+        for group in 0..self.groups() {
             // An attempt before this one may have come as far as here.
-            if !group.raft.is_initialized().await.map_err(|error| failed(&error))? {
-                group.raft.initialize(members.clone()).await.map_err(|error| failed(&error))?;
-                began = true;
+            let state = self.group(group)?.raft.is_initialized().await;
+            if state.map_err(|error| Error::Config(error.to_string()))? {
+                continue;
+            }
+            began = true;
+            // Each node begins some groups, and so leads them at first.
+            let (id, member) = &known[group as usize % known.len()];
+            if *id == self.settings.id {
+                self.begin(group, members.clone()).await?;
+            } else {
+                let call = Call::Begin { group, members: members.clone() };
+                self.pool.call(*id, &member.raft, &call).await?;
+                // The log with the members comes from there; before that, nobody begins it again.
+                let wait = self.group(group)?.raft.wait(Some(LEADER_TIME));
+                let joined = wait.metrics(|it| it.last_log_index.is_some(), "the members").await;
+                joined.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
             }
         }
         if began { Ok(()) } else { Err(Error::Config("this node is in a cluster already".to_owned())) }
+    }
+
+    /// Makes this node the first member of a group, and have itself elected.
+    pub(super) async fn begin(&self, group: u32, members: BTreeMap<NodeId, Member>) -> Result<()> {
+        let begun = self.group(group)?.raft.initialize(members).await;
+        begun.map_err(|error| Error::Config(error.to_string()))
     }
 
     /// Has a change made by the leader of its group.

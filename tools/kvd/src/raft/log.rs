@@ -13,7 +13,7 @@ use std::thread;
 
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
-use tamis::{Db, WriteBatch};
+use tamis::WriteBatch;
 
 use super::state::State;
 use super::types::{Entry, LogId, StorageError, StorageIoError, Types, Vote};
@@ -30,14 +30,14 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    /// Starts the thread. It ends when all clones are gone.
-    pub(crate) fn start(db: Db) -> Result<Syncer> {
+    /// Starts the thread, which calls `sync`. It ends when all clones are gone.
+    pub(crate) fn start(sync: impl Fn() -> tamis::Result<()> + Send + 'static) -> Result<Syncer> {
         let (waiting, incoming) = mpsc::channel::<LogFlushed<Types>>();
         let work = move || {
             while let Ok(first) = incoming.recv() {
                 let mut served = vec![first];
                 served.extend(incoming.try_iter());
-                let synced = db.sync();
+                let synced = sync();
                 for callback in served {
                     callback.log_io_completed(
                         synced.as_ref().map(|_| ()).map_err(|error| io::Error::other(error.to_string())),

@@ -1,5 +1,7 @@
 //! What nodes say to each other, and operators to nodes.
 
+use std::collections::BTreeMap;
+
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +21,8 @@ pub(super) enum Call {
     ReadIndex { group: u32 },
     /// A node passes on a change of membership to the leader.
     Change { group: u32, change: Change },
+    /// Begins a group with these members.
+    Begin { group: u32, members: BTreeMap<NodeId, Member> },
     /// An operator's command.
     Command(Command),
 }

@@ -19,7 +19,9 @@ impl StoreBuilder<Types, LogStore, StateStore> for InMemory {
         let options = Options::new().file_system(Arc::new(MemoryFileSystem::new()));
         let store = Store::open(options, Path::new("/db")).unwrap();
         let states = StateStore::open(&store, 3).unwrap();
-        let log = LogStore::new(store.clone(), 3, states.state(), Syncer::start(store.db.clone()).unwrap());
+        let db = store.db.clone();
+        let syncer = Syncer::start(move || db.sync()).unwrap();
+        let log = LogStore::new(store.clone(), 3, states.state(), syncer);
         Ok(((), log, states))
     }
 }
