@@ -24,7 +24,7 @@ fn errors_are_those_of_redis() {
     check("nosuch a b", "ERR unknown command 'nosuch', with args beginning with: 'a' 'b' ");
     check("get", "ERR wrong number of arguments for 'get' command");
     check("GET a b", "ERR wrong number of arguments for 'get' command");
-    check("mset a 1 b", "ERR wrong number of arguments for 'mset' command");
+    check("mset {t}a 1 {t}b", "ERR wrong number of arguments for 'mset' command");
     check("ping a b", "ERR wrong number of arguments for 'ping' command");
     check("set a b NX XX", "ERR syntax error");
     check("set a b XX NX", "ERR syntax error");

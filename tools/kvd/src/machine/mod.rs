@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 pub use apply::parse_integer;
 pub use error::{Error, Result};
 pub use glob::matches;
+pub use query::Reading;
 pub use reply::Reply;
 pub use request::{
     Body, Condition, Deadline, DecodeError, Entry, ExpireCondition, MAX_KEY_LEN, MAX_VALUE_LEN, NewDeadline, Operation,
@@ -72,17 +73,6 @@ pub struct Machine {
     counters: Mutex<Counters>,
     /// `counters.time_ms`, for readers.
     time_ms: AtomicU64,
-}
-
-/// What a read found.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Reading {
-    /// The answer, without keys whose deadline is past.
-    pub reply: Reply,
-    /// Whether it lacks a key whose deadline is past by the reader's clock, but not by the log.
-    /// For a linearizable read, propose [`Body::Tick`] and read again: other replicas, or a later
-    /// leader whose clock is behind, would still show the key.
-    pub ahead_of_log: bool,
 }
 
 impl Machine {
@@ -141,13 +131,15 @@ impl Machine {
     /// Reads, hiding what has expired by the log's time or by `now_ms`, whichever is later. All
     /// keys of a query are read at one moment.
     pub fn read(&self, query: &Query, now_ms: u64) -> Result<Reading> {
-        // Taken before the snapshot: a later time could hide a key that a write not in the snapshot
-        // keeps from expiring.
+        // Taken before the view: a later time could hide a key that a write not in the view keeps
+        // from expiring.
         let time_ms = self.time_ms();
+        if query.reads_one_key() {
+            // A snapshot would cost more than the read.
+            return Reader::new(&self.keyspace, time_ms, now_ms).read(query);
+        }
         let view = At { name: self.keyspace.name(), snapshot: self.keyspace.snapshot() };
-        let reader = Reader::new(&view, time_ms, now_ms);
-        let reply = reader.run(query)?;
-        Ok(Reading { reply, ahead_of_log: reader.ahead_of_log() })
+        Reader::new(&view, time_ms, now_ms).read(query)
     }
 
     /// The time of the last entry applied, in milliseconds since 1970.
@@ -209,7 +201,7 @@ fn apply_body(pending: &mut Pending, body: &Body) -> Result<Reply> {
                     Step::Write(operation) => apply::run(pending, operation)?,
                     Step::Read(query) => {
                         let time_ms = pending.counters.time_ms;
-                        Reader::new(&*pending, time_ms, time_ms).run(query)?
+                        Reader::new(&*pending, time_ms, time_ms).read(query)?.reply
                     }
                 };
                 reply_len += reply.weight();

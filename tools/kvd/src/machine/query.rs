@@ -16,6 +16,17 @@ use super::view::View;
 /// range, the first part.
 pub(super) const MAX_REPLY_LEN: usize = 64 << 20;
 
+/// What a read found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// The answer, without keys whose deadline is past.
+    pub reply: Reply,
+    /// Whether it lacks a key whose deadline is past by the reader's clock, but not by the log.
+    /// For a linearizable read, propose [`Body::Tick`](super::Body::Tick) and read again: other
+    /// replicas, or a later leader whose clock is behind, would still show the key.
+    pub ahead_of_log: bool,
+}
+
 /// Reads a view at a time.
 pub(super) struct Reader<'a, V> {
     view: &'a V,
@@ -35,11 +46,12 @@ impl<'a, V: View> Reader<'a, V> {
         Reader { view, log_ms, now_ms: now_ms.max(log_ms), ahead_of_log, read }
     }
 
-    pub(super) fn ahead_of_log(&self) -> bool {
-        self.ahead_of_log.get()
+    pub(super) fn read(&self, query: &Query) -> Result<Reading> {
+        let reply = self.run(query)?;
+        Ok(Reading { reply, ahead_of_log: self.ahead_of_log.get() })
     }
 
-    pub(super) fn run(&self, query: &Query) -> Result<Reply> {
+    fn run(&self, query: &Query) -> Result<Reply> {
         match query {
             Query::Get(key) => self.get(key),
             Query::GetMany(keys) => self.get_many(keys),

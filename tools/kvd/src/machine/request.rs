@@ -305,6 +305,11 @@ impl Operation {
 }
 
 impl Query {
+    /// Whether one look-up answers it.
+    pub(super) fn reads_one_key(&self) -> bool {
+        matches!(self, Query::Get(_) | Query::Length(_) | Query::Type(_) | Query::SecondsLeft(_) | Query::MillisLeft(_))
+    }
+
     fn weight(&self) -> usize {
         match self {
             Query::Get(key)

@@ -116,8 +116,10 @@ impl Model {
             Operation::Take(key) => bulk(self.keys.remove(&key).map(|(value, _)| value)),
             Operation::Add { key, delta } => {
                 let (old, deadline) = self.keys.get(&key).cloned().unwrap_or((Bytes::from("0"), None));
-                let old = std::str::from_utf8(&old).unwrap().parse::<i64>();
-                let Ok(old) = old else { return Reply::error("ERR value is not an integer or out of range") };
+                let text = std::str::from_utf8(&old).unwrap();
+                let Some(old) = text.parse::<i64>().ok().filter(|number| number.to_string() == text) else {
+                    return Reply::error("ERR value is not an integer or out of range");
+                };
                 let Ok(sum) = i64::try_from(i128::from(old) + i128::from(delta)) else {
                     return Reply::error("ERR increment or decrement would overflow");
                 };

@@ -30,10 +30,12 @@ async fn a_scan_goes_through_all_groups_and_its_cursor_is_good_on_any_connection
         assert_eq!(found.len(), names.len(), "each once");
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), names);
     }
+    // Of other types than strings there is nothing, in the first of five groups as in all.
+    let second_group = kvd::machine::position_of_slot(kvd::machine::slots_of(1, 5).start);
     client
         .check(&[
             ("scan 18446744073709551615", "[\"0\" []]"),
-            ("scan 0 count 1000 type hash", "[\"3298534883328\" []]"),
+            ("scan 0 count 1000 type hash", &format!("[\"{second_group}\" []]")),
             ("cluster countkeysinslot 15891", "50"),
         ])
         .await;

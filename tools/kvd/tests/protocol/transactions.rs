@@ -73,6 +73,7 @@ async fn a_refused_command_ends_a_transaction() {
 #[tokio::test(flavor = "multi_thread")]
 async fn exec_fails_if_a_watched_key_was_written() {
     let server = start().await;
+    server.replica.set_time(1000);
     let (mut client, mut other) = (server.client().await, server.client().await);
     client.check(&[("set {t}k 1", "+OK"), ("watch {t}k {t}absent", "+OK")]).await;
     other.check(&[("set {t}k 1", "+OK")]).await;
@@ -92,7 +93,6 @@ async fn exec_fails_if_a_watched_key_was_written() {
     client.check(&[("set {t}k 9", "+OK"), ("multi", "+OK"), ("exec", "nil")]).await;
 
     // A key that expires has changed, too.
-    server.replica.set_time(1000);
     client.check(&[("set {t}k 1 px 50", "+OK"), ("watch {t}k", "+OK")]).await;
     server.replica.set_time(1050);
     client.check(&[("multi", "+OK"), ("ping", "+QUEUED"), ("exec", "nil")]).await;
