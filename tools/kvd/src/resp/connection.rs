@@ -293,7 +293,7 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
 
     fn decide(&mut self, parsed: Parsed) -> Action {
         let Parsed { slot, command, .. } = parsed;
-        let action = match (command, slot) {
+        match (command, slot) {
             (Command::Multi, _) => Action::Answer(self.transaction.begin()),
             (Command::Discard, _) => Action::Answer(self.transaction.discard()),
             (Command::Exec, _) => match self.transaction.exec() {
@@ -315,8 +315,7 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
                 Action::Answer(Reply::OK)
             }
             (command, slot) => self.describe(command).unwrap_or_else(|command| Action::Alone(slot, command)),
-        };
-        action
+        }
     }
 
     /// Queues a command of a transaction.

@@ -1,5 +1,6 @@
 //! The server over one replica without others: does it answer as Redis does, and stay within its
 //! bounds?
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod clients;
 mod cluster;

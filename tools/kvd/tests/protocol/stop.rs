@@ -14,14 +14,9 @@ async fn a_stop_answers_what_was_read_and_closes_connections() {
     server.stop();
     // Every write that was read gets its reply.
     let mut last = 1;
-    loop {
-        match busy.shown().await.parse::<u64>() {
-            Ok(number) => {
-                assert_eq!(number, last + 1);
-                last = number;
-            }
-            Err(_) => break,
-        }
+    while let Ok(number) = busy.shown().await.parse::<u64>() {
+        assert_eq!(number, last + 1);
+        last = number;
     }
     assert_eq!(idle.call_or_closed("ping").await, "closed");
     assert_eq!(half.receive_bytes().await, b"");
