@@ -13,7 +13,7 @@ use tokio::net::lookup_host;
 use crate::error::{Error, Result};
 use crate::link::{Tls, Trust};
 use crate::node::{self, Clients, Node};
-use crate::raft::{Command, GroupStatus, Member, NodeStatus, Settings, command};
+use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, command, recover};
 use crate::replica::NodeId;
 use crate::resp::hash_password;
 
@@ -67,13 +67,13 @@ struct Run {
     #[arg(long, env = "KVD_USERS", value_name = "FILE")]
     users: Option<PathBuf>,
     /// Certificate chain (PEM) for clients, who then connect by TLS
-    #[arg(long, env = "KVD_CLIENT_CERT", value_name = "FILE", requires = "client_key")]
+    #[arg(long, env = "KVD_CLIENT_CERT", value_name = "FILE")]
     client_cert: Option<PathBuf>,
     /// Key of --client-cert (PEM)
-    #[arg(long, env = "KVD_CLIENT_KEY", value_name = "FILE", requires = "client_cert")]
+    #[arg(long, env = "KVD_CLIENT_KEY", value_name = "FILE")]
     client_key: Option<PathBuf>,
     /// Authority (PEM) that must have signed the certificates of clients
-    #[arg(long, env = "KVD_CLIENT_CA", value_name = "FILE", requires = "client_cert")]
+    #[arg(long, env = "KVD_CLIENT_CA", value_name = "FILE")]
     client_ca: Option<PathBuf>,
     /// Listen beyond loopback though anybody who connects may read and write
     #[arg(long, env = "KVD_OPEN_TO_ALL")]
@@ -105,13 +105,13 @@ struct TrustArguments {
     #[arg(long, env = "KVD_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// Authority (PEM) of the nodes' certificates; nodes then talk by mutual TLS
-    #[arg(long, env = "KVD_CA", value_name = "FILE", requires = "cert")]
+    #[arg(long, env = "KVD_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
     /// This node's certificate chain (PEM)
-    #[arg(long, env = "KVD_CERT", value_name = "FILE", requires = "key")]
+    #[arg(long, env = "KVD_CERT", value_name = "FILE")]
     cert: Option<PathBuf>,
     /// Key of --cert (PEM)
-    #[arg(long, env = "KVD_KEY", value_name = "FILE", requires = "ca")]
+    #[arg(long, env = "KVD_KEY", value_name = "FILE")]
     key: Option<PathBuf>,
 }
 
@@ -165,6 +165,18 @@ enum Action {
         /// As JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Makes a cluster of one node of the store of a node whose cluster is lost, or of a copy of it
+    Recover {
+        /// Directory of that store; it is not changed, and may be in use
+        #[arg(long, value_name = "DIR")]
+        from: PathBuf,
+        /// Directory of the new node's store
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+        /// The new node, with which to start it
+        #[arg(value_name = "ID=RAFT,RESP", value_parser = member)]
+        member: (NodeId, Member),
     },
     /// Reads a password, a line of standard input, and prints what the file of users has for it
     HashPassword,
@@ -245,7 +257,8 @@ impl TrustArguments {
         };
         let tls = match (&self.ca, &self.cert, &self.key) {
             (Some(ca), Some(cert), Some(key)) => Some(Tls::from_files(ca, cert, key)?),
-            _ => None,
+            (None, None, None) => None,
+            _ => return Err(Error::Config("ca, cert and key go together".to_owned())),
         };
         Ok(Trust::new(secret, tls))
     }
@@ -266,7 +279,12 @@ impl Run {
             },
             tls: match (&self.client_cert, &self.client_key) {
                 (Some(cert), Some(key)) => Some((read(cert).await?, read(key).await?)),
-                _ => None,
+                (None, None) if self.client_ca.is_none() => None,
+                _ => {
+                    return Err(Error::Config(
+                        "client-cert and client-key go together, and client-ca with them".to_owned(),
+                    ));
+                }
             },
             authority: match &self.client_ca {
                 Some(path) => Some(read(path).await?),
@@ -352,6 +370,13 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
             }
             Ok(())
         }
+        Action::Recover { from, to, member: (id, member) } => {
+            for Recovered { group, applied, from_log } in recover(&tamis::Options::new(), &from, &to, id, &member)? {
+                println!("Group {group}: the state after entry {applied}, and {from_log} entries of the log.");
+            }
+            println!("Start node {id} with --dir {}, and add others.", to.display());
+            Ok(())
+        }
         Action::HashPassword => {
             let mut line = String::new();
             let read = std::io::stdin().read_line(&mut line);
@@ -422,4 +447,62 @@ fn groups(groups: &[GroupStatus]) -> Table {
         table.add_row(first.into_iter().chain(numbers.map(|number| number.to_string())).chain([lag]));
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn parsed(file: &str, arguments: &[&str]) -> Result<Run> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kvd.conf");
+        tokio::fs::write(&path, file).await.unwrap();
+        let mut all: Vec<OsString> = vec!["kvd".into(), "--config".into(), path.into()];
+        all.extend(arguments.iter().map(OsString::from));
+        match parse(all).await? {
+            Arguments::Run(run) => Ok(*run),
+            Arguments::Action(action) => panic!("{action:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_file_has_what_flags_leave_out() {
+        let file =
+            "# a node\n id = 3\ndir=/data\nraft = 127.0.0.1:1\n\nopen-to-all = true\nresp = a:2\nroute = 1=b:3,2=c:4\n";
+        let run = parsed(file, &["--resp", "d:5", "--keep-log", "7"]).await.unwrap();
+        assert_eq!((run.id, run.dir.to_str(), run.keep_log, run.open_to_all), (3, Some("/data"), 7, true));
+        assert_eq!((run.raft.as_str(), run.resp.as_str()), ("127.0.0.1:1", "d:5"));
+        assert_eq!(run.route, [(1, "b:3".to_owned()), (2, "c:4".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn a_file_with_unknown_names_is_refused() {
+        for (file, reason) in [
+            ("colour = red", "no setting called colour"),
+            ("id", "line 1 is not of the form"),
+            ("config = other", "no setting called config"),
+        ] {
+            let error = parsed(file, &[]).await.unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn half_of_what_encrypts_is_refused() {
+        let base = "id = 1\ndir = d\nraft = 127.0.0.1:0\nresp = 127.0.0.1:0\n";
+        for half in ["client-cert = /c", "client-ca = /c", "cert = /c", "ca = /c"] {
+            let run = parsed(&format!("{base}{half}\n"), &[]).await.unwrap();
+            let error = run.start().await.err().unwrap().to_string();
+            assert!(error.contains("go together"), "{half}: {error}");
+        }
+    }
+
+    #[test]
+    fn members_and_routes_are_parsed() {
+        let member = member("4=h:1,h:2").unwrap();
+        assert_eq!(member, (4, Member { raft: "h:1".to_owned(), resp: "h:2".to_owned() }));
+        assert!(["4", "4=h:1", "x=h:1,h:2"].iter().all(|text| super::member(text).is_err()));
+        assert!(route("4").is_err());
+        grammar().debug_assert();
+    }
 }

@@ -17,8 +17,14 @@ use tamis::{Db, Keyspace, Options, WriteBatch, WriteOptions};
 
 use crate::error::{Error, Result};
 
-/// Key of the node's identity in `raft-meta`: shorter than a group number, so no group has it.
+/// Key of the node's identity in `raft-meta`: shorter than the keys of groups.
 const IDENTITY: &[u8] = b"id";
+
+/// Key of the cluster's number in `raft-meta`.
+const CLUSTER: &[u8] = b"cl";
+
+/// Key that is in `raft-meta` while a store is being recovered.
+const UNFINISHED: &[u8] = b"re";
 
 /// What is kept of a group beside its log. The discriminant is part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +59,70 @@ impl Store {
         Ok(Store { db, log, meta })
     }
 
+    /// Opens a store of a node for reading, beside the node or without it.
+    pub(crate) fn open_read_only(options: Options, dir: &Path) -> Result<Store> {
+        let db = options.open_read_only(dir)?;
+        let open = |name: &str| {
+            let missing = || Error::Config(format!("{} is no store of kvd: it has no {name}", dir.display()));
+            db.existing_keyspace(name)?.ok_or_else(missing)
+        };
+        let (log, meta) = (open("raft-log")?, open("raft-meta")?);
+        Ok(Store { db, log, meta })
+    }
+
+    /// The node to which the store belongs, and the number of groups.
+    pub(crate) fn identity(&self) -> Result<Option<(u64, u32)>> {
+        self.meta.get(IDENTITY)?.map(|bytes| decode(&bytes, "raft-meta, identity")).transpose()
+    }
+
+    /// Marks an empty store as unfinished, so that no node starts on it.
+    pub(crate) fn begin_recovery(&self) -> Result<()> {
+        if !self.meta.is_empty()? {
+            return Err(Error::Config(format!("{} is not empty", self.db.path().display())));
+        }
+        self.meta.put_with(UNFINISHED, "", WriteOptions::new().sync(true))?;
+        Ok(())
+    }
+
+    /// Gives the store to node `id` of a cluster, durably.
+    pub(crate) fn end_recovery(&self, id: u64, groups: u32, cluster: u64) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put_in(&self.meta, IDENTITY, encode(&(id, groups))?);
+        batch.put_in(&self.meta, CLUSTER, encode(&cluster)?);
+        batch.delete_in(&self.meta, UNFINISHED);
+        self.db.write_with(batch, WriteOptions::new().sync(true))?;
+        Ok(())
+    }
+
     /// Binds the store to a node: the first call notes `id` and the number of groups, later ones
     /// fail with another `id`. Returns the number of groups, which is for ever that of the first.
     pub(crate) fn bind(&self, id: u64, groups: u32) -> Result<u32> {
-        let Some(bytes) = self.meta.get(IDENTITY)? else {
-            self.meta.put_with(IDENTITY, encode(&(id, groups))?, WriteOptions::new().sync(true))?;
-            return Ok(groups);
-        };
-        match decode(&bytes, "raft-meta, identity")? {
-            (stored, groups) if stored == id => Ok(groups),
-            (stored, _) => {
-                let dir = self.db.path().display();
-                let stored: u64 = stored;
+        let dir = self.db.path().display();
+        if self.meta.contains_key(UNFINISHED)? {
+            return Err(Error::Config(format!("{dir} is left of a recovery that was interrupted; remove it")));
+        }
+        match self.identity()? {
+            None => {
+                self.meta.put_with(IDENTITY, encode(&(id, groups))?, WriteOptions::new().sync(true))?;
+                Ok(groups)
+            }
+            Some((stored, groups)) if stored == id => Ok(groups),
+            Some((stored, _)) => {
                 Err(Error::Config(format!("the store in {dir} belongs to node {stored}, not to node {id}")))
             }
         }
+    }
+
+    /// The cluster to which the store belongs; 0 stands for none.
+    pub(crate) fn cluster(&self) -> Result<u64> {
+        let bytes = self.meta.get(CLUSTER)?;
+        bytes.map_or(Ok(0), |bytes| decode(&bytes, "raft-meta, cluster"))
+    }
+
+    /// Notes the cluster, durably.
+    pub(crate) fn join(&self, cluster: u64) -> Result<()> {
+        self.meta.put_with(CLUSTER, encode(&cluster)?, WriteOptions::new().sync(true))?;
+        Ok(())
     }
 
     /// Reads an item of a group.

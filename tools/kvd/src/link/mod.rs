@@ -89,6 +89,8 @@ impl fmt::Debug for Trust {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Hello {
     protocol: [u8; 4],
+    /// The cluster of the side that connects, or 0: none.
+    cluster: u64,
     /// The node that is meant, or 0: whichever listens at the address.
     to: u64,
     nonce: [u8; 32],
@@ -120,8 +122,9 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Connects to the node `to` at `address`; 0 stands for whichever node is there.
-    pub(crate) async fn connect(trust: &Trust, address: &str, to: u64) -> Result<Link> {
+    /// Connects to the node `to` at `address`, as a node of `cluster`. 0 stands for whichever node
+    /// is there, and for no cluster.
+    pub(crate) async fn connect(trust: &Trust, address: &str, to: u64, cluster: u64) -> Result<Link> {
         let greet = async {
             let tcp = TcpStream::connect(address).await.map_err(Error::io("connect to", address))?;
             tcp.set_nodelay(true).map_err(Error::io("configure", address))?;
@@ -130,7 +133,7 @@ impl Link {
                 None => Box::new(tcp),
             };
             let mut link = Link::over(stream, address.to_owned());
-            let hello = Hello { protocol: PROTOCOL, to, nonce: nonce() };
+            let hello = Hello { protocol: PROTOCOL, cluster, to, nonce: nonce() };
             link.send(&hello).await?;
             let (nonce, proof) = match link.receive_up_to(MAX_GREETING).await? {
                 Welcome::Proof { nonce, proof } => (nonce, proof),
@@ -144,8 +147,14 @@ impl Link {
         in_time(GREETING_TIME, address, greet).await
     }
 
-    /// Greets who has connected to `node`.
-    pub(crate) async fn accept(trust: &Trust, tcp: TcpStream, peer: SocketAddr, node: u64) -> Result<Link> {
+    /// Greets who has connected to `node` of `cluster`, 0 if it is in none.
+    pub(crate) async fn accept(
+        trust: &Trust,
+        tcp: TcpStream,
+        peer: SocketAddr,
+        node: u64,
+        cluster: u64,
+    ) -> Result<Link> {
         let peer = peer.to_string();
         let greet = async {
             tcp.set_nodelay(true).map_err(Error::io("configure", &peer))?;
@@ -160,6 +169,9 @@ impl Link {
                     Some("this node speaks another version of the protocol".to_owned())
                 }
                 Hello { to, .. } if *to != 0 && *to != node => Some(format!("this is node {node}, not node {to}")),
+                Hello { cluster: theirs, .. } if *theirs != 0 && cluster != 0 && *theirs != cluster => {
+                    Some("this node is in another cluster".to_owned())
+                }
                 _ => None,
             };
             if let Some(reason) = refusal {

@@ -7,9 +7,9 @@ async fn greet(connects: Trust, accepts: Trust, to: u64) -> (Result<Link>, Resul
     let address = listener.local_addr().unwrap().to_string();
     let accept = async {
         let (tcp, peer) = listener.accept().await.unwrap();
-        Link::accept(&accepts, tcp, peer, 7).await
+        Link::accept(&accepts, tcp, peer, 7, 0).await
     };
-    tokio::join!(Link::connect(&connects, &address, to), accept)
+    tokio::join!(Link::connect(&connects, &address, to, 0), accept)
 }
 
 fn secret(secret: &str) -> Trust {
@@ -104,7 +104,7 @@ async fn greet_with(bytes: &[u8]) -> Result<Link> {
     };
     let accept = async {
         let (tcp, peer) = listener.accept().await.unwrap();
-        Link::accept(&Trust::default(), tcp, peer, 7).await
+        Link::accept(&Trust::default(), tcp, peer, 7, 0).await
     };
     tokio::join!(send, accept).1
 }

@@ -3,20 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use openraft::{ChangeMembers, ServerState};
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::group::{Group, now_ms};
-use super::log::{LogStore, Syncer};
-use super::network::{Network, Pool, unexpected};
-use super::server;
-use super::state::StateStore;
-use super::types::{Member, Raft};
+use super::network::{Pool, unexpected};
+use super::types::Member;
 use super::wire::{Answer, Call, Change, Command, GroupStatus, NodeStatus};
 use crate::error::{Error, Result};
 use crate::link::Trust;
@@ -61,59 +58,17 @@ pub struct Settings {
 
 /// A running node.
 pub struct Cluster {
-    settings: Settings,
-    store: Store,
-    groups: Vec<Group>,
-    pool: Pool,
+    pub(super) settings: Settings,
+    pub(super) store: Store,
+    /// Drawn by the node that has made the cluster; 0 as long as this one is in none.
+    pub(super) number: Arc<AtomicU64>,
+    pub(super) groups: Vec<Group>,
+    pub(super) pool: Pool,
     /// Serves other nodes, and looks after the groups.
-    tasks: Mutex<JoinSet<()>>,
+    pub(super) tasks: Mutex<JoinSet<()>>,
 }
 
 impl Cluster {
-    /// Opens the store and takes up this node's part in every group. `listener` is where other
-    /// nodes connect.
-    pub async fn start(settings: Settings, listener: TcpListener) -> Result<Arc<Cluster>> {
-        let (id, heartbeat) = (settings.id, u64::try_from(settings.heartbeat.as_millis()).unwrap_or(u64::MAX));
-        let config = openraft::Config {
-            cluster_name: "kvd".to_owned(),
-            heartbeat_interval: heartbeat,
-            election_timeout_min: heartbeat.saturating_mul(4),
-            election_timeout_max: heartbeat.saturating_mul(8),
-            install_snapshot_timeout: u64::from(u32::MAX),
-            snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(settings.snapshot_after),
-            replication_lag_threshold: settings.snapshot_after,
-            max_in_snapshot_log_to_keep: settings.keep_log,
-            purge_batch_size: (settings.keep_log / 8).max(1),
-            ..openraft::Config::default()
-        };
-        let config = Arc::new(config.validate().map_err(|error| Error::Config(error.to_string()))?);
-        let store = super::blocking(|| Store::open(settings.store.clone(), &settings.dir))?;
-        let count = super::blocking(|| store.bind(id, settings.groups))?;
-        let pool = Pool::new(settings.trust.clone(), settings.routes.clone());
-        let db = store.db.clone();
-        let syncer = Syncer::start(move || db.sync())?;
-        let mut groups = Vec::new();
-        for group in 0..count {
-            let states = super::blocking(|| StateStore::open(&store, group))?;
-            let state = states.state();
-            let log = LogStore::new(store.clone(), group, Arc::clone(&state), syncer.clone());
-            let network = Network { pool: pool.clone(), group };
-            let raft = Raft::new(id, Arc::clone(&config), network, log, states).await;
-            let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
-            groups.push(Group::new(raft, state));
-        }
-        let cluster = Arc::new(Cluster { settings, store, groups, pool, tasks: Mutex::default() });
-        {
-            let mut tasks = cluster.tasks.lock();
-            tasks.spawn(server::serve(Arc::clone(&cluster), listener));
-            for group in 0..count {
-                let cluster = Arc::clone(&cluster);
-                tasks.spawn(async move { cluster.look_after(group).await });
-            }
-        }
-        Ok(cluster)
-    }
-
     /// Waits until a group cannot go on, as when the disk has failed, and says why. The process is
     /// then of no use until it is started again.
     pub async fn failed(&self) -> Error {
@@ -152,6 +107,28 @@ impl Cluster {
         &self.settings.trust
     }
 
+    /// The cluster's number; 0 as long as this node is in none.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Takes this node into a cluster. A store that is new must be expected to be: a member that
+    /// has lost its disk must not vote as if it had never voted.
+    pub(super) fn admit(&self, cluster: u64, groups: u32, as_new: bool) -> Result<()> {
+        let refuse = |reason: &str| Err(Error::Config(format!("node {}: {reason}", self.settings.id)));
+        match self.number() {
+            _ if groups != self.groups() => refuse("its store has another number of groups"),
+            number if number == cluster => Ok(()),
+            0 if as_new => {
+                super::blocking(|| self.store.join(cluster))?;
+                self.number.store(cluster, Ordering::Release);
+                Ok(())
+            }
+            0 => refuse("it is a member, but its store is new; remove it from the cluster, then add it"),
+            _ => refuse("it is in another cluster"),
+        }
+    }
+
     pub(super) fn group(&self, group: u32) -> Result<&Group> {
         let found = self.groups.get(group as usize);
         found.ok_or_else(|| Error::Config(format!("this node has {} groups, none is {group}", self.groups.len())))
@@ -164,7 +141,7 @@ impl Cluster {
     }
 
     /// Keeps a group fresh: notes how far it lags, and removes what has expired.
-    async fn look_after(&self, number: u32) {
+    pub(super) async fn look_after(&self, number: u32) {
         let Ok(group) = self.group(number) else { return };
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -179,7 +156,7 @@ impl Cluster {
             } else if let Some(address) = self.address_of(group, leader) {
                 let asked = Instant::now();
                 let call = Call::ReadIndex { group: number };
-                if let Ok(Ok(Answer::ReadIndex(index))) = timeout(ROUND, self.pool.call(leader, &address, &call)).await
+                if let Ok(Answer::ReadIndex(index)) = self.pool.call_within(ROUND, leader, &address, &call).await
                     && group.wait_applied(index, ROUND).await
                 {
                     group.note_fresh(asked);
@@ -229,6 +206,11 @@ impl Cluster {
             Command::Status => return Ok(Answer::Status(self.report())),
             Command::Init { others } => self.init(others).await?,
             Command::Add { id, member, learner } => {
+                let groups = 0..self.groups();
+                let is_voter =
+                    groups.map(|group| self.is_voter(group, id)).collect::<Result<Vec<_>>>()?.contains(&true);
+                let call = Call::Admit { cluster: self.number(), groups: self.groups(), as_new: !is_voter };
+                self.pool.call_within(LEADER_TIME, id, &member.raft, &call).await?;
                 for group in 0..self.groups() {
                     self.on_leader(group, Change::AddLearner(id, member.clone())).await?;
                 }
@@ -250,28 +232,38 @@ impl Cluster {
         let mut members: BTreeMap<NodeId, Member> = others.into_iter().collect();
         members.insert(self.settings.id, self.settings.member.clone());
         let known: Vec<(NodeId, Member)> = members.clone().into_iter().collect();
-        let mut began = false;
+        let mut empty = Vec::new();
         for group in 0..self.groups() {
-            // An attempt before this one may have come as far as here.
             let state = self.group(group)?.raft.is_initialized().await;
-            if state.map_err(|error| Error::Config(error.to_string()))? {
-                continue;
+            if !state.map_err(|error| Error::Config(error.to_string()))? {
+                empty.push(group);
             }
-            began = true;
+        }
+        if empty.is_empty() {
+            return Err(Error::Config("this node is in a cluster already".to_owned()));
+        }
+        // Both may be left of an attempt that failed: the number, and groups that have begun.
+        let cluster = if self.number() == 0 { rand::random::<u64>().max(1) } else { self.number() };
+        self.admit(cluster, self.groups(), true)?;
+        for (id, member) in known.iter().filter(|(id, _)| *id != self.settings.id) {
+            let call = Call::Admit { cluster, groups: self.groups(), as_new: true };
+            self.pool.call_within(LEADER_TIME, *id, &member.raft, &call).await?;
+        }
+        for group in empty {
             // Each node begins some groups, and so leads them at first.
             let (id, member) = &known[group as usize % known.len()];
             if *id == self.settings.id {
                 self.begin(group, members.clone()).await?;
             } else {
                 let call = Call::Begin { group, members: members.clone() };
-                self.pool.call(*id, &member.raft, &call).await?;
+                self.pool.call_within(LEADER_TIME, *id, &member.raft, &call).await?;
                 // The log with the members comes from there; before that, nobody begins it again.
                 let wait = self.group(group)?.raft.wait(Some(LEADER_TIME));
                 let joined = wait.metrics(|it| it.last_log_index.is_some(), "the members").await;
                 joined.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
             }
         }
-        if began { Ok(()) } else { Err(Error::Config("this node is in a cluster already".to_owned())) }
+        Ok(())
     }
 
     /// Makes this node the first member of a group, and have itself elected.
@@ -290,7 +282,8 @@ impl Cluster {
                 Some(leader) => {
                     let address = self.address_of(known, leader).unwrap_or_default();
                     let call = Call::Change { group, change: change.clone() };
-                    self.pool.call(leader, &address, &call).await.and_then(|answer| match answer {
+                    let answer = self.pool.call_within(CHANGE_TIME + LEADER_TIME, leader, &address, &call).await;
+                    answer.and_then(|answer| match answer {
                         Answer::Done => Ok(()),
                         _ => Err(unexpected()),
                     })
@@ -349,7 +342,7 @@ impl Cluster {
 
 /// Sends an operator's command to the node at `address`.
 pub async fn command(trust: &Trust, address: &str, command: Command) -> Result<Option<NodeStatus>> {
-    match Pool::new(trust.clone(), HashMap::new()).call(0, address, &Call::Command(command)).await? {
+    match Pool::new(trust.clone(), Arc::default(), HashMap::new()).call(0, address, &Call::Command(command)).await? {
         Answer::Done => Ok(None),
         Answer::Status(status) => Ok(Some(status)),
         _ => Err(unexpected()),

@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::library::Raft;
 use super::state::State;
-use super::types::{Logged, Proposal, Raft};
+use super::types::{Logged, Proposal};
 use crate::machine::{self, Reply, Request};
 use crate::replica::{NodeId, ReadError, WriteError};
 

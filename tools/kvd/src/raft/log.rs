@@ -15,8 +15,9 @@ use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
 use tamis::WriteBatch;
 
+use super::library::{Entry, Types};
 use super::state::State;
-use super::types::{Entry, LogId, StorageError, StorageIoError, Types, Vote};
+use super::types::{LogId, StorageError, StorageIoError, Vote};
 use crate::error::{Error, Result};
 use crate::store::{Item, Store, decode, encode};
 
@@ -66,10 +67,7 @@ impl LogStore {
     }
 
     fn key(&self, index: u64) -> [u8; 12] {
-        let mut key = [0; 12];
-        key[..4].copy_from_slice(&self.group.to_be_bytes());
-        key[4..].copy_from_slice(&index.to_be_bytes());
-        key
+        entry_key(self.group, index)
     }
 
     /// Deletes the entries from `first` to `last`, both inclusive.
@@ -83,22 +81,33 @@ impl LogStore {
         last.map(|(_, entry)| Ok(decode::<Entry>(&entry, "raft-log")?.log_id)).transpose()
     }
 
-    /// Reads entries from `first` to before `end`, of about `limit` bytes at most, and at least one.
     fn read(&self, first: u64, end: u64, limit: usize) -> Result<Vec<Entry>> {
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        if first >= end {
-            return Ok(entries);
-        }
-        for item in self.store.log.range(self.key(first)..self.key(end)) {
-            let (_, value) = item?;
-            if bytes > 0 && bytes + value.len() > limit {
-                break;
-            }
-            bytes += value.len();
-            entries.push(decode(&value, "raft-log")?);
-        }
-        Ok(entries)
+        read_entries(&self.store, self.group, first, end, limit)
     }
+}
+
+/// Reads entries of a group from `first` to before `end`: of about `limit` bytes, and at least one.
+pub(super) fn read_entries(store: &Store, group: u32, first: u64, end: u64, limit: usize) -> Result<Vec<Entry>> {
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    if first >= end {
+        return Ok(entries);
+    }
+    for item in store.log.range(entry_key(group, first)..entry_key(group, end)) {
+        let (_, value) = item?;
+        if bytes > 0 && bytes + value.len() > limit {
+            break;
+        }
+        bytes += value.len();
+        entries.push(decode(&value, "raft-log")?);
+    }
+    Ok(entries)
+}
+
+fn entry_key(group: u32, index: u64) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..4].copy_from_slice(&group.to_be_bytes());
+    key[4..].copy_from_slice(&index.to_be_bytes());
+    key
 }
 
 impl RaftLogReader<Types> for LogStore {

@@ -3,15 +3,20 @@
 
 mod cluster;
 mod group;
+mod library;
 mod log;
 mod network;
+mod place;
+mod recovery;
 mod server;
 mod snapshot;
+mod start;
 mod state;
 mod types;
 mod wire;
 
 pub use cluster::{Cluster, Settings, command};
+pub use recovery::{Recovered, recover};
 pub use types::Member;
 pub use wire::{Command, GroupStatus, NodeStatus};
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use openraft::error::{Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable};
@@ -10,8 +11,9 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotRespon
 use openraft::{OptionalSend, StorageError};
 use parking_lot::Mutex;
 
+use super::library::{Snapshot, Types};
 use super::snapshot::SnapshotData;
-use super::types::{Member, Snapshot, StorageIoError, Types, Vote};
+use super::types::{Member, StorageIoError, Vote};
 use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
 use crate::link::{Link, Trust, in_time};
@@ -30,19 +32,21 @@ const INSTALL_TIME: Duration = Duration::from_secs(600);
 #[derive(Clone)]
 pub(super) struct Pool {
     trust: Trust,
+    /// The cluster of this node, 0 as long as it is in none.
+    cluster: Arc<AtomicU64>,
     /// Where nodes are reached that are not reached where the membership says.
     routes: Arc<HashMap<NodeId, String>>,
     idle: Arc<Mutex<HashMap<NodeId, Vec<Link>>>>,
 }
 
 impl Pool {
-    pub(super) fn new(trust: Trust, routes: HashMap<NodeId, String>) -> Pool {
-        Pool { trust, routes: Arc::new(routes), idle: Arc::default() }
+    pub(super) fn new(trust: Trust, cluster: Arc<AtomicU64>, routes: HashMap<NodeId, String>) -> Pool {
+        Pool { trust, cluster, routes: Arc::new(routes), idle: Arc::default() }
     }
 
     async fn connect(&self, to: NodeId, address: &str) -> Result<Link> {
         let address = self.routes.get(&to).map_or(address, String::as_str);
-        Link::connect(&self.trust, address, to).await
+        Link::connect(&self.trust, address, to, self.cluster.load(Ordering::Acquire)).await
     }
 
     /// Calls a node. A caller that stops waiting leaves no half-used connection behind.
@@ -57,6 +61,11 @@ impl Pool {
         }
         let link = self.connect(to, address).await?;
         self.exchange(to, link, call).await
+    }
+
+    /// Calls a node, and gives up when `limit` has passed.
+    pub(super) async fn call_within(&self, limit: Duration, to: NodeId, address: &str, call: &Call) -> Result<Answer> {
+        in_time(limit, address, self.call(to, address, call)).await
     }
 
     async fn exchange(&self, to: NodeId, mut link: Link, call: &Call) -> Result<Answer> {

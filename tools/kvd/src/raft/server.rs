@@ -46,7 +46,7 @@ pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
         connections.spawn(async move {
             let _place = place;
             let served = async {
-                let mut link = Link::accept(cluster.trust(), tcp, peer, cluster.id()).await?;
+                let mut link = Link::accept(cluster.trust(), tcp, peer, cluster.id(), cluster.number()).await?;
                 while let Ok(call) = timeout(IDLE, link.receive_next()).await {
                     let Some(call) = call? else { break };
                     let answer = answer(&cluster, &mut link, call).await;
@@ -64,6 +64,12 @@ pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
 async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<Answer> {
     let stopped = |group: u32| move |error: &dyn std::error::Error| Error::Stopped { group, reason: error.to_string() };
     match call {
+        Call::Admit { cluster: number, groups, as_new } => cluster.admit(number, groups, as_new).map(|()| Answer::Done),
+        Call::Command(command) => cluster.execute(command).await,
+        // With its disk, a node may have lost a vote that it has given. It gives no other.
+        _ if cluster.number() == 0 => Err(Error::Config(
+            "this node's store is new: it is in no cluster before `kvd init` or `kvd add`".to_owned(),
+        )),
         Call::Append { group, request } => {
             let response = cluster.group(group)?.raft.append_entries(request).await;
             response.map(Answer::Append).map_err(|error| stopped(group)(&error))
@@ -81,7 +87,6 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
         }
         Call::Change { group, change } => cluster.change(group, change).await.map(|()| Answer::Done),
         Call::Begin { group, members } => cluster.begin(group, members).await.map(|()| Answer::Done),
-        Call::Command(command) => cluster.execute(command).await,
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tamis::{Keyspace, WriteBatch};
 
-use super::state::{APPLIED, State};
+use super::place;
 use super::types::LogId;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -105,7 +105,7 @@ pub(crate) struct Staging {
 impl Staging {
     /// Makes an empty state beside the one in use.
     pub(crate) fn begin(store: &Store, group: u32, generation: u64) -> Result<Staging> {
-        let name = State::keyspace_name(group, generation);
+        let name = place::keyspace_name(group, generation);
         let keyspace = Machine::open_in(&store.db, &name)?.keyspace().clone();
         let store = store.clone();
         Ok(Staging { store, generation, name, keyspace, received: 0, is_whole: false, is_kept: false })
@@ -149,7 +149,7 @@ impl Staging {
         if !self.is_whole {
             return Err(broken("its end is missing"));
         }
-        let applied = Machine::open_in(&self.store.db, &self.name)?.meta(APPLIED)?;
+        let applied = Machine::open_in(&self.store.db, &self.name)?.meta(place::APPLIED)?;
         let applied: Option<LogId> = applied.map(|bytes| decode(&bytes, "a snapshot")).transpose()?;
         if applied == last { Ok(()) } else { Err(broken("it is of another log index than it should be")) }
     }

@@ -11,16 +11,13 @@ use openraft::storage::RaftStateMachine;
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use parking_lot::{Mutex, RwLock};
 
+use super::library::{Entry, Snapshot, Types};
+use super::place;
 use super::snapshot::{SnapshotData, Staging, View};
-use super::types::{Entry, LogId, Snapshot, SnapshotMeta, StorageError, StorageIoError, StoredMembership, Types};
+use super::types::{LogId, SnapshotMeta, StorageError, StorageIoError, StoredMembership};
 use crate::error::{Error, Result};
 use crate::machine::{self, Machine, Reply};
-use crate::store::{Item, Store, decode, encode};
-
-/// Name of the meta pair that holds the id of the last entry applied.
-pub(super) const APPLIED: &[u8] = b"applied";
-/// Name of the meta pair that holds the last membership applied.
-const MEMBERSHIP: &[u8] = b"membership";
+use crate::store::{Item, Store, encode};
 
 /// What the tasks of a node share of a group's state.
 pub(crate) struct State {
@@ -53,18 +50,6 @@ impl Drop for Receiving<'_> {
 }
 
 impl State {
-    /// Name of the keyspace that holds a generation of a group's state.
-    pub(super) fn keyspace_name(group: u32, generation: u64) -> String {
-        format!("{}-{generation}", Machine::keyspace_name(group))
-    }
-
-    /// Generations of the group's state that are in the store.
-    pub(super) fn generations(store: &Store, group: u32) -> Result<Vec<u64>> {
-        let prefix = format!("{}-", Machine::keyspace_name(group));
-        let names = store.db.keyspace_names()?;
-        Ok(names.iter().filter_map(|name| name.strip_prefix(&prefix)?.parse().ok()).collect())
-    }
-
     /// The state as it is now. A reader that goes on with it after a snapshot has been installed
     /// reads the state before.
     pub(crate) fn machine(&self) -> Arc<Machine> {
@@ -124,14 +109,14 @@ impl StateStore {
     /// Opens the state of a group, and removes what unfinished snapshots have left.
     pub(crate) fn open(store: &Store, group: u32) -> Result<StateStore> {
         let generation: u64 = store.item(group, Item::Generation)?.unwrap_or(0);
-        let keyspace = State::keyspace_name(group, generation);
+        let keyspace = place::keyspace_name(group, generation);
         let mut next_generation = generation + 1;
-        for of in State::generations(store, group)?.into_iter().filter(|of| *of != generation) {
+        for of in place::generations(store, group)?.into_iter().filter(|of| *of != generation) {
             next_generation = next_generation.max(of + 1);
-            store.db.drop_keyspace(&State::keyspace_name(group, of))?;
+            store.db.drop_keyspace(&place::keyspace_name(group, of))?;
         }
         let machine = Machine::open_in(&store.db, &keyspace)?;
-        let (applied, membership) = positions(&machine)?;
+        let (applied, membership) = place::positions(&machine)?;
         let state = State {
             store: store.clone(),
             group,
@@ -151,7 +136,7 @@ impl StateStore {
 
     fn apply_one(&mut self, entry: &Entry) -> Result<Vec<Reply>> {
         let applied = encode(&entry.log_id)?;
-        let mut meta = vec![(APPLIED, &applied[..])];
+        let mut meta = vec![(place::APPLIED, &applied[..])];
         // Without requests, and with a time that is never later than the entry's before.
         let nothing = machine::Entry { time_ms: 0, requests: Vec::new() };
         let (of_clients, membership) = match &entry.payload {
@@ -160,7 +145,7 @@ impl StateStore {
             EntryPayload::Membership(of) => (&nothing, Some(StoredMembership::new(Some(entry.log_id), of.clone()))),
         };
         let encoded = membership.as_ref().map(encode).transpose()?;
-        meta.extend(encoded.as_ref().map(|bytes| (MEMBERSHIP, &bytes[..])));
+        meta.extend(encoded.as_ref().map(|bytes| (place::MEMBERSHIP, &bytes[..])));
         let replies = self.state.machine().apply(of_clients, &meta)?;
         self.applied = Some(entry.log_id);
         if let Some(membership) = membership {
@@ -200,12 +185,13 @@ impl StateStore {
         let store = &self.state.store;
         store.db.flush()?;
         let generation = staging.generation;
-        let keyspace = State::keyspace_name(self.state.group, generation);
+        // Whatever becomes of the write, what it may name is not removed before the next start.
+        let keyspace = staging.keep();
         let machine = Arc::new(Machine::open_in(&store.db, &keyspace)?);
-        (self.applied, self.membership) = positions(&machine)?;
         store.write_item(self.state.group, Item::Generation, &generation, true)?;
+        (self.applied, self.membership) = place::positions(&machine)?;
         let before = std::mem::replace(&mut *self.state.machine.write(), machine);
-        self.retired.push((std::mem::replace(&mut self.keyspace, staging.keep()), before));
+        self.retired.push((std::mem::replace(&mut self.keyspace, keyspace), before));
         *self.state.durable.lock() = self.applied;
         self.drop_retired()
     }
@@ -219,12 +205,6 @@ impl StateStore {
         };
         Snapshot { meta, snapshot: Box::new(SnapshotData::View(view)) }
     }
-}
-
-fn positions(machine: &Machine) -> Result<(Option<LogId>, StoredMembership)> {
-    let applied = machine.meta(APPLIED)?.map(|bytes| decode(&bytes, "the state's log index")).transpose()?;
-    let membership = machine.meta(MEMBERSHIP)?.map(|bytes| decode(&bytes, "the state's membership")).transpose()?;
-    Ok((applied, membership.unwrap_or_default()))
 }
 
 impl RaftStateMachine<Types> for StateStore {

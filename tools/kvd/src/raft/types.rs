@@ -1,12 +1,11 @@
-//! The types that the consensus library is given.
+//! Members, proposals, and short names for the consensus library's types.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::snapshot::SnapshotData;
-use crate::machine::{self, Reply};
+use crate::machine;
 use crate::replica::NodeId;
 
 /// Where a member is reached, as the membership in the log has it.
@@ -55,24 +54,9 @@ impl Logged {
     }
 }
 
-openraft::declare_raft_types!(
-    /// The consensus library's parameters.
-    pub(crate) Types:
-        D = Proposal,
-        R = Vec<Reply>,
-        NodeId = NodeId,
-        Node = Member,
-        Entry = openraft::Entry<Types>,
-        SnapshotData = SnapshotData,
-        AsyncRuntime = openraft::TokioRuntime,
-);
-
-pub(crate) type Entry = openraft::Entry<Types>;
 pub(crate) type LogId = openraft::LogId<NodeId>;
 pub(crate) type Vote = openraft::Vote<NodeId>;
 pub(crate) type StoredMembership = openraft::StoredMembership<NodeId, Member>;
 pub(crate) type SnapshotMeta = openraft::SnapshotMeta<NodeId, Member>;
-pub(crate) type Snapshot = openraft::Snapshot<Types>;
-pub(crate) type Raft = openraft::Raft<Types>;
 pub(crate) type StorageError = openraft::StorageError<NodeId>;
 pub(crate) type StorageIoError = openraft::StorageIOError<NodeId>;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
 
-use super::types::{Member, SnapshotMeta, Types, Vote};
+use super::library::Types;
+use super::types::{Member, SnapshotMeta, Vote};
 use crate::replica::NodeId;
 
 /// A request. Each gets one [`Answer`].
@@ -21,6 +22,8 @@ pub(super) enum Call {
     ReadIndex { group: u32 },
     /// A node passes on a change of membership to the leader.
     Change { group: u32, change: Change },
+    /// Takes a node into a cluster. `as_new`: its store may be new.
+    Admit { cluster: u64, groups: u32, as_new: bool },
     /// Begins a group with these members.
     Begin { group: u32, members: BTreeMap<NodeId, Member> },
     /// An operator's command.

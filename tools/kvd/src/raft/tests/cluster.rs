@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::error::Error;
 use crate::link::Trust;
 use crate::machine::{Body, Condition, Deadline, Operation, Query, Reply, Request, SetAnswer};
-use crate::raft::{Cluster, Command, Member, Settings, command};
+use crate::raft::{Cluster, Command, Member, Settings, command, recover};
 use crate::replica::{NodeId, ReadError, Replica, WriteError};
 
 /// For anything that a healthy cluster does by itself. Nothing is measured by it.
@@ -70,7 +70,8 @@ impl Host {
     async fn cut_power(&mut self, seed: u64) {
         self.fs = self.fs.crash(seed);
         if let Some(node) = self.node.take() {
-            node.stop().await.unwrap();
+            // What it still writes goes to the disk that it had. A store that has failed says so.
+            let _ = node.stop().await;
         }
     }
 
@@ -241,6 +242,104 @@ async fn a_leader_without_a_majority_promises_nothing() {
     }
     let found = read(&hosts, 0, "a").await;
     assert!([Reply::bulk("1"), Reply::bulk("2")].contains(&found));
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_has_lost_its_disk_votes_for_nobody_before_it_is_added_anew() {
+    let mut hosts = hosts(3, 1).await;
+    write(&hosts, 0, "a", "1").await;
+    let leads = leader(&hosts, 0).await;
+    let (wiped, other) = ((leads + 1) % 3, (leads + 2) % 3);
+    hosts[wiped].cut_power(1).await;
+    hosts[wiped].fs = SimFileSystem::new();
+    hosts[wiped].start().await;
+    // With the wiped node's vote, the third could lead, and with its log, the wiped one could hold
+    // a majority without what was acknowledged.
+    hosts[leads].cut_power(2).await;
+    let alone = Arc::clone(hosts[other].node());
+    assert!(matches!(alone.barrier(0).await, Err(ReadError::NotLeader { .. })));
+    assert_eq!(hosts[wiped].node().status(0).last_index, 0);
+    hosts[leads].start().await;
+    write(&hosts, 0, "b", "2").await;
+    let (id, member) = (hosts[wiped].settings.id, hosts[wiped].settings.member.clone());
+    let add = Command::Add { id, member, learner: false };
+    let error = hosts[other].command(add.clone()).await.unwrap_err().to_string();
+    assert!(error.contains("its store is new; remove it"), "{error}");
+    hosts[other].command(Command::Remove { id }).await.unwrap();
+    hosts[other].command(add).await.unwrap();
+    until(hosts[wiped].node(), "caught up", |node| get(node, 0, "b") == Reply::bulk("2")).await;
+    // A node of another cluster is not taken over.
+    let mut strangers = vec![Host::new(9, 1).await];
+    strangers[0].command(Command::Init { others: Vec::new() }).await.unwrap();
+    let (id, member) = (9, strangers[0].settings.member.clone());
+    let error = hosts[other].command(Command::Add { id, member, learner: true }).await.unwrap_err().to_string();
+    assert!(error.contains("in another cluster"), "{error}");
+    hosts.append(&mut strangers);
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_survivor_becomes_a_cluster() {
+    let mut hosts = hosts(3, 2).await;
+    for number in 0..100 {
+        write(&hosts, number % 2, &format!("key {number}"), &number.to_string()).await;
+    }
+    // What a majority has acknowledged is on one of any two; this one has it all.
+    let survivor = leader(&hosts, 0).await;
+    let goal = hosts[leader(&hosts, 1).await].node().status(1).committed_index;
+    until(hosts[survivor].node(), "caught up", |node| node.status(1).applied_index >= goal).await;
+    for host in &mut hosts {
+        host.cut_power(5).await;
+    }
+    let mut lone = hosts.swap_remove(survivor);
+    drop(hosts);
+    (lone.settings.id, lone.settings.dir) = (7, "/recovered".into());
+    let (options, from) = (Options::new().file_system(Arc::new(lone.fs.clone())), std::path::Path::new("/db"));
+    let recovered = recover(&options, from, &lone.settings.dir, 7, &lone.settings.member).unwrap();
+    assert!(recovered.iter().all(|group| group.applied + group.from_log >= 50), "{recovered:?}");
+    let again = recover(&options, from, &lone.settings.dir, 7, &lone.settings.member).unwrap_err().to_string();
+    assert!(again.contains("is not empty"), "{again}");
+    let nothing = recover(&options, std::path::Path::new("/nothing"), "/other".as_ref(), 7, &lone.settings.member);
+    assert!(nothing.is_err());
+    lone.start().await;
+    let mut hosts = vec![lone, Host::new(8, 2).await];
+    let (id, member) = (8, hosts[1].settings.member.clone());
+    hosts[0].command(Command::Add { id, member, learner: false }).await.unwrap();
+    write(&hosts, 1, "after", "all").await;
+    hosts[1].cut_power(9).await;
+    hosts[1].start().await;
+    for number in 0..100 {
+        assert_eq!(read(&hosts, number % 2, &format!("key {number}")).await, Reply::bulk(number.to_string()));
+        let reply = Reply::bulk(number.to_string());
+        until(hosts[1].node(), "caught up", |node| get(node, number % 2, &format!("key {number}")) == reply).await;
+    }
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_ends_a_node_and_no_promise() {
+    let mut hosts = hosts(3, 1).await;
+    write(&hosts, 0, "a", "1").await;
+    let leads = leader(&hosts, 0).await;
+    hosts[leads].fs.set_capacity(Some(0));
+    let failing = Arc::clone(hosts[leads].node());
+    for number in 0..20 {
+        write(&hosts, 0, &format!("key {number}"), &"long ".repeat(100_000)).await;
+    }
+    let error = failing.failed().await.to_string();
+    assert!(error.contains("group 0"), "{error}");
+    hosts[leads].fs.set_capacity(None);
+    hosts[leads].cut_power(3).await;
+    hosts[leads].start().await;
+    let back = hosts[leads].node();
+    until(back, "caught up", |node| get(node, 0, "key 19") != Reply::Nil).await;
     for host in &hosts {
         host.node().stop().await.unwrap();
     }

@@ -9,9 +9,11 @@ use tamis::Options;
 use tamis::vfs::SimFileSystem;
 
 use crate::machine::{self, Body, Condition, Deadline, Operation, Query, Reply, Request, SetAnswer};
+use crate::raft::library::Entry;
 use crate::raft::log::{LogStore, Syncer};
-use crate::raft::state::{State, StateStore};
-use crate::raft::types::{Entry, LogId, Proposal, Vote};
+use crate::raft::place;
+use crate::raft::state::StateStore;
+use crate::raft::types::{LogId, Proposal, Vote};
 use crate::store::{Store, encode};
 
 const GROUP: u32 = 1;
@@ -233,7 +235,7 @@ async fn an_installed_snapshot_is_there_whole_or_not_at_all() {
             }
             check(&mut after, &mut expected, &format!("call {at}, seed {seed}")).await;
             // Nothing of an unfinished snapshot is left.
-            let generations = State::generations(&after.store, GROUP).unwrap();
+            let generations = place::generations(&after.store, GROUP).unwrap();
             assert_eq!(generations.len(), 1, "call {at}, seed {seed}: {generations:?}");
         }
         at += 1;

@@ -7,9 +7,10 @@ use openraft::testing::{StoreBuilder, Suite};
 use tamis::Options;
 use tamis::vfs::MemoryFileSystem;
 
+use crate::raft::library::Types;
 use crate::raft::log::{LogStore, Syncer};
 use crate::raft::state::StateStore;
-use crate::raft::types::{StorageError, Types};
+use crate::raft::types::StorageError;
 use crate::store::Store;
 
 struct InMemory;
