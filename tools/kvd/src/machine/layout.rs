@@ -1,7 +1,7 @@
 //! What the keyspace of a group holds. All numbers are big-endian, so that keys sort by them.
 //!
 //! ```text
-//! 'c'                          counters: time u64, next number u64, keys u64, sessions u64
+//! 'c'                          counters: u64 each, in the order of `Counters`
 //! 'd' slot:u16 key             record: kind u8 (1), version u64, deadline u64 (0: none), value
 //! 'e' deadline:u64 slot:u16 key    empty; one for each record with a deadline
 //! 'l' used:u64 session:u64     empty; sessions, least recently used first
@@ -17,6 +17,9 @@ use super::slot::slot_of;
 
 /// Key of the counters.
 pub(super) const COUNTERS: &[u8] = b"c";
+
+/// Length of the counters' value.
+const COUNTERS_LEN: usize = 40;
 
 /// Kind of a record that holds a string.
 const STRING: u8 = 1;
@@ -142,21 +145,26 @@ pub(super) struct Counters {
     pub(super) keys: u64,
     /// Open sessions.
     pub(super) sessions: u64,
+    /// No record has a deadline before this one: where the search for expired keys begins. Behind
+    /// it are what removed keys left in the index of deadlines until a compaction.
+    pub(super) swept_ms: u64,
 }
 
 impl Counters {
     pub(super) fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(32);
-        [self.time_ms, self.last_number, self.keys, self.sessions].iter().for_each(|&number| out.put_u64(number));
+        let Counters { time_ms, last_number, keys, sessions, swept_ms } = *self;
+        let mut out = Vec::with_capacity(COUNTERS_LEN);
+        [time_ms, last_number, keys, sessions, swept_ms].iter().for_each(|&number| out.put_u64(number));
         Bytes::from(out)
     }
 
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Counters> {
-        (bytes.len() == 32).then(|| Counters {
+        (bytes.len() == COUNTERS_LEN).then(|| Counters {
             time_ms: bytes.get_u64(),
             last_number: bytes.get_u64(),
             keys: bytes.get_u64(),
             sessions: bytes.get_u64(),
+            swept_ms: bytes.get_u64(),
         })
     }
 }
@@ -188,8 +196,8 @@ mod tests {
             assert_eq!(Header::decode(&record[..HEADER_LEN - 1]), None);
             assert_eq!(Header::decode(&[&[9], &record[1..]].concat()), None, "another kind");
         }
-        let counters = Counters { time_ms: 1, last_number: 2, keys: 3, sessions: 4 };
+        let counters = Counters { time_ms: 1, last_number: 2, keys: 3, sessions: 4, swept_ms: 5 };
         assert_eq!(Counters::decode(&counters.encode()), Some(counters));
-        assert_eq!(Counters::decode(&[0; 31]), None);
+        assert_eq!(Counters::decode(&[0; 39]), None);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything it does follows from the entries alone: it asks no clock, draws no random number and
 //! iterates in the order of keys. Two machines that have applied the same entries hold the same
-//! bytes.
+//! bytes. Whoever changes what an entry does must see to it that no group has nodes of both kinds.
 
 mod apply;
 mod error;
@@ -69,9 +69,9 @@ const MAX_REMOVALS: usize = 256;
 pub struct Machine {
     db: tamis::Db,
     keyspace: tamis::Keyspace,
-    /// As the last batch stored them. Held while an entry is applied.
-    counters: Mutex<Counters>,
-    /// `counters.time_ms`, for readers.
+    /// Held while an entry is applied.
+    applying: Mutex<()>,
+    /// Time of the last entry, for readers.
     time_ms: AtomicU64,
 }
 
@@ -85,9 +85,8 @@ impl Machine {
     pub fn open_in(db: &tamis::Db, keyspace: &str) -> Result<Machine> {
         let options = tamis::KeyspaceOptions::new().wal(false);
         let keyspace = db.keyspace_with(keyspace, options)?;
-        let counters = keyspace.counters()?;
-        let time_ms = AtomicU64::new(counters.time_ms);
-        Ok(Machine { db: db.clone(), keyspace, counters: Mutex::new(counters), time_ms })
+        let time_ms = AtomicU64::new(keyspace.counters()?.time_ms);
+        Ok(Machine { db: db.clone(), keyspace, applying: Mutex::new(()), time_ms })
     }
 
     /// Name of the keyspace that holds a group's state: what a snapshot of the group must copy.
@@ -98,12 +97,12 @@ impl Machine {
     /// Applies an entry: one batch with all its effects and the caller's `meta` pairs, which may be
     /// the entry's index in the log or a membership. Returns one reply for each request.
     ///
-    /// An error means that nothing of the entry was applied. An entry without requests stores
-    /// `meta` and lets time pass.
+    /// After an error of the store, the whole entry is there or nothing of it; `meta` says which. An
+    /// entry without requests stores `meta` and lets time pass.
     pub fn apply(&self, entry: &Entry, meta: &[(&[u8], &[u8])]) -> Result<Vec<Reply>> {
-        let mut counters = self.counters.lock();
-        let mut pending = Pending::new(&self.keyspace, *counters);
-        pending.counters.time_ms = counters.time_ms.max(entry.time_ms);
+        let _applying = self.applying.lock();
+        let mut pending = Pending::new(&self.keyspace, self.keyspace.counters()?);
+        pending.counters.time_ms = pending.counters.time_ms.max(entry.time_ms);
         remove_expired(&mut pending)?;
         let mut replies = Vec::with_capacity(entry.requests.len());
         let mut reply_len = 0;
@@ -116,10 +115,9 @@ impl Machine {
             reply_len += reply.weight();
             replies.push(reply);
         }
-        let after = pending.counters;
+        let time_ms = pending.counters.time_ms;
         self.db.write(pending.into_batch(meta))?;
-        *counters = after;
-        self.time_ms.store(after.time_ms, Ordering::Release);
+        self.time_ms.store(time_ms, Ordering::Release);
         Ok(replies)
     }
 
@@ -151,7 +149,8 @@ impl Machine {
     /// propose proposes [`Body::Tick`], or expired keys would use space until the next write.
     pub fn next_deadline_ms(&self) -> Result<Option<u64>> {
         let mut next = None;
-        self.keyspace.scan(&deadline_start(0), &deadline_start(u64::MAX), &mut |key, _| {
+        let swept_ms = self.keyspace.counters()?.swept_ms;
+        self.keyspace.scan(&deadline_start(swept_ms), &deadline_start(u64::MAX), &mut |key, _| {
             next = expiring_key(key).map(|(deadline, _)| deadline);
             ControlFlow::Break(())
         })?;
@@ -167,12 +166,23 @@ impl Machine {
 
 /// Removes keys that have expired by the entry's time, those that did so first.
 fn remove_expired(pending: &mut Pending) -> Result<()> {
+    let Counters { time_ms, swept_ms, .. } = pending.counters;
+    if swept_ms > time_ms {
+        return Ok(());
+    }
     let mut expired = Vec::new();
-    let end = deadline_start(pending.counters.time_ms.saturating_add(1));
-    pending.scan(&deadline_start(0), &end, &mut |key, _| {
-        expired.extend(expiring_key(key).map(|(_, key)| key.to_vec()));
-        if expired.len() < MAX_REMOVALS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    let mut last = time_ms;
+    pending.scan(&deadline_start(swept_ms), &deadline_start(time_ms.saturating_add(1)), &mut |key, _| {
+        let Some((deadline, key)) = expiring_key(key) else { return ControlFlow::Continue(()) };
+        if expired.len() == MAX_REMOVALS {
+            last = deadline - 1;
+            return ControlFlow::Break(());
+        }
+        expired.push(key.to_vec());
+        ControlFlow::Continue(())
     })?;
+    // Deadlines that are set from now on are later than the entry's time.
+    pending.counters.swept_ms = last + 1;
     expired.iter().try_for_each(|key| pending.remove(key))
 }
 
@@ -197,15 +207,15 @@ fn apply_body(pending: &mut Pending, body: &Body) -> Result<Reply> {
             let mut replies = Vec::with_capacity(steps.len());
             let mut reply_len = 0;
             for step in steps {
-                let reply = match step {
-                    Step::Write(operation) => apply::run(pending, operation)?,
+                let (reply, otherwise) = match step {
+                    Step::Write(operation) => (apply::run(pending, operation)?, Reply::NOT_KEPT),
                     Step::Read(query) => {
                         let time_ms = pending.counters.time_ms;
-                        Reader::new(&*pending, time_ms, time_ms).read(query)?.reply
+                        (Reader::new(&*pending, time_ms, time_ms).read(query)?.reply, query::TOO_LONG)
                     }
                 };
                 reply_len += reply.weight();
-                replies.push(if reply_len > MAX_REPLY_LEN { query::TOO_LONG } else { reply });
+                replies.push(if reply_len > MAX_REPLY_LEN { otherwise } else { reply });
             }
             Ok(Reply::Array(replies))
         }

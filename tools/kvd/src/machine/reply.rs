@@ -35,6 +35,10 @@ impl Reply {
     /// `OK`.
     pub const OK: Reply = Reply::Status(Cow::Borrowed("OK"));
 
+    /// What a write answers that was applied, if its own reply is too long to keep.
+    pub const NOT_KEPT: Reply =
+        Reply::Error(Cow::Borrowed("NOREPLY the command was applied, and its reply was too long to keep"));
+
     /// A string of bytes.
     pub fn bulk(bytes: impl AsRef<[u8]>) -> Reply {
         Reply::Bulk(Bytes::copy_from_slice(bytes.as_ref()))

@@ -277,13 +277,38 @@ impl Request {
                 Body::Run(operation) => operation.weight(),
                 Body::Transaction { watched, steps } => {
                     let keys = watched.iter().map(|(key, _)| FIXED + key.len()).sum::<usize>();
-                    let step = |step: &Step| match step {
-                        Step::Write(operation) => operation.weight(),
-                        Step::Read(query) => query.weight(),
-                    };
-                    keys + steps.iter().map(|it| FIXED + step(it)).sum::<usize>()
+                    keys + steps.iter().map(|step| FIXED + step.weight()).sum::<usize>()
                 }
             }
+    }
+}
+
+impl Body {
+    /// Whether the reply may hold values, and so be long.
+    pub fn answers_values(&self) -> bool {
+        let answers = |operation: &Operation| match operation {
+            Operation::Set { answer, .. } => *answer == SetAnswer::Old,
+            Operation::Take(_) => true,
+            _ => false,
+        };
+        match self {
+            Body::Tick | Body::OpenSession => false,
+            Body::Run(operation) => answers(operation),
+            Body::Transaction { steps, .. } => steps.iter().any(|step| match step {
+                Step::Write(operation) => answers(operation),
+                Step::Read(_) => true,
+            }),
+        }
+    }
+}
+
+impl Step {
+    /// About how many bytes the step adds to an entry.
+    pub fn weight(&self) -> usize {
+        match self {
+            Step::Write(operation) => operation.weight(),
+            Step::Read(query) => query.weight(),
+        }
     }
 }
 

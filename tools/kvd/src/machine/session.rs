@@ -3,7 +3,6 @@
 //! A session remembers the last number and its reply. Of sessions beyond [`MAX_SESSIONS`], the one
 //! that was used least recently is closed; its retries are refused, never applied again.
 
-use std::borrow::Cow;
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +21,6 @@ const MAX_KEPT_REPLY: usize = 4096;
 
 const NO_SESSION: &str = "NOSESSION this session is not open; what became of its earlier requests is not known";
 const OLD_SERIAL: &str = "OLDSERIAL a request with a greater number was applied; this one was not applied now";
-const NOT_KEPT: &str = "NOREPLY this request was applied before, and its reply was too long to keep";
 
 /// What is stored of a session.
 #[derive(Serialize, Deserialize)]
@@ -70,8 +68,7 @@ fn store(pending: &mut Pending, number: u64, session: &Session) {
     encode_value(session, &mut bytes);
     if bytes.len() > MAX_KEPT_REPLY {
         bytes.clear();
-        let reply = Reply::Error(Cow::Borrowed(NOT_KEPT));
-        encode_value(&Session { reply, ..*session }, &mut bytes);
+        encode_value(&Session { reply: Reply::NOT_KEPT, ..*session }, &mut bytes);
     }
     pending.put_session(number, session.used, bytes);
 }

@@ -461,7 +461,8 @@ fn the_session_used_least_recently_gives_way() {
     assert_eq!(sessions.len() as u64, MAX_SESSIONS);
     let touch = |index: usize| {
         let Reply::Integer(session) = sessions[index] else { panic!("a number") };
-        let serial = Some(Serial { session: session as u64, serial: machine.counters.lock().last_number });
+        let serial =
+            Some(Serial { session: session as u64, serial: machine.keyspace().counters().unwrap().last_number });
         apply(&machine, 1, vec![Request { session: serial, body: Body::Tick }]).remove(0)
     };
     assert_eq!(touch(0), Reply::OK);
@@ -469,7 +470,7 @@ fn the_session_used_least_recently_gives_way() {
     assert_eq!(touch(0), Reply::OK, "used since");
     assert!(touch(1).is_error() && touch(2).is_error(), "closed");
     assert_eq!(touch(3), Reply::OK);
-    assert_eq!(machine.counters.lock().sessions, MAX_SESSIONS);
+    assert_eq!(machine.keyspace().counters().unwrap().sessions, MAX_SESSIONS);
 }
 
 #[test]

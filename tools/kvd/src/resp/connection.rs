@@ -3,7 +3,7 @@
 use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -18,30 +18,25 @@ use super::decode::Decoder;
 use super::describe;
 use super::encode::{Version, encode};
 use super::memory::{FREE, Share};
-use super::server::Shared;
+use super::shared::{Shared, count};
 use super::transaction::{Exec, Transaction, Weave};
 use super::users::{Access, User};
 use crate::command::{Client, Cluster, Command, Kind, Parsed, parse};
-use crate::machine::{
-    Body, GroupId, Query, Reply, Request, Serial, group_of, position_of_slot, slot_of_position, slots_of,
-};
-use crate::replica::{NodeId, ReadError, Replica, WriteError};
+use crate::machine::{Body, GroupId, Query, Reply, Request, Serial};
+use crate::replica::Replica;
 
 /// How much a read may take: little for connections that rarely send, up to the most for busy ones.
 const LEAST_READ: usize = 1024;
-const MOST_READ: usize = 64 * 1024;
+const MOST_READ: usize = 16 * 1024;
 
 /// From this many bytes on, replies are sent before further commands are carried out.
-const FLUSH_LEN: usize = 64 * 1024;
+const FLUSH_LEN: usize = 16 * 1024;
 
 /// The least speed at which long commands and replies must move, in bytes per millisecond.
 const LEAST_SPEED: usize = 64;
 
 /// After so many refused passwords, a connection is closed.
 const MOST_FAILURES: u32 = 10;
-
-/// Reads of more keys than this run on a thread where they hold up nobody.
-const SHORT_READ: usize = 64;
 
 /// Why a connection ends.
 #[derive(Debug, PartialEq, Eq)]
@@ -139,7 +134,6 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
         let needs = if inside { self.decoder.needs(&self.buffer) } else { 0 };
         if !inside {
             self.began = Instant::now();
-            self.input.clear();
             if self.buffer.capacity() > LEAST_READ {
                 self.buffer = BytesMut::new();
             }
@@ -149,9 +143,11 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             _ if self.is_stranger() => Some(self.opened + limits.stall),
             idle => idle.map(|idle| Instant::now() + idle),
         };
-        if needs > FREE && within(deadline, self.shared.memory.enlarge(&mut self.input, needs)).await.is_none() {
+        if needs <= FREE {
+            self.input.clear();
+        } else if within(deadline, self.shared.memory.enlarge(&mut self.input, needs)).await.is_none() {
             self.reply(&Reply::error("ERR there is no memory for a command of this length now; try again later"));
-            return Err(Close::Stalled);
+            return Err(Close::Done);
         }
         // At most doubles what is there: a declared length alone takes no memory.
         let room = needs.saturating_sub(self.buffer.len()).min(self.buffer.len()).max(self.read_len);
@@ -161,7 +157,12 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             _ = stop.wait_for(|stop| *stop) => return Err(Close::Stop),
         };
         match read {
-            None => Err(Close::Stalled),
+            None => {
+                if inside {
+                    self.reply(&Reply::error("ERR the rest of the command did not come in time"));
+                }
+                Err(Close::Stalled)
+            }
             Some(Ok(len)) if len > 0 => {
                 self.shared.metrics.bytes_in.fetch_add(len as u64, Relaxed);
                 let next = if len >= self.read_len { self.read_len * 4 } else { self.read_len / 2 };
@@ -192,9 +193,17 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
                 }
             };
             self.began = Instant::now();
+            if is_http(&words) {
+                return Err(Close::Protocol);
+            }
             match self.prepare(&words) {
                 Action::Answer(reply) if pending.is_empty() => self.reply(&reply),
                 Action::Answer(reply) => pending.push_back(Either::Left(ready(reply))),
+                Action::Write { slot, request, weave } if request.body.answers_values() => {
+                    self.answer_all(&mut pending).await?;
+                    let reply = shared.write(slot, request, weave).await;
+                    self.reply_if_it_fits(reply, Reply::NOT_KEPT);
+                }
                 Action::Write { slot, request, weave } => {
                     pending.push_back(Either::Right(shared.write(slot, request, weave)));
                 }
@@ -226,6 +235,17 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             self.shared.metrics.errors.fetch_add(1, Relaxed);
         }
         encode(reply, self.version, &mut self.out);
+    }
+
+    /// Answers a reply that may be long, or another one if there is no memory to hold it until the
+    /// client takes it.
+    fn reply_if_it_fits(&mut self, reply: Reply, otherwise: Reply) {
+        if self.shared.memory.try_add(&mut self.output, reply.weight()) {
+            self.reply(&reply);
+        } else {
+            count(&self.shared.metrics.out_of_memory);
+            self.reply(&otherwise);
+        }
     }
 
     async fn flush(&mut self) -> Result<(), Close> {
@@ -323,7 +343,7 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
         let command = if command == Command::Unwatch { Command::Answer(Reply::OK) } else { command };
         let queued = slot
             .map_or(Ok(()), |slot| self.shared.check_leader(slot))
-            .and_then(|()| self.transaction.queue(slot, command));
+            .and_then(|()| self.transaction.queue(slot, command, &self.shared.memory));
         queued.unwrap_or_else(|error| {
             self.transaction.spoil();
             error
@@ -425,11 +445,7 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             }
             (other, _) => Reply::error(format!("ERR kvd does not know what to do with {other:?}")),
         };
-        let fits = shared.memory.try_add(&mut self.output, reply.weight());
-        if !fits {
-            shared.metrics.out_of_memory.fetch_add(1, Relaxed);
-        }
-        self.reply(if fits { &reply } else { &NO_MEMORY });
+        self.reply_if_it_fits(reply, NO_MEMORY);
         Ok(())
     }
 
@@ -442,8 +458,10 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             Reply::Integer(version) => u64::try_from(*version).unwrap_or(0),
             _ => 0,
         });
-        let watched =
-            self.transaction.join(Some(slot)).and_then(|()| self.transaction.watch(keys.into_iter().zip(versions)));
+        let watched = self
+            .transaction
+            .join(Some(slot))
+            .and_then(|()| self.transaction.watch(keys.into_iter().zip(versions), &shared.memory));
         watched.map_or_else(|error| error, |()| Reply::OK)
     }
 
@@ -510,6 +528,11 @@ const NO_MEMORY: Reply = Reply::Error(std::borrow::Cow::Borrowed(
     "TRYAGAIN there is no memory for a reply of this length now; ask for less, or again later",
 ));
 
+/// Whether a browser sends this, perhaps because of a page that wants to reach this server.
+fn is_http(words: &[Bytes]) -> bool {
+    words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"host:") || name.eq_ignore_ascii_case(b"post"))
+}
+
 fn write(slot: u16, session: Option<Serial>, body: Body) -> Action {
     Action::Write { slot, request: Request { session, body }, weave: None }
 }
@@ -525,187 +548,4 @@ async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -
         Some(deadline) => timeout_at(deadline, future).await.ok(),
         None => Some(future.await),
     }
-}
-
-impl<R: Replica> Shared<R> {
-    /// Proposes a request. The call itself puts it into the replica's queue.
-    fn write<'a>(
-        &'a self,
-        slot: u16,
-        request: Request,
-        weave: Option<Weave>,
-    ) -> impl Future<Output = Reply> + Send + use<'a, R> {
-        let began = Instant::now();
-        let result = self.replica.write(group_of(slot, self.replica.groups()), request);
-        async move {
-            let result = result.await;
-            self.metrics.writes.record(began.elapsed());
-            match (result, weave) {
-                (Ok(reply), Some(weave)) => weave.weave(reply),
-                (Ok(reply), None) => reply,
-                (Err(error), _) => self.refused(slot, error),
-            }
-        }
-    }
-
-    fn refused(&self, slot: u16, error: WriteError) -> Reply {
-        match error {
-            WriteError::NotLeader { leader } => self.redirect(slot, leader),
-            WriteError::Overloaded => Reply::error("TRYAGAIN too many writes are in flight; this one was not applied"),
-            WriteError::Refused(reason) => Reply::error(format!("ERR not applied: {reason}")),
-            WriteError::Unknown(reason) => {
-                count(&self.metrics.unknown);
-                Reply::error(format!("UNKNOWN the write may have been applied or not, or may be later: {reason}"))
-            }
-        }
-    }
-
-    fn unread(&self, slot: u16, error: ReadError) -> Reply {
-        match error {
-            ReadError::NotLeader { leader } => self.redirect(slot, leader),
-            ReadError::NoQuorum(reason) => Reply::error(format!("CLUSTERDOWN no majority answers: {reason}")),
-            ReadError::Failed(reason) => Reply::error(format!("ERR cannot read: {reason}")),
-        }
-    }
-
-    /// Where to go with keys of a slot.
-    fn redirect(&self, slot: u16, leader: Option<NodeId>) -> Reply {
-        let node = self.replica.nodes().into_iter().find(|node| Some(node.id) == leader);
-        match node {
-            Some(node) => {
-                count(&self.metrics.moved);
-                let host = if node.host.contains(':') { format!("[{}]", node.host) } else { node.host };
-                Reply::error(format!("MOVED {slot} {host}:{}", node.port))
-            }
-            None => Reply::error("CLUSTERDOWN Hash slot not served: its group has no leader now"),
-        }
-    }
-
-    /// Refuses commands for slots that this node does not lead.
-    fn check_leader(&self, slot: u16) -> Result<(), Reply> {
-        let leader = self.replica.leader(group_of(slot, self.replica.groups()));
-        if leader == Some(self.replica.id()) { Ok(()) } else { Err(self.redirect(slot, leader)) }
-    }
-
-    /// A linearizable read. Groups in `fresh` need no further barrier.
-    async fn read(&self, slot: u16, query: &Query, fresh: &mut Vec<GroupId>) -> Result<Reply, Reply> {
-        let group = group_of(slot, self.replica.groups());
-        if !fresh.contains(&group) {
-            self.replica.barrier(group).await.map_err(|error| self.unread(slot, error))?;
-            fresh.push(group);
-        }
-        let (reply, ahead_of_log) = self.query(group, slot, query, self.replica.now_ms()).await?;
-        if !ahead_of_log {
-            return Ok(reply);
-        }
-        // A key has expired by this node's clock alone. Let the log decide.
-        let tick = self.replica.write(group, Request::new(Body::Tick));
-        tick.await.map_err(|error| match error {
-            WriteError::Unknown(reason) => Reply::error(format!("CLUSTERDOWN no majority answers: {reason}")),
-            refused => self.refused(slot, refused),
-        })?;
-        Ok(self.query(group, slot, query, 0).await?.0)
-    }
-
-    /// Reads what this node has. Answers how stale that may be, and the reply.
-    async fn read_stale(&self, slot: u16, query: &Query, most_ms: u64) -> Result<Reply, Reply> {
-        let group = group_of(slot, self.replica.groups());
-        let staleness = self.replica.staleness(group).map(|staleness| staleness.as_millis());
-        match staleness {
-            Some(millis) if millis <= u128::from(most_ms) => {
-                let (reply, _) = self.query(group, slot, query, self.replica.now_ms()).await?;
-                let millis = Reply::Integer(i64::try_from(millis).unwrap_or(i64::MAX));
-                if reply.is_error() { Err(reply) } else { Ok(Reply::Array(vec![millis, reply])) }
-            }
-            Some(millis) => Err(Reply::error(format!("STALE this node may lack writes of the last {millis} ms"))),
-            None => Err(Reply::error("STALE this node has not heard of its group's leader since it started")),
-        }
-    }
-
-    /// Runs a query, and tells whether its answer is ahead of the log.
-    async fn query(&self, group: GroupId, slot: u16, query: &Query, now_ms: u64) -> Result<(Reply, bool), Reply> {
-        let machine = self.replica.machine(group).map_err(|error| self.unread(slot, error))?;
-        let reading = if is_long(query) {
-            let query = query.clone();
-            match tokio::task::spawn_blocking(move || machine.read(&query, now_ms)).await {
-                Ok(reading) => reading,
-                Err(_) => return Err(Reply::error("ERR cannot read: the node stops")),
-            }
-        } else {
-            machine.read(query, now_ms)
-        };
-        match reading {
-            Ok(reading) => Ok((reading.reply, reading.ahead_of_log)),
-            Err(error) => {
-                tracing::error!(group, %error, "cannot read");
-                Err(Reply::error(format!("ERR cannot read: {error}")))
-            }
-        }
-    }
-
-    /// The groups that this node leads, and the first slot of each.
-    fn led(&self) -> impl Iterator<Item = (GroupId, u16)> {
-        let groups = self.replica.groups();
-        let led = (0..groups).filter(|group| self.replica.leader(*group) == Some(self.replica.id()));
-        led.map(move |group| (group, slots_of(group, groups).start))
-    }
-
-    /// What a node answers about all its keys if it leads no group.
-    fn nothing_led(&self) -> Reply {
-        self.redirect(0, self.replica.leader(0))
-    }
-
-    async fn size(&self, fresh: &mut Vec<GroupId>) -> Result<Reply, Reply> {
-        let led: Vec<_> = self.led().collect();
-        if led.is_empty() {
-            return Err(self.nothing_led());
-        }
-        let mut sum = 0;
-        for (_, slot) in led {
-            if let Reply::Integer(keys) = self.read(slot, &Query::Size, fresh).await? {
-                sum += keys;
-            }
-        }
-        Ok(Reply::Integer(sum))
-    }
-
-    /// Scans the group of a position, and passes on to the next one that this node leads.
-    async fn scan(
-        &self,
-        from: u64,
-        count: u32,
-        pattern: Option<Bytes>,
-        fresh: &mut Vec<GroupId>,
-    ) -> Result<Reply, Reply> {
-        let groups = self.replica.groups();
-        let start = group_of(slot_of_position(from), groups);
-        let mut led = self.led().skip_while(|(group, _)| *group < start).peekable();
-        let Some((group, first)) = led.next() else {
-            // Nothing behind this position: the end, unless nothing is led at all.
-            let end = Reply::Array(vec![Reply::bulk("0"), Reply::Array(Vec::new())]);
-            return if self.led().next().is_some() { Ok(end) } else { Err(self.nothing_led()) };
-        };
-        let from = if group == start { from } else { position_of_slot(first) };
-        let slot = slot_of_position(from).min(slots_of(group, groups).end - 1);
-        let reply = self.read(slot, &Query::Scan { from, count, pattern }, fresh).await?;
-        match (reply, led.peek()) {
-            (Reply::Array(mut parts), Some((_, next))) if parts.first() == Some(&Reply::bulk("0")) => {
-                parts[0] = Reply::bulk(position_of_slot(*next).to_string());
-                Ok(Reply::Array(parts))
-            }
-            (reply, _) => Ok(reply),
-        }
-    }
-}
-
-fn is_long(query: &Query) -> bool {
-    match query {
-        Query::GetMany(keys) | Query::Exists(keys) | Query::Versions(keys) => keys.len() > SHORT_READ,
-        Query::Scan { .. } | Query::Range { .. } | Query::SlotSize(_) => true,
-        _ => false,
-    }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Relaxed);
 }

@@ -16,7 +16,7 @@ pub(super) struct Memory {
 }
 
 /// A part of the shared memory, given back when dropped.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Share {
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -37,13 +37,23 @@ impl Memory {
         }
     }
 
+    /// Enlarges a share to `bytes` if there is room now.
+    #[must_use]
+    pub(super) fn try_enlarge(&self, share: &mut Share, bytes: usize) -> bool {
+        match lacking(share, bytes) {
+            0 => true,
+            lacking => self.try_take(share, lacking),
+        }
+    }
+
     /// Adds `bytes` to a share if there is room now.
     #[must_use]
     pub(super) fn try_add(&self, share: &mut Share, bytes: usize) -> bool {
-        if bytes <= FREE {
-            return true;
-        }
-        match Arc::clone(&self.units).try_acquire_many_owned(units(bytes)) {
+        bytes <= FREE || self.try_take(share, units(bytes))
+    }
+
+    fn try_take(&self, share: &mut Share, units: u32) -> bool {
+        match Arc::clone(&self.units).try_acquire_many_owned(units) {
             Ok(permit) => {
                 share.add(permit);
                 true
@@ -96,5 +106,8 @@ mod tests {
         assert_eq!(memory.units.available_permits(), 60);
         drop(second);
         assert_eq!(memory.units.available_permits(), 100);
+        assert!(!memory.try_enlarge(&mut first, 101 * UNIT) && memory.try_enlarge(&mut first, 99 * UNIT));
+        assert!(memory.try_enlarge(&mut first, 100 * UNIT) && memory.try_enlarge(&mut first, UNIT));
+        assert_eq!(memory.units.available_permits(), 0);
     }
 }

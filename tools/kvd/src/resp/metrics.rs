@@ -39,7 +39,7 @@ pub struct Metrics {
     pub moved: AtomicU64,
     /// Writes whose outcome is not known.
     pub unknown: AtomicU64,
-    /// Reads refused because memory for replies was used up.
+    /// Replies left out because the memory for long ones was used up.
     pub out_of_memory: AtomicU64,
     /// Calls of each command in [`COMMANDS`].
     calls: Vec<AtomicU64>,
@@ -153,7 +153,7 @@ impl Metrics {
             ("kvd_errors_total", "Commands answered with an error.", &self.errors),
             ("kvd_moved_total", "Commands answered with another node's address.", &self.moved),
             ("kvd_unknown_outcomes_total", "Writes whose outcome is not known.", &self.unknown),
-            ("kvd_out_of_memory_total", "Reads refused for lack of memory for replies.", &self.out_of_memory),
+            ("kvd_out_of_memory_total", "Replies left out for lack of memory.", &self.out_of_memory),
         ];
         for (name, help, counter) in counters {
             header(name, "counter", help, out);

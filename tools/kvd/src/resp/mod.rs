@@ -13,6 +13,7 @@ mod encode;
 mod memory;
 mod metrics;
 mod server;
+mod shared;
 mod tls;
 mod transaction;
 mod users;

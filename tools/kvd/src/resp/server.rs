@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,8 +15,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::config::Config;
 use super::connection::{Close, Connection};
-use super::memory::Memory;
 use super::metrics::Metrics;
+use super::shared::Shared;
 use crate::replica::Replica;
 
 /// How long the server waits after it could not accept a connection, as for lack of descriptors.
@@ -24,15 +24,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// After this long without a byte, the system asks whether the client is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
-
-/// What all connections share.
-pub(super) struct Shared<R> {
-    pub(super) replica: Arc<R>,
-    pub(super) config: Config,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) memory: Memory,
-    pub(super) started: Instant,
-}
 
 /// Why a server does not listen.
 #[derive(Debug, thiserror::Error)]
@@ -66,10 +57,7 @@ impl<R: Replica> Server<R> {
             return Err(BindError::Open(address));
         }
         let listener = TcpListener::bind(address).await.map_err(|source| BindError::Io { address, source })?;
-        let memory = Memory::new(config.limits.shared_bytes.max(config.limits.command.bytes));
-        let metrics = Arc::new(Metrics::default());
-        let shared = Shared { replica, config, metrics, memory, started: Instant::now() };
-        Ok(Server { listener, shared: Arc::new(shared) })
+        Ok(Server { listener, shared: Arc::new(Shared::new(replica, config)) })
     }
 
     /// The address on which the server listens.

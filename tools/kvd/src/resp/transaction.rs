@@ -2,11 +2,13 @@
 
 use bytes::Bytes;
 
+use super::memory::{Memory, Share};
 use crate::command::Command;
 use crate::machine::{Body, Reply, Step};
 
-/// Most commands of a transaction: it is one log entry.
+/// Most commands and most bytes of a transaction: it is one log entry.
 const MAX_STEPS: usize = 1024;
+const MAX_LEN: usize = 32 << 20;
 
 /// A connection's transaction. All keys are in one slot.
 #[derive(Debug, Default)]
@@ -18,6 +20,9 @@ pub(super) struct Transaction {
     queue: Option<Vec<Queued>>,
     /// Whether a command was refused since MULTI.
     broken: bool,
+    /// Bytes watched and queued, and the shared memory that they use.
+    len: usize,
+    share: Share,
 }
 
 #[derive(Debug)]
@@ -25,6 +30,15 @@ enum Queued {
     Step(Step),
     /// A command that needs no state: its reply.
     Answer(Reply),
+}
+
+impl Queued {
+    fn weight(&self) -> usize {
+        match self {
+            Queued::Step(step) => step.weight(),
+            Queued::Answer(reply) => reply.weight(),
+        }
+    }
 }
 
 /// What EXEC is to do.
@@ -97,9 +111,21 @@ impl Transaction {
         Ok(())
     }
 
+    /// Counts bytes that are to be kept.
+    fn keep(&mut self, len: usize, memory: &Memory) -> Result<(), Reply> {
+        if self.len + len > MAX_LEN {
+            return Err(Reply::error(format!("ERR a transaction is longer than {MAX_LEN} bytes")));
+        }
+        if !memory.try_enlarge(&mut self.share, self.len + len) {
+            return Err(Reply::error("TRYAGAIN there is no memory for a transaction of this length now"));
+        }
+        self.len += len;
+        Ok(())
+    }
+
     /// Adds keys with the versions in which the client sees them. A key that was watched before
     /// keeps its version: changes since then count.
-    pub(super) fn watch(&mut self, keys: impl IntoIterator<Item = (Bytes, u64)>) -> Result<(), Reply> {
+    pub(super) fn watch(&mut self, keys: impl IntoIterator<Item = (Bytes, u64)>, memory: &Memory) -> Result<(), Reply> {
         for (key, version) in keys {
             if self.watched.iter().any(|(watched, _)| *watched == key) {
                 continue;
@@ -107,13 +133,14 @@ impl Transaction {
             if self.watched.len() == MAX_STEPS {
                 return Err(Reply::error(format!("ERR more than {MAX_STEPS} keys are watched")));
             }
+            self.keep(key.len(), memory)?;
             self.watched.push((key, version));
         }
         Ok(())
     }
 
     /// Queues a command.
-    pub(super) fn queue(&mut self, slot: Option<u16>, command: Command) -> Result<Reply, Reply> {
+    pub(super) fn queue(&mut self, slot: Option<u16>, command: Command, memory: &Memory) -> Result<Reply, Reply> {
         let queued = match command {
             Command::Write(operation) => Queued::Step(Step::Write(operation)),
             Command::Read(query) => Queued::Step(Step::Read(query)),
@@ -121,6 +148,7 @@ impl Transaction {
             _ => return Err(Reply::error("ERR Command not allowed inside a transaction")),
         };
         self.join(slot)?;
+        self.keep(queued.weight(), memory)?;
         let Some(queue) = &mut self.queue else { return Err(Reply::error("ERR EXEC without MULTI")) };
         if queue.len() == MAX_STEPS {
             return Err(Reply::error(format!("ERR a transaction has more than {MAX_STEPS} commands")));
@@ -131,18 +159,15 @@ impl Transaction {
 
     /// EXEC. Ends the transaction.
     pub(super) fn exec(&mut self) -> Exec {
-        let Transaction { watched, slot, queue, broken } = std::mem::take(self);
-        let Some(queue) = queue else {
-            // Watched keys stay watched.
-            self.watched = watched;
-            self.slot = slot;
+        if !self.is_open() {
             return Exec::Answer(Reply::error("ERR EXEC without MULTI"));
-        };
+        }
+        let Transaction { watched, slot, queue, broken, .. } = std::mem::take(self);
         if broken {
             return Exec::Answer(Reply::error("EXECABORT Transaction discarded because of previous errors."));
         }
         let (mut steps, mut replies) = (Vec::new(), Vec::new());
-        for queued in queue {
+        for queued in queue.into_iter().flatten() {
             match queued {
                 Queued::Step(step) => {
                     steps.push(step);

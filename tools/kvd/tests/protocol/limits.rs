@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::support::{assert_kind, command, encode, limits, start, start_with};
+use super::support::{assert_kind, command, encode, eventually, limits, start, start_with};
 use kvd::resp::DecodeLimits;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -22,7 +22,7 @@ async fn what_is_no_command_is_answered_and_ends_the_connection() {
         assert_eq!(client.shown().await, expected);
         assert_eq!(client.shown().await, "closed");
     }
-    assert_eq!(server.metrics.protocol_errors.load(Relaxed), 4);
+    eventually(|| server.metrics.protocol_errors.load(Relaxed) == 4).await;
     assert_eq!(server.client().await.call("get n").await, "\"4\"");
 }
 
@@ -61,9 +61,11 @@ async fn a_half_sent_command_ends_after_a_while_and_a_slow_one_passes() {
     half.send(b"*2\r\n$3\r\nGET\r\n$1\r\n").await;
     let mut typed = server.client().await;
     typed.send(b"pi").await;
-    assert_eq!(half.shown().await, "closed");
-    assert_eq!(typed.shown().await, "closed");
-    assert_eq!(server.metrics.stalled.load(Relaxed), 2);
+    for mut client in [half, typed] {
+        assert_eq!(client.shown().await, "-ERR the rest of the command did not come in time");
+        assert_eq!(client.shown().await, "closed");
+    }
+    eventually(|| server.metrics.stalled.load(Relaxed) == 2).await;
     // A client that sends nothing at all is left alone.
     let mut quiet = server.client().await;
     tokio::time::sleep(Duration::from_millis(400)).await;
@@ -81,7 +83,7 @@ async fn a_half_sent_command_ends_after_a_while_and_a_slow_one_passes() {
 async fn an_idle_connection_ends_if_there_is_a_limit() {
     let server = start_with(limits(|limits| limits.idle = Some(Duration::from_millis(100))), 1).await;
     assert_eq!(server.client().await.shown().await, "closed");
-    assert_eq!(server.metrics.stalled.load(Relaxed), 1);
+    eventually(|| server.metrics.stalled.load(Relaxed) == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,9 +142,7 @@ async fn long_commands_share_memory_and_wait_for_it() {
     // The first one holds most of the memory and does not go on.
     let mut first = server.client().await;
     first.send(&whole[..20_000]).await;
-    while server.metrics.bytes_in.load(Relaxed) < 20_000 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually(|| server.metrics.bytes_in.load(Relaxed) >= 20_000).await;
     let mut second = server.client().await;
     second.send(&whole).await;
     // It gets the memory once the first is cut off, or an error; either way the server goes on.
@@ -151,6 +151,49 @@ async fn long_commands_share_memory_and_wait_for_it() {
     let mut third = server.client().await;
     third.send(&whole).await;
     assert_eq!(third.shown().await, "+OK");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_and_replies_share_memory_and_say_when_there_is_none() {
+    let server = start_with(
+        limits(|limits| {
+            limits.shared_bytes = 256 << 10;
+            limits.command = DecodeLimits { words: 2000, bytes: 256 << 10 };
+        }),
+        1,
+    )
+    .await;
+    let mut client = server.client().await;
+    let set = |value: &[u8]| encode(&[b"set", b"{t}k", value]);
+    client.send(&set(&[b'x'; 60_000])).await;
+    assert_eq!(client.shown().await, "+OK");
+    // What is queued counts, all of it.
+    assert_eq!(client.call("multi").await, "+OK");
+    let mut replies = Vec::new();
+    for _ in 0..5 {
+        client.send(&set(&[b'x'; 60_000])).await;
+        replies.push(client.shown().await);
+    }
+    assert_eq!(replies[..4], ["+QUEUED"; 4]);
+    assert_kind(&replies[4], "TRYAGAIN");
+    // A reply does not fit beside it, of a read or of a write that is applied nonetheless.
+    let mut other = server.client().await;
+    assert_kind(&other.call("get {t}k").await, "TRYAGAIN");
+    assert_kind(&other.call("set {t}k new get").await, "NOREPLY");
+    assert_eq!(other.call("get {t}k").await, "\"new\"");
+    assert_kind(&client.call("exec").await, "EXECABORT");
+    other.send(&set(&[b'x'; 60_000])).await;
+    assert_eq!(other.shown().await, "+OK");
+    assert_eq!(other.call("get {t}k").await.len(), 60_002, "given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn browsers_get_no_answer() {
+    let server = start().await;
+    let mut client = server.client().await;
+    client.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET k v\r\n").await;
+    assert_eq!(client.shown().await, "closed");
+    assert_eq!(server.client().await.call("get k").await, "nil");
 }
 
 #[tokio::test(flavor = "multi_thread")]

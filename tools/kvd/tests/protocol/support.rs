@@ -223,6 +223,13 @@ pub(crate) fn show(frame: &Frame) -> String {
     }
 }
 
+/// Waits until a condition holds, which another task brings about.
+pub(crate) async fn eventually(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Asserts that a reply is an error of a kind.
 pub(crate) fn assert_kind(reply: &str, kind: &str) {
     assert!(reply.starts_with(&format!("-{kind} ")), "{kind}: {reply}");
