@@ -29,7 +29,10 @@ struct Topology {
 
 struct Group {
     slots: std::ops::Range<u16>,
+    /// The leader. While there is none, a member: clients then ask it, are told to try again, and
+    /// do not take the slots for lost.
     leader: Option<NodeId>,
+    has_leader: bool,
     followers: Vec<NodeId>,
     term: u64,
 }
@@ -40,14 +43,16 @@ impl Topology {
         let count = replica.groups();
         let group = |group: GroupId| {
             let status = replica.status(group);
+            let leader = status.leader.or(status.voters.first().copied());
             let members = status.voters.iter().chain(&status.learners).copied();
-            let followers = members.filter(|id| Some(*id) != status.leader).collect();
-            Group { slots: slots_of(group, count), leader: status.leader, followers, term: status.term }
+            let followers = members.filter(|id| Some(*id) != leader).collect();
+            let has_leader = status.leader.is_some();
+            Group { slots: slots_of(group, count), leader, has_leader, followers, term: status.term }
         };
         Topology { nodes, groups: (0..count).map(group).collect() }
     }
 
-    /// Groups that have a leader whose address is known.
+    /// Groups with the node to ask, if its address is known.
     fn served(&self) -> impl Iterator<Item = (&Group, &Node)> {
         self.groups.iter().filter_map(|group| Some((group, self.nodes.get(&group.leader?)?)))
     }
@@ -124,7 +129,7 @@ impl Topology {
 
     /// CLUSTER INFO.
     fn info(&self, me: NodeId) -> String {
-        let served = self.served().map(|(group, _)| group.slots.len()).sum::<usize>();
+        let served = self.groups.iter().filter(|group| group.has_leader).map(|group| group.slots.len()).sum::<usize>();
         let leaders: std::collections::BTreeSet<_> = self.groups.iter().filter_map(|group| group.leader).collect();
         let epoch = self.groups.iter().map(|group| group.term).max().unwrap_or(0);
         let own = self.groups.iter().filter(|group| group.leader == Some(me)).map(|group| group.term).max();

@@ -3,7 +3,7 @@
 use kvd::replica::Node;
 use kvd::resp::Config;
 
-use super::support::start_with;
+use super::support::{assert_kind, start_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_learn_which_node_leads_which_slots() {
@@ -30,7 +30,11 @@ async fn clients_learn_which_node_leads_which_slots() {
     let shards = client.call("cluster shards").await;
     assert!(shards.contains("\"slots\" [0 8191]") && shards.contains("\"role\" \"replica\""), "{shards}");
     assert!(client.call("cluster info").await.contains("cluster_state:ok\\r\\ncluster_slots_assigned:16384"));
+    // Without a leader, slots are not lost: clients ask a member, which tells them to try again.
     server.replica.set_nodes(vec![node(1), node(2)], None);
+    client.check(&[("cluster slots", &format!("[[0 8191 {nodes}] [8192 16383 {nodes}]]"))]).await;
+    assert!(client.call("cluster info").await.contains("cluster_state:fail\\r\\ncluster_slots_assigned:16384"));
+    assert_kind(&client.call("get foo").await, "CLUSTERDOWN");
+    server.replica.set_nodes(Vec::new(), None);
     client.check(&[("cluster slots", "[]"), ("cluster shards", "[]")]).await;
-    assert!(client.call("cluster info").await.contains("cluster_state:fail"));
 }
