@@ -55,7 +55,7 @@ struct Run {
     /// Address at which clients reach this node, if it is another than --resp
     #[arg(long, env = "KVD_ADVERTISE_RESP", value_name = "HOST:PORT")]
     advertise_resp: Option<String>,
-    /// Address at which Prometheus finds metrics
+    /// Address at which Prometheus finds metrics, and anybody else who reaches it
     #[arg(long, env = "KVD_METRICS", value_name = "HOST:PORT")]
     metrics: Option<String>,
     /// File with further settings

@@ -62,6 +62,8 @@ pub struct Cluster {
     pub(super) store: Store,
     /// Drawn by the node that has made the cluster; 0 as long as this one is in none.
     pub(super) number: Arc<AtomicU64>,
+    /// Held while the number is written.
+    pub(super) joining: Mutex<()>,
     pub(super) groups: Vec<Group>,
     pub(super) pool: Pool,
     /// Serves other nodes, and looks after the groups.
@@ -116,6 +118,7 @@ impl Cluster {
     /// has lost its disk must not vote as if it had never voted.
     pub(super) fn admit(&self, cluster: u64, groups: u32, as_new: bool) -> Result<()> {
         let refuse = |reason: &str| Err(Error::Config(format!("node {}: {reason}", self.settings.id)));
+        let _one = self.joining.lock();
         match self.number() {
             _ if groups != self.groups() => refuse("its store has another number of groups"),
             number if number == cluster => Ok(()),
@@ -150,9 +153,9 @@ impl Cluster {
             let Some(leader) = group.leader() else { continue };
             if leader == self.settings.id {
                 // Notes by itself how fresh the node is.
-                if group.barrier().await.is_ok() && self.has_expired(group) {
-                    let _ = group.write(Request::new(Body::Tick)).await;
-                }
+                let leads = group.barrier().await.is_ok();
+                // Each removes some.
+                while leads && self.has_expired(group) && group.write(Request::new(Body::Tick)).await.is_ok() {}
             } else if let Some(address) = self.address_of(group, leader) {
                 let asked = Instant::now();
                 let call = Call::ReadIndex { group: number };

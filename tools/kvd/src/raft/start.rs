@@ -33,6 +33,9 @@ impl Cluster {
             purge_batch_size: (settings.keep_log / 8).max(1),
             ..openraft::Config::default()
         };
+        if settings.groups == 0 {
+            return Err(Error::Config("a cluster has at least one group".to_owned()));
+        }
         let config = Arc::new(config.validate().map_err(|error| Error::Config(error.to_string()))?);
         let store = super::blocking(|| Store::open(settings.store.clone(), &settings.dir))?;
         let count = super::blocking(|| store.bind(id, settings.groups))?;
@@ -50,7 +53,15 @@ impl Cluster {
             let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
             groups.push(Group::new(raft, state));
         }
-        let cluster = Arc::new(Cluster { settings, store, number, groups, pool, tasks: Mutex::default() });
+        let cluster = Arc::new(Cluster {
+            settings,
+            store,
+            number,
+            joining: Mutex::default(),
+            groups,
+            pool,
+            tasks: Mutex::default(),
+        });
         {
             let mut tasks = cluster.tasks.lock();
             tasks.spawn(server::serve(Arc::clone(&cluster), listener));

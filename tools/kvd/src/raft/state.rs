@@ -156,9 +156,7 @@ impl StateStore {
 
     /// Removes replaced states that no reader has any more.
     fn drop_retired(&mut self) -> Result<()> {
-        let (left, unused) = self.retired.drain(..).partition(|(_, machine)| Arc::strong_count(machine) > 1);
-        self.retired = left;
-        let unused: Vec<(String, Arc<Machine>)> = unused;
+        let unused = self.retired.extract_if(.., |(_, machine)| Arc::strong_count(machine) == 1);
         for (name, machine) in unused {
             drop(machine);
             self.state.store.db.drop_keyspace(&name)?;
@@ -220,6 +218,7 @@ impl RaftStateMachine<Types> for StateStore {
         I::IntoIter: OptionalSend,
     {
         super::blocking(|| {
+            self.drop_retired().map_err(|error| StorageError::from(StorageIoError::write_state_machine(&error)))?;
             let each = entries.into_iter().map(|entry| {
                 self.apply_one(&entry).map_err(|error| StorageIoError::apply(entry.log_id, &error).into())
             });
