@@ -139,8 +139,8 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             }
         }
         let deadline = match limits.idle {
-            _ if inside => Some(self.began + limits.stall + moving_time(needs)),
             _ if self.is_stranger() => Some(self.opened + limits.stall),
+            _ if inside => Some(self.began + limits.stall + moving_time(needs)),
             idle => idle.map(|idle| Instant::now() + idle),
         };
         if needs <= FREE {

@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use crate::machine::MAX_VALUE_LEN;
 
 /// Longest line: lengths, and commands typed by people.
-const MAX_LINE_LEN: usize = 64 * 1024;
+pub(super) const MAX_LINE_LEN: usize = 64 * 1024;
 
 /// What a client may send before it is authenticated: enough for AUTH and HELLO.
 const STRANGERS_WORDS: usize = 10;
@@ -148,6 +148,7 @@ impl Decoder {
     /// Takes a line, without its end.
     fn line(&mut self, buffer: &mut BytesMut, too_long: &str) -> Result<Option<Bytes>, ProtocolError> {
         match buffer[self.searched..].iter().position(|&byte| byte == b'\n') {
+            Some(position) if self.searched + position > MAX_LINE_LEN => fail(too_long),
             Some(position) => {
                 let line = buffer.split_to(self.searched + position).freeze();
                 buffer.advance(1);
@@ -337,6 +338,9 @@ mod tests {
         check_error(&[b'x'; MAX_LINE_LEN + 2], "too big inline request");
         check_error(&[&b"*"[..], &[b'1'; MAX_LINE_LEN + 1]].concat(), "too big mbulk count string");
         check_error(&[&b"*1\r\n$"[..], &[b'1'; MAX_LINE_LEN + 1]].concat(), "too big bulk count string");
+        let longest = [&[b'x'; MAX_LINE_LEN][..], b"\n"].concat();
+        assert_eq!(decode_all(&longest, 1000).0.len(), 1);
+        check_error(&[b"x", &longest[..]].concat(), "too big inline request");
         check_error(b"*1\r\n$3\r\nabcde", "a bulk string is longer than its length says");
     }
 

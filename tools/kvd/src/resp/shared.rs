@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::config::Config;
+use super::decode::MAX_LINE_LEN;
 use super::memory::Memory;
 use super::metrics::Metrics;
 use super::transaction::Weave;
@@ -32,7 +33,9 @@ pub(super) struct Shared<R> {
 
 impl<R: Replica> Shared<R> {
     pub(super) fn new(replica: Arc<R>, config: Config) -> Shared<R> {
-        let memory = Memory::new(config.limits.shared_bytes.max(config.limits.command.bytes));
+        // At least what the longest command needs, and a line behind it.
+        let least = config.limits.command.bytes + MAX_LINE_LEN;
+        let memory = Memory::new(config.limits.shared_bytes.max(least));
         let (metrics, long_reads) = (Arc::new(Metrics::default()), Semaphore::new(LONG_READS));
         Shared { replica, config, metrics, memory, started: Instant::now(), long_reads }
     }

@@ -130,27 +130,32 @@ async fn too_many_connections_are_refused_and_room_is_given_back() {
 async fn long_commands_share_memory_and_wait_for_it() {
     let server = start_with(
         limits(|limits| {
-            limits.shared_bytes = 64 << 10;
+            limits.shared_bytes = 128 << 10;
             limits.command = DecodeLimits { words: 100, bytes: 64 << 10 };
             limits.stall = Duration::from_millis(300);
         }),
         1,
     )
     .await;
-    let value = vec![b'x'; 40_000];
+    let value = vec![b'x'; 60_000];
     let whole = encode(&[b"set", b"k", &value]);
-    // The first one holds most of the memory and does not go on.
-    let mut first = server.client().await;
-    first.send(&whole[..20_000]).await;
-    eventually(|| server.metrics.bytes_in.load(Relaxed) >= 20_000).await;
-    let mut second = server.client().await;
-    second.send(&whole).await;
-    // It gets the memory once the first is cut off, or an error; either way the server goes on.
-    let reply = second.shown().await;
+    // Two hold almost all of the memory and do not go on.
+    let mut halves = [server.client().await, server.client().await];
+    for half in &mut halves {
+        half.send(&whole[..30_000]).await;
+    }
+    eventually(|| server.metrics.bytes_in.load(Relaxed) >= 60_000).await;
+    let mut waiting = server.client().await;
+    waiting.send(&whole).await;
+    // It gets the memory once they are cut off, or an error; either way the server goes on.
+    let reply = waiting.shown().await;
     assert!(reply == "+OK" || reply.contains("no memory"), "{reply}");
-    let mut third = server.client().await;
-    third.send(&whole).await;
-    assert_eq!(third.shown().await, "+OK");
+    for mut half in halves {
+        assert_eq!(half.shown().await, "-ERR the rest of the command did not come in time");
+    }
+    let mut later = server.client().await;
+    later.send(&whole).await;
+    assert_eq!(later.shown().await, "+OK");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,7 +163,7 @@ async fn transactions_and_replies_share_memory_and_say_when_there_is_none() {
     let server = start_with(
         limits(|limits| {
             limits.shared_bytes = 256 << 10;
-            limits.command = DecodeLimits { words: 2000, bytes: 256 << 10 };
+            limits.command = DecodeLimits { words: 100, bytes: 128 << 10 };
         }),
         1,
     )
