@@ -1,4 +1,5 @@
-//! What Prometheus finds: figures of consensus, of the clients' server and of the store, at `/metrics`.
+//! What Prometheus finds at `/metrics`: figures of consensus, of the server for clients, and of the
+//! store.
 
 use std::fmt::Write;
 use std::sync::Arc;
