@@ -11,5 +11,6 @@
 mod client;
 mod history;
 mod hosts;
+mod once;
 mod relay;
 mod runs;
