@@ -50,7 +50,7 @@ struct State {
 const ID: NodeId = 1;
 
 impl Alone {
-    /// Opens the state of so many groups in a store. Clients are told that the node is at `host` and
+    /// Opens the state of all groups in a store. Clients are told that the node is at `host` and
     /// `port`.
     pub fn open(db: &tamis::Db, groups: u32, host: &str, port: u16) -> Result<Alone> {
         let time_ms = Arc::new(AtomicU64::new(0));

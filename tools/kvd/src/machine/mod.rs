@@ -2,7 +2,7 @@
 //!
 //! Everything it does follows from the entries alone: it asks no clock, draws no random number and
 //! iterates in the order of keys. Two machines that have applied the same entries hold the same
-//! bytes. Whoever changes what an entry does must see to it that no group has nodes of both kinds.
+//! bytes. A change of what entries do must not reach a group while some of its nodes lack it.
 
 mod apply;
 mod error;
@@ -97,8 +97,8 @@ impl Machine {
     /// Applies an entry: one batch with all its effects and the caller's `meta` pairs, which may be
     /// the entry's index in the log or a membership. Returns one reply for each request.
     ///
-    /// After an error of the store, the whole entry is there or nothing of it; `meta` says which. An
-    /// entry without requests stores `meta` and lets time pass.
+    /// After an error of the store, the whole entry is there or nothing of it; `meta` says which.
+    /// An entry without requests stores `meta` and lets time pass.
     pub fn apply(&self, entry: &Entry, meta: &[(&[u8], &[u8])]) -> Result<Vec<Reply>> {
         let _applying = self.applying.lock();
         let mut pending = Pending::new(&self.keyspace, self.keyspace.counters()?);

@@ -12,8 +12,8 @@ use super::request::Query;
 use super::scan::{self, Selection};
 use super::view::View;
 
-/// Most bytes of values in the reply to one request. Whoever asks for more gets an error, or, of a
-/// range, the first part.
+/// Most bytes of values in the reply to one request. A longer reply becomes an error; a range is
+/// cut short instead.
 pub(super) const MAX_REPLY_LEN: usize = 64 << 20;
 
 /// What a read found.
@@ -32,7 +32,7 @@ pub(super) struct Reader<'a, V> {
     view: &'a V,
     /// Time of the log.
     log_ms: u64,
-    /// Time of whoever reads.
+    /// The reader's time; not before that of the log.
     now_ms: u64,
     /// Whether a key was hidden that is not expired by the log's time.
     ahead_of_log: Cell<bool>,
@@ -136,7 +136,7 @@ impl<'a, V: View> Reader<'a, V> {
         self.view.scan(&slot_start(start), &slot_start(u16::MAX), &mut |key, record| {
             match (user_key(key), Header::decode(record)) {
                 (Some((slot, key)), Some(header)) => selection.offer(slot, key, || self.sees(header)),
-                // A damaged entry is reported by whoever reads its value.
+                // A read of the damaged entry's value reports it.
                 _ => ControlFlow::Continue(()),
             }
         })?;

@@ -157,7 +157,7 @@ pub enum Deadline {
 /// A deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NewDeadline {
-    /// So many milliseconds after the entry's time. Negative numbers are in the past.
+    /// Milliseconds after the entry's time. Negative numbers are in the past.
     In(i64),
     /// At this time in milliseconds since 1970.
     At(i64),
@@ -267,7 +267,7 @@ impl Request {
         Request { session: None, body }
     }
 
-    /// About how many bytes the request adds to an entry. Whoever puts requests together bounds
+    /// About how many bytes the request adds to an entry. A node that puts requests together bounds
     /// the sum.
     pub fn weight(&self) -> usize {
         const FIXED: usize = 32;

@@ -1,9 +1,9 @@
 //! The order of SCAN, and [`Selection`], the keys that one call answers.
 //!
 //! A cursor must fit into a number, and still be good when keys came and went, after a restart and
-//! on another node. So SCAN goes by slot, and within a slot by a hash of the key: a position is a
-//! slot and a hash. It needs no index. A slot is read as a whole by each call that answers part of
-//! it; a call answers about 1/64 of a slot or more, so that a slot is read some 64 times, not once
+//! on another node. SCAN therefore goes by slot, and within a slot by a hash of the key: a position
+//! is a slot and a hash. It needs no index. Each call that answers part of a slot reads all of it.
+//! A call answers about 1/64 of a slot or more, so that a scan reads a slot some 64 times, not once
 //! for every few keys.
 //!
 //! A key that is there from the first call to the last is answered exactly once.

@@ -27,8 +27,8 @@ pub struct Limits {
     pub connections: usize,
     /// Most words and bytes of a command.
     pub command: DecodeLimits,
-    /// Memory that long commands and long replies of all connections share, in bytes. Short ones, of
-    /// up to 16 KiB, use none of it.
+    /// Memory that long commands, replies and transactions of all connections share, in bytes.
+    /// Those of up to 16 KiB use none of it.
     pub shared_bytes: usize,
     /// Most commands of one connection that are in flight.
     pub in_flight: usize,

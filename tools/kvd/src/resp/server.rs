@@ -49,7 +49,7 @@ pub struct Server<R> {
 }
 
 impl<R: Replica> Server<R> {
-    /// Listens on an address. Refuses one beyond loopback unless clients must prove who they are, or
+    /// Listens on an address. Refuses one beyond loopback unless clients must prove who they are or
     /// [`Config::open_to_all`] is set.
     pub async fn bind(address: SocketAddr, config: Config, replica: Arc<R>) -> Result<Server<R>, BindError> {
         let proven = config.users.is_some() || config.tls.as_ref().is_some_and(|tls| tls.verifies_clients);
