@@ -30,7 +30,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// Clients that write while the leader is killed.
 const WRITERS: usize = 8;
 /// Commands of one pipeline.
-const PIPELINE: u64 = 100;
+const PIPELINE: usize = 100;
 
 /// A node and its process.
 struct Host {
@@ -228,9 +228,9 @@ pub(crate) async fn run(keys: u64) -> Result<()> {
     let nodes: Arc<Vec<String>> = Arc::new(hosts.iter().map(|host| host.member.resp.clone()).collect());
     let mut client = Follower::new(Arc::clone(&nodes));
     let began = Instant::now();
-    for first in (0..keys).step_by(usize::try_from(PIPELINE).unwrap_or(1)) {
+    for first in (0..keys).step_by(PIPELINE) {
         let mut commands = Pipeline::new();
-        for number in first..keys.min(first + PIPELINE) {
+        for number in (first..keys).take(PIPELINE) {
             commands.add_command(Cmd::set(format!("key {number}"), number)).ignore();
         }
         client.ask::<()>(&commands).await?;
@@ -300,7 +300,7 @@ async fn count_wrong(client: &mut Follower, expected: impl Iterator<Item = (Stri
     let mut wrong = 0;
     let mut expected = expected.peekable();
     while expected.peek().is_some() {
-        let some: BTreeMap<String, u64> = expected.by_ref().take(PIPELINE as usize).collect();
+        let some: BTreeMap<String, u64> = expected.by_ref().take(PIPELINE).collect();
         let mut commands = Pipeline::new();
         for key in some.keys() {
             commands.add_command(Cmd::get(key));

@@ -217,13 +217,11 @@ impl RaftStateMachine<Types> for StateStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        super::blocking(|| {
-            self.drop_retired().map_err(|error| StorageError::from(StorageIoError::write_state_machine(&error)))?;
-            let each = entries.into_iter().map(|entry| {
-                self.apply_one(&entry).map_err(|error| StorageIoError::apply(entry.log_id, &error).into())
-            });
-            each.collect()
-        })
+        let applied = || -> Result<Vec<Vec<Reply>>> {
+            self.drop_retired()?;
+            entries.into_iter().map(|entry| self.apply_one(&entry)).collect()
+        };
+        super::blocking(applied).map_err(|error| StorageIoError::write_state_machine(&error).into())
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {

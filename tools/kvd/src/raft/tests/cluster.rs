@@ -198,10 +198,10 @@ async fn a_cluster_grows_and_shrinks_while_it_serves() {
     for number in 0..100 {
         write(&hosts, number % 2, &format!("key {number}"), &number.to_string()).await;
     }
-    for id in [4, 5] {
+    for (at, id) in [(3, 4), (4, 5)] {
         hosts.push(Host::new(id, 2).await);
-        let member = hosts[id as usize - 1].settings.member.clone();
-        hosts[(id % 3) as usize].command(Command::Add { id, member, learner: false }).await.unwrap();
+        let member = hosts[at].settings.member.clone();
+        hosts[at % 3].command(Command::Add { id, member, learner: false }).await.unwrap();
         write(&hosts, 0, "added", &id.to_string()).await;
     }
     for number in 0..100 {
