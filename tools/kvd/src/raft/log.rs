@@ -203,6 +203,8 @@ impl RaftLogStorage<Types> for LogStore {
 
     /// Removes entries whose effects survive a power cut without them.
     async fn purge(&mut self, log_id: LogId) -> Result<(), StorageError> {
+        let applied = self.state.wait_applied(log_id).await;
+        applied.map_err(|e| StorageError::from(StorageIoError::write_logs(&e)))?;
         let write = || -> Result<()> {
             self.state.flush_up_to(Some(log_id))?;
             let mut batch = WriteBatch::new();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use openraft::storage::RaftStateMachine;
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
 
 use super::library::{Entry, Snapshot, Types};
 use super::place;
@@ -27,6 +28,8 @@ pub(crate) struct State {
     machine: RwLock<Arc<Machine>>,
     /// The last entry whose effects survive a crash without the log.
     durable: Mutex<Option<LogId>>,
+    /// The last entry whose effects are in the store. Its sender is the [`StateStore`].
+    applied: watch::Receiver<Option<LogId>>,
     /// Index of the last entry known to be committed.
     committed: AtomicU64,
     /// Pairs received so far of a snapshot that is being received.
@@ -82,6 +85,17 @@ impl State {
         receiving
     }
 
+    /// Waits until the store has the effects of the entries up to `goal`.
+    ///
+    /// The library purges the log for a received snapshot before the [`StateStore`] has installed
+    /// it: without this wait, a crash in between would leave neither the entries nor their effects.
+    pub(super) async fn wait_applied(&self, goal: LogId) -> Result<()> {
+        let mut applied = self.applied.clone();
+        let reached = applied.wait_for(|applied| *applied >= Some(goal)).await.map(drop);
+        let group = self.group;
+        reached.map_err(|_| Error::Stopped { group, reason: format!("the state never reached entry {goal}") })
+    }
+
     /// Makes the effects of the entries up to `applied`, which are in the store, durable.
     pub(super) fn flush_up_to(&self, applied: Option<LogId>) -> Result<()> {
         if self.durable() < applied {
@@ -96,7 +110,7 @@ impl State {
 /// Applies entries to a group's state.
 pub(crate) struct StateStore {
     state: Arc<State>,
-    applied: Option<LogId>,
+    applied: watch::Sender<Option<LogId>>,
     membership: StoredMembership,
     /// Generation of the next state to be received.
     next_generation: u64,
@@ -117,16 +131,23 @@ impl StateStore {
         }
         let machine = Machine::open_in(&store.db, &keyspace)?;
         let (applied, membership) = place::positions(&machine)?;
+        let (sender, receiver) = watch::channel(applied);
         let state = State {
             store: store.clone(),
             group,
             machine: RwLock::new(Arc::new(machine)),
             // What is there after opening is in tables, or was replayed from nothing but tables.
             durable: Mutex::new(applied),
+            applied: receiver,
             committed: AtomicU64::new(applied.map_or(0, |applied| applied.index)),
             received: Mutex::default(),
         };
-        Ok(StateStore { state: Arc::new(state), applied, membership, next_generation, retired: Vec::new(), keyspace })
+        let (state, applied, retired) = (Arc::new(state), sender, Vec::new());
+        Ok(StateStore { state, applied, membership, next_generation, retired, keyspace })
+    }
+
+    fn applied(&self) -> Option<LogId> {
+        *self.applied.borrow()
     }
 
     /// What other tasks of the node need of it.
@@ -147,7 +168,7 @@ impl StateStore {
         let encoded = membership.as_ref().map(encode).transpose()?;
         meta.extend(encoded.as_ref().map(|bytes| (place::MEMBERSHIP, &bytes[..])));
         let replies = self.state.machine().apply(of_clients, &meta)?;
-        self.applied = Some(entry.log_id);
+        self.applied.send_replace(Some(entry.log_id));
         if let Some(membership) = membership {
             self.membership = membership;
         }
@@ -187,19 +208,21 @@ impl StateStore {
         let keyspace = staging.keep();
         let machine = Arc::new(Machine::open_in(&store.db, &keyspace)?);
         store.write_item(self.state.group, Item::Generation, &generation, true)?;
-        (self.applied, self.membership) = place::positions(&machine)?;
+        let (applied, membership) = place::positions(&machine)?;
+        self.membership = membership;
         let before = std::mem::replace(&mut *self.state.machine.write(), machine);
         self.retired.push((std::mem::replace(&mut self.keyspace, keyspace), before));
-        *self.state.durable.lock() = self.applied;
+        *self.state.durable.lock() = applied;
+        self.applied.send_replace(applied);
         self.drop_retired()
     }
 
     fn current(&self) -> Snapshot {
         let view = View::new(&self.state.store, self.state.machine().keyspace());
         let meta = SnapshotMeta {
-            last_log_id: self.applied,
+            last_log_id: self.applied(),
             last_membership: self.membership.clone(),
-            snapshot_id: self.applied.map_or_else(String::new, |last| last.to_string()),
+            snapshot_id: self.applied().map_or_else(String::new, |last| last.to_string()),
         };
         Snapshot { meta, snapshot: Box::new(SnapshotData::View(view)) }
     }
@@ -209,7 +232,7 @@ impl RaftStateMachine<Types> for StateStore {
     type SnapshotBuilder = SnapshotBuilder;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), StorageError> {
-        Ok((self.applied, self.membership.clone()))
+        Ok((self.applied(), self.membership.clone()))
     }
 
     async fn apply<I>(&mut self, entries: I) -> Result<Vec<Vec<Reply>>, StorageError>
@@ -240,7 +263,7 @@ impl RaftStateMachine<Types> for StateStore {
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, StorageError> {
-        Ok(self.applied.map(|_| self.current()))
+        Ok(self.applied().map(|_| self.current()))
     }
 }
 

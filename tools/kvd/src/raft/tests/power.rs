@@ -242,3 +242,47 @@ async fn an_installed_snapshot_is_there_whole_or_not_at_all() {
     }
     assert!(at > 5, "the power was cut {} times", at - 1);
 }
+
+/// The library has a received snapshot installed by one task and then purges the log in another.
+/// Cuts the power at each call of both: what is left must start, and lack nothing in between.
+#[tokio::test]
+async fn a_log_is_purged_only_for_a_snapshot_that_is_installed() {
+    let entries: Vec<Entry> = (1..=40).map(|index| entry(3, index)).collect();
+    let mut sender = Storage::open(SimFileSystem::new());
+    sender.log.blocking_append(entries.clone()).await.unwrap();
+    sender.states.apply(entries.clone()).await.unwrap();
+    let mut at = 1;
+    loop {
+        let mut receiver = Storage::open(SimFileSystem::new());
+        receiver.log.blocking_append(entries[..5].to_vec()).await.unwrap();
+        receiver.states.apply(entries[..5].to_vec()).await.unwrap();
+        let snapshot = sender.states.get_current_snapshot().await.unwrap().unwrap();
+        receiver.fs.crash_at(Some(at));
+        let Storage { fs, mut log, mut states, .. } = receiver;
+        let last = entries[39].log_id;
+        // Polled first, the purge goes as far as it can without the snapshot.
+        let install = async move { states.install_snapshot(&snapshot.meta, snapshot.snapshot).await };
+        let (purged, installed) = tokio::join!(biased; log.purge(last), install);
+        assert!(installed.is_ok() || purged.is_err(), "call {at}: purged without a snapshot");
+        let Some(point) = fs.crash_point() else {
+            (purged.unwrap(), installed.unwrap());
+            break;
+        };
+        for seed in 0..3 {
+            let mut after = Storage::open(point.crash(seed));
+            let applied = after.states.applied_state().await.unwrap().0.map_or(0, |id| id.index);
+            let state = after.log.get_log_state().await.unwrap();
+            let purged = state.last_purged_log_id.map_or(0, |id| id.index);
+            assert!(purged <= applied, "call {at}, seed {seed}: {purged} entries purged, {applied} applied");
+            let log = after.log.try_get_log_entries(purged + 1..).await.unwrap();
+            assert!(applied == 40 || log.len() as u64 == 5 - purged, "call {at}, seed {seed}: {} entries", log.len());
+        }
+        at += 1;
+    }
+    assert!(at > 5, "the power was cut {} times", at - 1);
+    // A state machine that has ended will never get there.
+    let Storage { mut log, states, .. } = Storage::open(SimFileSystem::new());
+    drop(states);
+    let error = log.purge(entries[0].log_id).await.unwrap_err().to_string();
+    assert!(error.contains("the state never reached entry"), "{error}");
+}
