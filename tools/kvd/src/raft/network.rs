@@ -10,10 +10,12 @@ use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use openraft::{OptionalSend, StorageError};
 use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use super::library::{Snapshot, Types};
 use super::snapshot::SnapshotData;
-use super::types::{Member, StorageIoError, Vote};
+use super::types::{LogId, Member, StorageIoError, Vote};
 use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
 use crate::link::{Link, Trust, in_time};
@@ -23,6 +25,8 @@ use crate::replica::NodeId;
 const KEPT: usize = 8;
 /// Between two attempts to reach a node that is not there.
 const BACKOFF: Duration = Duration::from_millis(100);
+/// For entries to reach a node's disk.
+const APPEND_TIME: Duration = Duration::from_secs(60);
 /// For one piece of a snapshot to be taken.
 const PIECE_TIME: Duration = Duration::from_secs(30);
 /// For a received snapshot to be made durable.
@@ -104,19 +108,102 @@ pub(super) struct Peer {
     group: u32,
     id: NodeId,
     address: String,
+    /// The entries that were sent last, if their answer is still to come.
+    sending: Option<Sending>,
+}
+
+/// Entries on their way to a node.
+///
+/// The library drops a call that takes longer than a heartbeat, and then calls again. A long entry
+/// would never arrive if each call began anew: the exchange therefore is a task of its own.
+struct Sending {
+    vote: Vote,
+    prev: Option<LogId>,
+    last: LogId,
+    answer: JoinHandle<Result<AppendEntriesResponse<NodeId>>>,
+}
+
+impl Sending {
+    /// Whether these entries are the first of those in `request`, or all of them.
+    fn begins(&self, request: &AppendEntriesRequest<Types>) -> bool {
+        let last = request.entries.last().map(|entry| entry.log_id);
+        (self.vote, self.prev) == (request.vote, request.prev_log_id) && Some(self.last) <= last
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.answer.abort();
+    }
 }
 
 impl RaftNetworkFactory<Types> for Network {
     type Network = Peer;
 
     async fn new_client(&mut self, id: NodeId, node: &Member) -> Peer {
-        Peer { pool: self.pool.clone(), group: self.group, id, address: node.raft.clone() }
+        Peer { pool: self.pool.clone(), group: self.group, id, address: node.raft.clone(), sending: None }
     }
 }
 
 impl Peer {
     async fn call(&self, call: &Call) -> Result<Answer> {
         self.pool.call(self.id, &self.address, call).await
+    }
+
+    /// A call that appends, and may outlive the borrow.
+    fn append(
+        &self,
+        request: AppendEntriesRequest<Types>,
+    ) -> impl Future<Output = Result<AppendEntriesResponse<NodeId>>> + Send + use<> {
+        let (pool, group, id, address) = (self.pool.clone(), self.group, self.id, self.address.clone());
+        async move {
+            match pool.call_within(APPEND_TIME, id, &address, &Call::Append { group, request }).await? {
+                Answer::Append(response) => Ok(response),
+                _ => Err(unexpected()),
+            }
+        }
+    }
+
+    /// Sends entries, the last of which is `last`, or goes on waiting for the answer to those that
+    /// are on their way. While it takes long, heartbeats keep the node from an election, and tell
+    /// the library that it still follows.
+    async fn append_long(
+        &mut self,
+        request: AppendEntriesRequest<Types>,
+        last: LogId,
+        ttl: &RPCOption,
+    ) -> Result<AppendEntriesResponse<NodeId>> {
+        let (vote, prev, leader_commit) = (request.vote, request.prev_log_id, request.leader_commit);
+        let heartbeat = self.append(AppendEntriesRequest { vote, prev_log_id: prev, leader_commit, entries: vec![] });
+        let heartbeat = async {
+            sleep(ttl.hard_ttl() / 4).await;
+            let answer = heartbeat.await;
+            sleep(ttl.hard_ttl() / 4).await;
+            match answer {
+                // It has what comes before the entries, and none of them yet.
+                Ok(AppendEntriesResponse::Success) if prev.is_some() => AppendEntriesResponse::PartialSuccess(prev),
+                Ok(refused @ (AppendEntriesResponse::HigherVote(_) | AppendEntriesResponse::Conflict)) => refused,
+                // The library takes no answer that says nothing.
+                _ => std::future::pending().await,
+            }
+        };
+        let sending = match self.sending.take().filter(|sending| sending.begins(&request)) {
+            Some(sending) => sending,
+            None => Sending { vote, prev, last, answer: tokio::spawn(self.append(request)) },
+        };
+        let sending = self.sending.insert(sending);
+        let answer = tokio::select! {
+            biased;
+            answer = &mut sending.answer => answer,
+            response = heartbeat => return Ok(response),
+        };
+        let sent = sending.last;
+        self.sending = None;
+        let answer = answer.map_err(|error| Error::Stopped { group: self.group, reason: error.to_string() })?;
+        Ok(match answer? {
+            AppendEntriesResponse::Success if sent < last => AppendEntriesResponse::PartialSuccess(Some(sent)),
+            response => response,
+        })
     }
 
     async fn send_snapshot(&self, vote: Vote, snapshot: Snapshot) -> Result<Vote, SendError> {
@@ -163,13 +250,13 @@ impl RaftNetwork<Types> for Peer {
     async fn append_entries(
         &mut self,
         request: AppendEntriesRequest<Types>,
-        _: RPCOption,
+        ttl: RPCOption,
     ) -> Result<AppendEntriesResponse<NodeId>, CallError> {
-        match self.call(&Call::Append { group: self.group, request }).await {
-            Ok(Answer::Append(response)) => Ok(response),
-            Ok(_) => Err(unreachable(&unexpected())),
-            Err(error) => Err(unreachable(&error)),
-        }
+        let response = match request.entries.last().map(|entry| entry.log_id) {
+            Some(last) => self.append_long(request, last, &ttl).await,
+            None => self.append(request).await,
+        };
+        response.map_err(|error| unreachable(&error))
     }
 
     async fn vote(&mut self, request: VoteRequest<NodeId>, _: RPCOption) -> Result<VoteResponse<NodeId>, CallError> {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tamis::Options;
 use tamis::vfs::SimFileSystem;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep};
 
 use crate::error::Error;
@@ -341,6 +343,53 @@ async fn a_full_disk_ends_a_node_and_no_promise() {
     let back = hosts[leads].node();
     until(back, "caught up", |node| get(node, 0, "key 19") != Reply::Nil).await;
     for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+/// Relays connections to `to`, each with at most 4 MiB per second. Returns its address.
+async fn slow_link(to: String) -> String {
+    async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+        let mut bytes = [0; 16 << 10];
+        while let Ok(len @ 1..) = from.read(&mut bytes).await
+            && to.write_all(&bytes[..len]).await.is_ok()
+        {
+            sleep(Duration::from_millis(4)).await;
+        }
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = TcpStream::connect(&to).await else { continue };
+            let ((from, back_to), (back_from, to)) = (client.into_split(), server.into_split());
+            tokio::spawn(pass(from, to));
+            tokio::spawn(pass(back_from, back_to));
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_takes_longer_than_a_heartbeat_arrives() {
+    let mut hosts = hosts(3, 1).await;
+    let members: Vec<_> = hosts.iter().map(|host| (host.settings.id, host.settings.member.raft.clone())).collect();
+    for host in &mut hosts {
+        host.node.take().unwrap().stop().await.unwrap();
+        for (id, raft) in &members {
+            host.settings.routes.insert(*id, slow_link(raft.clone()).await);
+        }
+    }
+    for host in &mut hosts {
+        host.start().await;
+    }
+    // Six heartbeats for the link, which no timer of this test measures.
+    let long = "long ".repeat(500_000);
+    for key in ["a", "b"] {
+        write(&hosts, 0, key, &long).await;
+    }
+    for host in &hosts {
+        until(host.node(), "the entries", |node| get(node, 0, "b") == Reply::bulk(long.clone())).await;
         host.node().stop().await.unwrap();
     }
 }
