@@ -11,7 +11,7 @@ use openraft::ServerState;
 use openraft::error::{CheckIsLeaderError, ClientWriteError, RaftError};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::library::Raft;
 use super::state::State;
@@ -35,6 +35,8 @@ const LONGEST: usize = 48 << 20;
 const WRITE_TIME: Duration = Duration::from_secs(10);
 /// After which a read is given up.
 const READ_TIME: Duration = Duration::from_secs(5);
+/// Between two rounds that confirm leadership, when the first has failed.
+const READ_RETRY: Duration = Duration::from_millis(20);
 
 type WriteResult = Result<Reply, WriteError>;
 /// The index up to which a read has to have everything.
@@ -48,13 +50,19 @@ struct Queued {
     _share: OwnedSemaphorePermit,
 }
 
+/// Waits for a confirmation that this node leads.
+struct Reader {
+    answer: oneshot::Sender<ReadResult>,
+    until: Instant,
+}
+
 /// A group.
 pub(super) struct Group {
     pub(super) raft: Raft,
     pub(super) state: Arc<State>,
     writes: mpsc::Sender<Queued>,
     shares: Arc<Semaphore>,
-    reads: mpsc::UnboundedSender<oneshot::Sender<ReadResult>>,
+    reads: mpsc::UnboundedSender<Reader>,
     /// This node has everything that was acknowledged before this moment.
     fresh: Mutex<Option<Instant>>,
     /// Held while a snapshot is received: one at a time.
@@ -112,7 +120,7 @@ impl Group {
         let stopped = || ReadError::Failed("the node stops".to_owned());
         let asked = Instant::now();
         let (answer, receiver) = oneshot::channel();
-        self.reads.send(answer).map_err(|_| stopped())?;
+        self.reads.send(Reader { answer, until: asked + READ_TIME }).map_err(|_| stopped())?;
         let index = receiver.await.map_err(|_| stopped())??;
         self.note_fresh(asked);
         Ok(index)
@@ -201,10 +209,15 @@ fn answer(outcome: Result<Vec<Reply>, WriteError>, waiting: Vec<(oneshot::Sender
     }
 }
 
-/// Confirms leadership for all readers that wait.
-async fn confirm(raft: Raft, mut waiting: mpsc::UnboundedReceiver<oneshot::Sender<ReadResult>>) {
-    while let Some(first) = waiting.recv().await {
-        let mut readers = vec![first];
+/// Confirms leadership for all readers that wait. One round of the library is over after one
+/// heartbeat; those whom it fails wait for further rounds, until their time is over.
+async fn confirm(raft: Raft, mut waiting: mpsc::UnboundedReceiver<Reader>) {
+    let mut readers: Vec<Reader> = Vec::new();
+    loop {
+        if readers.is_empty() {
+            let Some(first) = waiting.recv().await else { return };
+            readers.push(first);
+        }
         while let Ok(next) = waiting.try_recv() {
             readers.push(next);
         }
@@ -219,8 +232,15 @@ async fn confirm(raft: Raft, mut waiting: mpsc::UnboundedReceiver<oneshot::Sende
             Ok(Err(RaftError::Fatal(fatal))) => Err(ReadError::Failed(fatal.to_string())),
             Err(_) => Err(ReadError::NoQuorum("no majority has answered in time".to_owned())),
         };
-        for reader in readers {
-            let _ = reader.send(result.clone());
+        let goes_on = |reader: &Reader| {
+            let waits = !reader.answer.is_closed() && Instant::now() < reader.until;
+            matches!(result, Err(ReadError::NoQuorum(_))) && waits
+        };
+        for reader in readers.extract_if(.., |reader| !goes_on(reader)) {
+            let _ = reader.answer.send(result.clone());
+        }
+        if !readers.is_empty() {
+            sleep(READ_RETRY).await;
         }
     }
 }

@@ -250,6 +250,34 @@ async fn a_leader_without_a_majority_promises_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_read_outlasts_rounds_that_no_majority_answers() {
+    let mut hosts = hosts(3, 1).await;
+    write(&hosts, 0, "a", "1").await;
+    let deadline = Instant::now() + PATIENCE;
+    for seed in 0.. {
+        let leads = leader(&hosts, 0).await;
+        for away in [1, 2] {
+            hosts[(leads + away) % 3].cut_power(seed).await;
+        }
+        let alone = Arc::clone(hosts[leads].node());
+        let read = tokio::spawn(async move { alone.barrier(0).await });
+        // For the first round to fail, which begins at once and takes one heartbeat.
+        sleep(Duration::from_millis(300)).await;
+        for away in [1, 2] {
+            hosts[(leads + away) % 3].start().await;
+        }
+        match read.await.unwrap() {
+            Ok(()) | Err(ReadError::NotLeader { .. }) => break,
+            // A slow machine may need more than the read's time.
+            error => assert!(Instant::now() < deadline, "{error:?}"),
+        }
+    }
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_has_lost_its_disk_votes_for_nobody_before_it_is_added_anew() {
     let mut hosts = hosts(3, 1).await;
     write(&hosts, 0, "a", "1").await;
