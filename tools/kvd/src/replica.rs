@@ -24,7 +24,8 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// This node does not lead the group. Nothing was written.
+    /// This node does not lead the group, or no majority has answered it for so long that another
+    /// node may. Nothing was written.
     #[error("this node does not lead the group; its leader is node {leader:?}")]
     NotLeader {
         /// Who does, if that is known.

@@ -65,27 +65,27 @@ pub(super) struct Group {
     reads: mpsc::UnboundedSender<Reader>,
     /// This node has everything that was acknowledged before this moment.
     fresh: Mutex<Option<Instant>>,
+    /// Without an answer of a majority for so long, the others may have elected another leader.
+    lost_after: Duration,
     /// Held while a snapshot is received: one at a time.
     pub(super) receiving: tokio::sync::Mutex<()>,
 }
 
 impl Group {
-    pub(super) fn new(raft: Raft, state: Arc<State>) -> Group {
+    /// `lost_after`: the longest time after which followers that miss their leader elect another.
+    pub(super) fn new(raft: Raft, state: Arc<State>, lost_after: Duration) -> Group {
         let (writes, queue) = mpsc::channel(QUEUE);
         let (reads, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(propose(raft.clone(), queue));
+        tokio::spawn(propose(raft.clone(), lost_after, queue));
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, receiving) = Default::default();
-        Group { raft, state, writes, shares: Arc::new(Semaphore::new(QUEUE_KB as usize)), reads, fresh, receiving }
+        let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
+        Group { raft, state, writes, shares, reads, fresh, lost_after, receiving }
     }
 
     /// The leader, as far as this node knows.
     pub(super) fn leader(&self) -> Option<NodeId> {
         self.raft.metrics().borrow().current_leader
-    }
-
-    pub(super) fn is_leader(&self) -> bool {
-        self.raft.metrics().borrow().state == ServerState::Leader
     }
 
     /// Queues a request; the future waits for its reply.
@@ -102,9 +102,7 @@ impl Group {
         if weight > LONGEST {
             return Err(WriteError::Refused(format!("a request of {weight} bytes is too long")));
         }
-        if !self.is_leader() {
-            return Err(WriteError::NotLeader { leader: self.leader() });
-        }
+        check_lead(&self.raft, self.lost_after)?;
         let kilobytes = u32::try_from(weight / 1024 + 1).unwrap_or(QUEUE_KB);
         let share = Arc::clone(&self.shares).try_acquire_many_owned(kilobytes).map_err(|_| WriteError::Overloaded)?;
         let (reply, receiver) = oneshot::channel();
@@ -149,8 +147,22 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Fails unless this node leads, and has heard from a majority lately: what a leader proposes that
+/// is cut off would have an unknown outcome, and is better refused.
+fn check_lead(raft: &Raft, lost_after: Duration) -> Result<(), WriteError> {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow();
+    if metrics.state != ServerState::Leader {
+        return Err(WriteError::NotLeader { leader: metrics.current_leader });
+    }
+    match metrics.millis_since_quorum_ack.map(Duration::from_millis) {
+        Some(silence) if silence > lost_after => Err(WriteError::NotLeader { leader: None }),
+        _ => Ok(()),
+    }
+}
+
 /// Makes entries of what is queued.
-async fn propose(raft: Raft, mut queue: mpsc::Receiver<Queued>) {
+async fn propose(raft: Raft, lost_after: Duration, mut queue: mpsc::Receiver<Queued>) {
     let slots = Arc::new(Semaphore::new(IN_FLIGHT));
     // Taken first: what arrives while all are taken is in the next entry.
     while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
@@ -164,6 +176,10 @@ async fn propose(raft: Raft, mut queue: mpsc::Receiver<Queued>) {
         }
         let (requests, replies): (Vec<Request>, Vec<_>) =
             batch.into_iter().map(|queued| (queued.request, (queued.reply, queued._share))).unzip();
+        if let Err(refusal) = check_lead(&raft, lost_after) {
+            answer(Err(refusal), replies);
+            continue;
+        }
         let (proposal, logged) = Proposal::new(machine::Entry { time_ms: now_ms(), requests });
         let proposed = raft.client_write_ff(proposal).await;
         tokio::spawn(async move {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -51,7 +52,7 @@ impl Cluster {
             let network = Network { pool: pool.clone(), group };
             let raft = Raft::new(id, Arc::clone(&config), network, log, states).await;
             let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
-            groups.push(Group::new(raft, state));
+            groups.push(Group::new(raft, state, Duration::from_millis(config.election_timeout_max)));
         }
         let cluster = Arc::new(Cluster {
             settings,
