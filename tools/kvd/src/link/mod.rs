@@ -18,6 +18,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -35,6 +36,9 @@ pub(crate) const MAX_FRAME: usize = 64 << 20;
 const MAX_GREETING: usize = 1 << 10;
 /// Time for connecting, and for the handshake.
 const GREETING_TIME: Duration = Duration::from_secs(3);
+/// Of silence, after which the system asks the other side whether it is there. Calls may last for
+/// long without a word, and their own limits are longer.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 /// First field of the first frame: the protocol and its version.
 const PROTOCOL: [u8; 4] = *b"kvd1";
 const HEADER: usize = 8;
@@ -115,6 +119,13 @@ fn nonce() -> [u8; 32] {
     rand::random()
 }
 
+/// Has small frames sent at once, and a connection closed whose other end is gone.
+fn configure(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3).with_retries(3);
+    SockRef::from(tcp).set_tcp_keepalive(&keepalive)
+}
+
 /// A connection to another node, past the handshake.
 pub(crate) struct Link {
     stream: BufWriter<Box<dyn Stream>>,
@@ -127,7 +138,7 @@ impl Link {
     pub(crate) async fn connect(trust: &Trust, address: &str, to: u64, cluster: u64) -> Result<Link> {
         let greet = async {
             let tcp = TcpStream::connect(address).await.map_err(Error::io("connect to", address))?;
-            tcp.set_nodelay(true).map_err(Error::io("configure", address))?;
+            configure(&tcp).map_err(Error::io("configure", address))?;
             let stream: Box<dyn Stream> = match &trust.tls {
                 Some(tls) => Box::new(tls.connect(tcp, address).await?),
                 None => Box::new(tcp),
@@ -157,7 +168,7 @@ impl Link {
     ) -> Result<Link> {
         let peer = peer.to_string();
         let greet = async {
-            tcp.set_nodelay(true).map_err(Error::io("configure", &peer))?;
+            configure(&tcp).map_err(Error::io("configure", &peer))?;
             let stream: Box<dyn Stream> = match &trust.tls {
                 Some(tls) => Box::new(tls.accept(tcp, &peer).await?),
                 None => Box::new(tcp),

@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::group::{Group, now_ms};
 use super::network::{Pool, unexpected};
 use super::types::Member;
-use super::wire::{Answer, Call, Change, Command, GroupStatus, NodeStatus};
+use super::wire::{Answer, CHANGE_TIME, Call, Change, Command, GroupStatus, NodeStatus};
 use crate::error::{Error, Result};
 use crate::link::Trust;
 use crate::machine::{Body, GroupId, Machine, Reply, Request};
@@ -23,8 +23,6 @@ use crate::store::Store;
 
 /// Between two looks at each group: how far it lags, and what has expired.
 const ROUND: Duration = Duration::from_millis(500);
-/// For a change of membership, which may have to wait until a node has caught up.
-const CHANGE_TIME: Duration = Duration::from_secs(600);
 /// Between two attempts to reach the leader of a group with an operator's command.
 const RETRY: Duration = Duration::from_millis(200);
 /// For a leader to be found.
@@ -159,7 +157,8 @@ impl Cluster {
             } else if let Some(address) = self.address_of(group, leader) {
                 let asked = Instant::now();
                 let call = Call::ReadIndex { group: number };
-                if let Ok(Answer::ReadIndex(index)) = self.pool.call_within(ROUND, leader, &address, &call).await
+                let answer = timeout(ROUND, self.pool.call(leader, &address, &call)).await;
+                if let Ok(Ok(Answer::ReadIndex(index))) = answer
                     && group.wait_applied(index, ROUND).await
                 {
                     group.note_fresh(asked);
@@ -213,7 +212,7 @@ impl Cluster {
                 let is_voter =
                     groups.map(|group| self.is_voter(group, id)).collect::<Result<Vec<_>>>()?.contains(&true);
                 let call = Call::Admit { cluster: self.number(), groups: self.groups(), as_new: !is_voter };
-                self.pool.call_within(LEADER_TIME, id, &member.raft, &call).await?;
+                self.pool.call(id, &member.raft, &call).await?;
                 for group in 0..self.groups() {
                     self.on_leader(group, Change::AddLearner(id, member.clone())).await?;
                 }
@@ -250,7 +249,7 @@ impl Cluster {
         self.admit(cluster, self.groups(), true)?;
         for (id, member) in known.iter().filter(|(id, _)| *id != self.settings.id) {
             let call = Call::Admit { cluster, groups: self.groups(), as_new: true };
-            self.pool.call_within(LEADER_TIME, *id, &member.raft, &call).await?;
+            self.pool.call(*id, &member.raft, &call).await?;
         }
         for group in empty {
             // Each node begins some groups, and so leads them at first.
@@ -259,7 +258,7 @@ impl Cluster {
                 self.begin(group, members.clone()).await?;
             } else {
                 let call = Call::Begin { group, members: members.clone() };
-                self.pool.call_within(LEADER_TIME, *id, &member.raft, &call).await?;
+                self.pool.call(*id, &member.raft, &call).await?;
                 // The log with the members comes from there; before that, nobody begins it again.
                 let wait = self.group(group)?.raft.wait(Some(LEADER_TIME));
                 let joined = wait.metrics(|it| it.last_log_index.is_some(), "the members").await;
@@ -285,7 +284,7 @@ impl Cluster {
                 Some(leader) => {
                     let address = self.address_of(known, leader).unwrap_or_default();
                     let call = Call::Change { group, change: change.clone() };
-                    let answer = self.pool.call_within(CHANGE_TIME + LEADER_TIME, leader, &address, &call).await;
+                    let answer = self.pool.call(leader, &address, &call).await;
                     answer.and_then(|answer| match answer {
                         Answer::Done => Ok(()),
                         _ => Err(unexpected()),

@@ -25,12 +25,8 @@ use crate::replica::NodeId;
 const KEPT: usize = 8;
 /// Between two attempts to reach a node that is not there.
 const BACKOFF: Duration = Duration::from_millis(100);
-/// For entries to reach a node's disk.
-const APPEND_TIME: Duration = Duration::from_secs(60);
 /// For one piece of a snapshot to be taken.
 const PIECE_TIME: Duration = Duration::from_secs(30);
-/// For a received snapshot to be made durable.
-const INSTALL_TIME: Duration = Duration::from_secs(600);
 
 /// Connections to other nodes.
 #[derive(Clone)]
@@ -53,8 +49,18 @@ impl Pool {
         Link::connect(&self.trust, address, to, self.cluster.load(Ordering::Acquire)).await
     }
 
-    /// Calls a node. A caller that stops waiting leaves no half-used connection behind.
+    /// Calls a node, and gives up when the call's time is over. A caller that stops waiting leaves
+    /// no half-used connection behind.
     pub(super) async fn call(&self, to: NodeId, address: &str, call: &Call) -> Result<Answer> {
+        let outcome = in_time(call.limit(), address, self.call_for_ever(to, address, call)).await;
+        if matches!(outcome, Err(Error::Io { .. })) {
+            // The other connections to a node that is gone are of no use either.
+            self.idle.lock().remove(&to);
+        }
+        outcome
+    }
+
+    async fn call_for_ever(&self, to: NodeId, address: &str, call: &Call) -> Result<Answer> {
         let idle = self.idle.lock().get_mut(&to).and_then(Vec::pop);
         if let Some(link) = idle {
             match self.exchange(to, link, call).await {
@@ -65,11 +71,6 @@ impl Pool {
         }
         let link = self.connect(to, address).await?;
         self.exchange(to, link, call).await
-    }
-
-    /// Calls a node, and gives up when `limit` has passed.
-    pub(super) async fn call_within(&self, limit: Duration, to: NodeId, address: &str, call: &Call) -> Result<Answer> {
-        in_time(limit, address, self.call(to, address, call)).await
     }
 
     async fn exchange(&self, to: NodeId, mut link: Link, call: &Call) -> Result<Answer> {
@@ -146,10 +147,6 @@ impl RaftNetworkFactory<Types> for Network {
 }
 
 impl Peer {
-    async fn call(&self, call: &Call) -> Result<Answer> {
-        self.pool.call(self.id, &self.address, call).await
-    }
-
     /// A call that appends, and may outlive the borrow.
     fn append(
         &self,
@@ -157,7 +154,7 @@ impl Peer {
     ) -> impl Future<Output = Result<AppendEntriesResponse<NodeId>>> + Send + use<> {
         let (pool, group, id, address) = (self.pool.clone(), self.group, self.id, self.address.clone());
         async move {
-            match pool.call_within(APPEND_TIME, id, &address, &Call::Append { group, request }).await? {
+            match pool.call(id, &address, &Call::Append { group, request }).await? {
                 Answer::Append(response) => Ok(response),
                 _ => Err(unexpected()),
             }
@@ -212,13 +209,14 @@ impl Peer {
             return Err(SendError::Local(error));
         };
         let mut link = self.pool.connect(self.id, &self.address).await?;
-        link.send(&Call::Snapshot { group: self.group, vote, meta: snapshot.meta }).await?;
+        let call = Call::Snapshot { group: self.group, vote, meta: snapshot.meta };
+        in_time(PIECE_TIME, &self.address, link.send(&call)).await?;
         let mut pieces = view.pieces();
         while let Some(piece) = super::blocking(|| pieces.next()) {
             let piece = piece.map_err(SendError::Local)?;
             in_time(PIECE_TIME, &self.address, link.send(&piece)).await?;
         }
-        match in_time(INSTALL_TIME, &self.address, link.receive()).await? {
+        match in_time(call.limit(), &self.address, link.receive()).await? {
             Answer::Snapshot(vote) => Ok(vote),
             Answer::Refused(reason) => Err(Error::Refused { node: self.id.to_string(), reason }.into()),
             _ => Err(unexpected().into()),
@@ -260,7 +258,7 @@ impl RaftNetwork<Types> for Peer {
     }
 
     async fn vote(&mut self, request: VoteRequest<NodeId>, _: RPCOption) -> Result<VoteResponse<NodeId>, CallError> {
-        match self.call(&Call::Vote { group: self.group, request }).await {
+        match self.pool.call(self.id, &self.address, &Call::Vote { group: self.group, request }).await {
             Ok(Answer::Vote(response)) => Ok(response),
             Ok(_) => Err(unreachable(&unexpected())),
             Err(error) => Err(unreachable(&error)),

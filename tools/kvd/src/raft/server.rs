@@ -22,6 +22,8 @@ use crate::replica::Replica;
 const CONNECTIONS: usize = 1024;
 /// Without a request, after which a connection is closed.
 const IDLE: Duration = Duration::from_secs(300);
+/// For an answer to be taken.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// For the next piece of a snapshot to arrive.
 const PIECE_TIME: Duration = Duration::from_secs(30);
 /// Before the next attempt to accept, when the system cannot.
@@ -50,7 +52,8 @@ pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
                 while let Ok(call) = timeout(IDLE, link.receive_next()).await {
                     let Some(call) = call? else { break };
                     let answer = answer(&cluster, &mut link, call).await;
-                    link.send(&answer.unwrap_or_else(|error| Answer::Refused(error.to_string()))).await?;
+                    let answer = answer.unwrap_or_else(|error| Answer::Refused(error.to_string()));
+                    in_time(ANSWER_TIME, "another node", link.send(&answer)).await?;
                 }
                 Ok::<(), Error>(())
             };

@@ -1,6 +1,7 @@
 //! What nodes say to each other, and operators to nodes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,34 @@ pub(super) enum Call {
     Begin { group: u32, members: BTreeMap<NodeId, Member> },
     /// An operator's command.
     Command(Command),
+}
+
+/// For a call that waits for no disk.
+const SHORT: Duration = Duration::from_secs(5);
+/// For entries to reach a node's disk.
+const APPEND_TIME: Duration = Duration::from_secs(60);
+/// For a node to be admitted, or to begin a group.
+const ADMIT_TIME: Duration = Duration::from_secs(10);
+/// For a change of membership, which may have to wait until a node has caught up.
+pub(super) const CHANGE_TIME: Duration = Duration::from_secs(600);
+/// For an operator's command: changes of membership of up to 256 groups, one after the other.
+const COMMAND_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+/// For a received snapshot to be made durable.
+const INSTALL_TIME: Duration = Duration::from_secs(600);
+
+impl Call {
+    /// How long to wait for the answer.
+    pub(super) fn limit(&self) -> Duration {
+        match self {
+            Call::Append { request, .. } if !request.entries.is_empty() => APPEND_TIME,
+            Call::Append { .. } | Call::Vote { .. } | Call::ReadIndex { .. } | Call::Command(Command::Status) => SHORT,
+            Call::Admit { .. } | Call::Begin { .. } => ADMIT_TIME,
+            // The leader gives up first, and says why.
+            Call::Change { .. } => CHANGE_TIME + SHORT,
+            Call::Command(_) => COMMAND_TIME,
+            Call::Snapshot { .. } => INSTALL_TIME,
+        }
+    }
 }
 
 /// The answer to a [`Call`].
