@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::group::{Group, now_ms};
 use super::network::{Pool, unexpected};
-use super::types::Member;
+use super::types::{LogId, Member};
 use super::wire::{Answer, CHANGE_TIME, Call, Change, Command, GroupStatus, NodeStatus};
 use crate::error::{Error, Result};
 use crate::link::Trust;
@@ -21,7 +21,7 @@ use crate::machine::{Body, GroupId, Machine, Reply, Request};
 use crate::replica::{Node, NodeId, ReadError, Replica, Status, WriteError};
 use crate::store::Store;
 
-/// Between two looks at each group: how far it lags, and what has expired.
+/// Between two looks at each group: its log, how far it lags, and what has expired.
 const ROUND: Duration = Duration::from_millis(500);
 /// Between two attempts to reach the leader of a group with an operator's command.
 const RETRY: Duration = Duration::from_millis(200);
@@ -141,13 +141,37 @@ impl Cluster {
         metrics.membership_config.membership().get_node(&node).map(|member| member.raft.clone())
     }
 
-    /// Keeps a group fresh: notes how far it lags, and removes what has expired.
+    /// Has the group's state made durable and its log purged, when it is time. The next round does
+    /// what a core that stops does not.
+    async fn shorten_log(&self, group: &Group) {
+        let retention = &group.state.retention;
+        let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
+        let (last, applied, snapshot, purged, matched) = {
+            let metrics = group.raft.metrics();
+            let metrics = metrics.borrow();
+            let matched = metrics.replication.iter().flatten().map(|(id, at)| (*id, index(*at))).collect();
+            let last = metrics.last_log_index.unwrap_or(0);
+            (last, index(metrics.last_applied), index(metrics.snapshot), index(metrics.purged), matched)
+        };
+        retention.mark(last, purged);
+        if retention.is_snapshot_due(applied, snapshot, self.settings.snapshot_after) {
+            let _ = group.raft.trigger().snapshot().await;
+        }
+        let upto = retention.purge_upto(snapshot, self.settings.keep_log, &matched);
+        // Not for a few entries each time.
+        if upto > purged + self.settings.keep_log / 8 {
+            let _ = group.raft.trigger().purge_log(upto).await;
+        }
+    }
+
+    /// Keeps a group fresh: shortens its log, notes how far it lags, and removes what has expired.
     pub(super) async fn look_after(&self, number: u32) {
         let Ok(group) = self.group(number) else { return };
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             rounds.tick().await;
+            self.shorten_log(group).await;
             let Some(leader) = group.leader() else { continue };
             if leader == self.settings.id {
                 // Notes by itself how fresh the node is.
@@ -320,7 +344,7 @@ impl Cluster {
                 (_, ServerState::Learner) => "learner".to_owned(),
                 (_, ServerState::Shutdown) => "stopped".to_owned(),
             };
-            let index = |id: Option<openraft::LogId<NodeId>>| id.map_or(0, |id| id.index);
+            let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
             let matched = metrics.replication.iter().flatten().map(|(id, at)| (*id, index(*at)));
             GroupStatus {
                 group: u32::try_from(number).unwrap_or(u32::MAX),

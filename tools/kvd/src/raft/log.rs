@@ -181,7 +181,9 @@ impl RaftLogStorage<Types> for LogStore {
                 if let EntryPayload::Normal(proposal) = &entry.payload {
                     proposal.note_logged();
                 }
-                batch.put_in(&self.store.log, self.key(entry.log_id.index), encode(&entry)?);
+                let bytes = encode(&entry)?;
+                self.state.retention.note_appended(bytes.len());
+                batch.put_in(&self.store.log, self.key(entry.log_id.index), bytes);
             }
             self.store.db.write(batch)?;
             Ok(())

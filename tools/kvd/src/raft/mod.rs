@@ -8,6 +8,7 @@ mod log;
 mod network;
 mod place;
 mod recovery;
+mod retention;
 mod server;
 mod snapshot;
 mod start;

@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 use super::library::{Snapshot, Types};
 use super::snapshot::SnapshotData;
+use super::state::State;
 use super::types::{LogId, Member, StorageIoError, Vote};
 use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
@@ -101,12 +102,14 @@ pub(super) fn unexpected() -> Error {
 pub(super) struct Network {
     pub(super) pool: Pool,
     pub(super) group: u32,
+    pub(super) state: Arc<State>,
 }
 
 /// One node, for one group.
 pub(super) struct Peer {
     pool: Pool,
     group: u32,
+    state: Arc<State>,
     id: NodeId,
     address: String,
     /// The entries that were sent last, if their answer is still to come.
@@ -142,7 +145,8 @@ impl RaftNetworkFactory<Types> for Network {
     type Network = Peer;
 
     async fn new_client(&mut self, id: NodeId, node: &Member) -> Peer {
-        Peer { pool: self.pool.clone(), group: self.group, id, address: node.raft.clone(), sending: None }
+        let (pool, group, state) = (self.pool.clone(), self.group, Arc::clone(&self.state));
+        Peer { pool, group, state, id, address: node.raft.clone(), sending: None }
     }
 }
 
@@ -272,11 +276,16 @@ impl RaftNetwork<Types> for Peer {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<NodeId>, StreamingError<Types, Fatal<NodeId>>> {
+        // Also when it has arrived: until the node has caught up with what was written meanwhile.
+        self.state.retention.hold(self.id, snapshot.meta.last_log_id.map_or(0, |last| last.index));
         let sent = tokio::select! {
-            closed = cancel => return Err(closed.into()),
-            sent = self.send_snapshot(vote, snapshot) => sent,
+            closed = cancel => Err(closed),
+            sent = self.send_snapshot(vote, snapshot) => Ok(sent),
         };
-        match sent {
+        if !matches!(sent, Ok(Ok(_))) {
+            self.state.retention.release(self.id);
+        }
+        match sent? {
             Ok(vote) => Ok(SnapshotResponse::new(vote)),
             Err(SendError::Local(error)) => Err(StorageError::from(StorageIoError::read_snapshot(None, &error)).into()),
             Err(SendError::Remote(error)) => Err(Unreachable::new(&error).into()),

@@ -28,10 +28,10 @@ impl Cluster {
             election_timeout_min: heartbeat.saturating_mul(4),
             election_timeout_max: heartbeat.saturating_mul(8),
             install_snapshot_timeout: u64::from(u32::MAX),
-            snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(settings.snapshot_after),
             replication_lag_threshold: settings.snapshot_after,
-            max_in_snapshot_log_to_keep: settings.keep_log,
-            purge_batch_size: (settings.keep_log / 8).max(1),
+            // `Cluster::look_after` decides both.
+            snapshot_policy: openraft::SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: u64::MAX,
             ..openraft::Config::default()
         };
         if settings.groups == 0 {
@@ -49,7 +49,7 @@ impl Cluster {
             let states = super::blocking(|| StateStore::open(&store, group))?;
             let state = states.state();
             let log = LogStore::new(store.clone(), group, Arc::clone(&state), syncer.clone());
-            let network = Network { pool: pool.clone(), group };
+            let network = Network { pool: pool.clone(), group, state: Arc::clone(&state) };
             let raft = Raft::new(id, Arc::clone(&config), network, log, states).await;
             let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
             groups.push(Group::new(raft, state, Duration::from_millis(config.election_timeout_max)));

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::library::{Entry, Snapshot, Types};
 use super::place;
+use super::retention::Retention;
 use super::snapshot::{SnapshotData, Staging, View};
 use super::types::{LogId, SnapshotMeta, StorageError, StorageIoError, StoredMembership};
 use crate::error::{Error, Result};
@@ -32,6 +33,8 @@ pub(crate) struct State {
     applied: watch::Receiver<Option<LogId>>,
     /// Index of the last entry known to be committed.
     committed: AtomicU64,
+    /// How much of its log the group keeps.
+    pub(super) retention: Retention,
     /// Pairs received so far of a snapshot that is being received.
     received: Mutex<Option<u64>>,
 }
@@ -140,6 +143,7 @@ impl StateStore {
             durable: Mutex::new(applied),
             applied: receiver,
             committed: AtomicU64::new(applied.map_or(0, |applied| applied.index)),
+            retention: Retention::default(),
             received: Mutex::default(),
         };
         let (state, applied, retired) = (Arc::new(state), sender, Vec::new());

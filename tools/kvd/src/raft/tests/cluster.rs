@@ -10,7 +10,7 @@ use tamis::vfs::SimFileSystem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::Error;
 use crate::link::Trust;
@@ -199,6 +199,9 @@ async fn a_cluster_grows_and_shrinks_while_it_serves() {
     // More than the log keeps: the new nodes need snapshots.
     for number in 0..100 {
         write(&hosts, number % 2, &format!("key {number}"), &number.to_string()).await;
+    }
+    for host in &hosts {
+        until(host.node(), "purged", |node| node.report().groups.iter().all(|group| group.purged > 0)).await;
     }
     for (at, id) in [(3, 4), (4, 5)] {
         hosts.push(Host::new(id, 2).await);
@@ -421,6 +424,37 @@ async fn an_entry_that_takes_longer_than_a_heartbeat_arrives() {
     }
     for host in &hosts {
         until(host.node(), "the entries", |node| get(node, 0, "b") == Reply::bulk(long.clone())).await;
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_joins_while_more_is_written_than_the_log_keeps() {
+    let mut hosts = hosts(1, 1).await;
+    for number in 0..16 {
+        write(&hosts, 0, &format!("long {number}"), &"long ".repeat(100_000)).await;
+    }
+    hosts.push(Host::new(2, 1).await);
+    hosts[0].node.take().unwrap().stop().await.unwrap();
+    let member = hosts[1].settings.member.clone();
+    // Two seconds for the snapshot, in which hundreds of entries are written. The log keeps 20.
+    hosts[0].settings.routes.insert(2, slow_link(member.raft.clone()).await);
+    hosts[0].start().await;
+    leader(&hosts[..1], 0).await;
+    let writing = Arc::clone(hosts[0].node());
+    let writer = tokio::spawn(async move {
+        for number in 0u64.. {
+            if writing.write(0, set("short", &number.to_string())).await.is_err() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    let add = hosts[0].command(Command::Add { id: 2, member, learner: false });
+    timeout(PATIENCE, add).await.expect("the node gets one snapshot after the other").unwrap();
+    writer.abort();
+    write(&hosts, 0, "after", "all").await;
+    until(hosts[1].node(), "caught up", |node| get(node, 0, "after") == Reply::bulk("all")).await;
+    for host in &hosts {
         host.node().stop().await.unwrap();
     }
 }
