@@ -172,23 +172,35 @@ impl Cluster {
         loop {
             rounds.tick().await;
             self.shorten_log(group).await;
-            let Some(leader) = group.leader() else { continue };
-            if leader == self.settings.id {
-                // Notes by itself how fresh the node is.
-                let leads = group.barrier().await.is_ok();
+            // Notes by itself how fresh the node is.
+            let fresh = self.catch_up(group, number).await;
+            if fresh && group.leader() == Some(self.settings.id) {
                 // Each removes some.
-                while leads && self.has_expired(group) && group.write(Request::new(Body::Tick)).await.is_ok() {}
-            } else if let Some(address) = self.address_of(group, leader) {
-                let asked = Instant::now();
-                let call = Call::ReadIndex { group: number };
-                let answer = timeout(ROUND, self.pool.call(leader, &address, &call)).await;
-                if let Ok(Ok(Answer::ReadIndex(index))) = answer
-                    && group.wait_applied(index, ROUND).await
-                {
-                    group.note_fresh(asked);
-                }
+                while self.has_expired(group) && group.write(Request::new(Body::Tick)).await.is_ok() {}
             }
         }
+    }
+
+    /// Waits until this node has applied what was committed before the call; tells whether it has.
+    async fn catch_up(&self, group: &Group, number: u32) -> bool {
+        let asked = Instant::now();
+        let index = match group.leader() {
+            Some(leader) if leader == self.settings.id => return group.barrier().await.is_ok(),
+            Some(leader) => {
+                let address = self.address_of(group, leader).unwrap_or_default();
+                let call = Call::ReadIndex { group: number };
+                match timeout(ROUND, self.pool.call(leader, &address, &call)).await {
+                    Ok(Ok(Answer::ReadIndex(index))) => index,
+                    _ => return false,
+                }
+            }
+            None => return false,
+        };
+        let reached = group.wait_applied(index, ROUND).await;
+        if reached {
+            group.note_fresh(asked);
+        }
+        reached
     }
 
     fn has_expired(&self, group: &Group) -> bool {
@@ -232,10 +244,13 @@ impl Cluster {
             Command::Status => return Ok(Answer::Status(self.report())),
             Command::Init { others } => self.init(others).await?,
             Command::Add { id, member, learner } => {
-                let groups = 0..self.groups();
-                let is_voter =
-                    groups.map(|group| self.is_voter(group, id)).collect::<Result<Vec<_>>>()?.contains(&true);
-                let call = Call::Admit { cluster: self.number(), groups: self.groups(), as_new: !is_voter };
+                // A member of any group must come with its store, a learner too: the leader relies
+                // on what it has acknowledged.
+                let mut as_new = true;
+                for group in 0..self.groups() {
+                    as_new &= !self.members(group).await?.contains(&id);
+                }
+                let call = Call::Admit { cluster: self.number(), groups: self.groups(), as_new };
                 self.pool.call(id, &member.raft, &call).await?;
                 for group in 0..self.groups() {
                     self.on_leader(group, Change::AddLearner(id, member.clone())).await?;
@@ -296,6 +311,23 @@ impl Cluster {
     pub(super) async fn begin(&self, group: u32, members: BTreeMap<NodeId, Member>) -> Result<()> {
         let begun = self.group(group)?.raft.initialize(members).await;
         begun.map_err(|error| Error::Config(error.to_string()))
+    }
+
+    /// The members of a group, as its leader has them.
+    async fn members(&self, group: u32) -> Result<BTreeSet<NodeId>> {
+        let known = self.group(group)?;
+        let deadline = Instant::now() + LEADER_TIME;
+        loop {
+            if self.catch_up(known, group).await {
+                let metrics = known.raft.metrics();
+                let metrics = metrics.borrow();
+                return Ok(metrics.membership_config.nodes().map(|(id, _)| *id).collect());
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::Stopped { group, reason: "no leader says who its members are".to_owned() });
+            }
+            sleep(RETRY).await;
+        }
     }
 
     /// Has a change made by the leader of its group.

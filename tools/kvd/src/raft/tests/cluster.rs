@@ -307,6 +307,16 @@ async fn a_member_that_has_lost_its_disk_votes_for_nobody_before_it_is_added_ane
     hosts[other].command(Command::Remove { id }).await.unwrap();
     hosts[other].command(add).await.unwrap();
     until(hosts[wiped].node(), "caught up", |node| get(node, 0, "b") == Reply::bulk("2")).await;
+    // A learner has acknowledged what it had, too.
+    hosts.push(Host::new(5, 1).await);
+    let (id, member) = (5, hosts[3].settings.member.clone());
+    hosts[other].command(Command::Add { id, member: member.clone(), learner: true }).await.unwrap();
+    hosts[3].cut_power(3).await;
+    hosts[3].fs = SimFileSystem::new();
+    hosts[3].start().await;
+    let error = hosts[other].command(Command::Add { id, member, learner: false }).await.unwrap_err().to_string();
+    assert!(error.contains("its store is new; remove it"), "{error}");
+    hosts[other].command(Command::Remove { id }).await.unwrap();
     // A node of another cluster is not taken over.
     let mut strangers = vec![Host::new(9, 1).await];
     strangers[0].command(Command::Init { others: Vec::new() }).await.unwrap();
