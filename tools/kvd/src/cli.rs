@@ -17,6 +17,9 @@ use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings,
 use crate::replica::NodeId;
 use crate::resp::hash_password;
 
+/// Bytes that the nodes' secret must have.
+const SHORTEST_SECRET: usize = 16;
+
 /// What to do: run a node, or an action.
 enum Arguments {
     Run(Box<Run>),
@@ -78,6 +81,9 @@ struct Run {
     /// Listen beyond loopback though anybody who connects may read and write
     #[arg(long, env = "KVD_OPEN_TO_ALL")]
     open_to_all: bool,
+    /// Serve --metrics beyond loopback, to anybody who connects
+    #[arg(long, env = "KVD_OPEN_METRICS")]
+    open_metrics: bool,
     /// Reach a node at another address than the membership has; may be repeated
     #[arg(long, env = "KVD_ROUTE", value_name = "ID=HOST:PORT", value_parser = route, value_delimiter = ',')]
     route: Vec<(NodeId, String)>,
@@ -101,7 +107,8 @@ struct Run {
 
 #[derive(Debug, Args)]
 struct TrustArguments {
-    /// File with the secret that all nodes share; white space around it does not count
+    /// File with the secret that all nodes share, of at least 16 bytes; white space around it does
+    /// not count
     #[arg(long, env = "KVD_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// Authority (PEM) of the nodes' certificates; nodes then talk by mutual TLS
@@ -248,8 +255,10 @@ impl TrustArguments {
         let secret = match &self.secret_file {
             Some(path) => {
                 let secret = read(path).await?.trim_ascii().to_vec();
-                if secret.is_empty() {
-                    return Err(Error::Config(format!("{}: the secret is empty", path.display())));
+                // Whoever records one handshake can try secrets against it.
+                if secret.len() < SHORTEST_SECRET {
+                    let path = path.display();
+                    return Err(Error::Config(format!("{path}: the secret has less than {SHORTEST_SECRET} bytes")));
                 }
                 Some(secret)
             }
@@ -315,6 +324,7 @@ impl Run {
                 None => None,
             },
             open_to_all: self.open_to_all,
+            open_metrics: self.open_metrics,
         };
         Node::start(settings, listen, clients).await
     }
@@ -495,6 +505,30 @@ mod tests {
             let error = run.start().await.err().unwrap().to_string();
             assert!(error.contains("go together"), "{half}: {error}");
         }
+    }
+
+    #[tokio::test]
+    async fn secrets_that_can_be_guessed_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        let (secret_file, ca, cert, key) = (Some(path.clone()), None, None, None);
+        let trust = TrustArguments { secret_file, ca, cert, key };
+        for (secret, accepted) in [(" \n", false), ("  fifteen bytes..\n", false), ("sixteen bytes...", true)] {
+            tokio::fs::write(&path, secret).await.unwrap();
+            let read = trust.read().await;
+            assert_eq!(read.is_ok(), accepted, "{secret}: {read:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn metrics_are_for_loopback_unless_told_otherwise() {
+        let file = "id = 1\ndir = d\nraft = 127.0.0.1:0\nresp = 127.0.0.1:0\nmetrics = 0.0.0.0:0\n";
+        let error = parsed(file, &[]).await.unwrap().start().await.err().unwrap().to_string();
+        assert!(error.contains("--open-metrics"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("store");
+        let node = parsed(file, &["--open-metrics", "--dir", dir.to_str().unwrap()]).await.unwrap().start().await;
+        node.unwrap().stop().await.unwrap();
     }
 
     #[test]

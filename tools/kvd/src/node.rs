@@ -24,6 +24,8 @@ pub struct Listen {
     pub metrics: Option<SocketAddr>,
     /// Whether anybody may connect from other machines.
     pub open_to_all: bool,
+    /// Whether anybody may read metrics from other machines.
+    pub open_metrics: bool,
 }
 
 /// Who clients are, and how they connect: texts of files.
@@ -53,6 +55,12 @@ impl Node {
             let raft = listen.raft;
             return Err(Error::Config(format!(
                 "{raft} can be reached from other machines; give nodes a secret or certificates, or allow access to all"
+            )));
+        }
+        let open = listen.open_metrics || listen.open_to_all;
+        if let Some(metrics) = listen.metrics.filter(|metrics| !metrics.ip().is_loopback() && !open) {
+            return Err(Error::Config(format!(
+                "{metrics} can be reached from other machines, and metrics are for anybody; allow it by --open-metrics"
             )));
         }
         let config = config(clients, listen.open_to_all)?;
