@@ -1,0 +1,542 @@
+//! The command line.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, FromArgMatches, Subcommand};
+use comfy_table::{Table, presets};
+use tokio::net::lookup_host;
+
+use crate::error::{Error, Result};
+use crate::link::{Tls, Trust};
+use crate::node::{self, Clients, Node};
+use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, command, recover};
+use crate::replica::NodeId;
+use crate::resp::hash_password;
+
+/// Bytes that the nodes' secret must have.
+const SHORTEST_SECRET: usize = 16;
+
+/// What to do: run a node, or an action.
+enum Arguments {
+    Run(Box<Run>),
+    Action(Action),
+}
+
+fn grammar() -> clap::Command {
+    let command = clap::Command::new("kvd")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("A replicated server over tamis that speaks the Redis protocol.")
+        .after_help("Without a command, it runs a node until it gets SIGINT or SIGTERM.")
+        .args_conflicts_with_subcommands(true)
+        .subcommand_negates_reqs(true);
+    Action::augment_subcommands(Run::augment_args(command))
+}
+
+/// Settings of a node. Each is a flag, an environment variable, or a line `name = value` of the
+/// file; the first of them that is there counts.
+#[derive(Debug, Args)]
+struct Run {
+    /// Number of this node, unique among all that were ever in the cluster, from 1
+    #[arg(long, env = "KVD_ID", value_parser = clap::value_parser!(u64).range(1..))]
+    id: NodeId,
+    /// Directory of the store
+    #[arg(long, env = "KVD_DIR")]
+    dir: PathBuf,
+    /// Address at which other nodes connect
+    #[arg(long, env = "KVD_RAFT", value_name = "HOST:PORT")]
+    raft: String,
+    /// Address at which clients connect
+    #[arg(long, env = "KVD_RESP", value_name = "HOST:PORT")]
+    resp: String,
+    /// Address at which other nodes reach this one, if it is another than --raft
+    #[arg(long, env = "KVD_ADVERTISE_RAFT", value_name = "HOST:PORT")]
+    advertise_raft: Option<String>,
+    /// Address at which clients reach this node, if it is another than --resp
+    #[arg(long, env = "KVD_ADVERTISE_RESP", value_name = "HOST:PORT")]
+    advertise_resp: Option<String>,
+    /// Address at which Prometheus finds metrics, and anybody else who reaches it
+    #[arg(long, env = "KVD_METRICS", value_name = "HOST:PORT")]
+    metrics: Option<String>,
+    /// File with further settings
+    #[arg(long, env = "KVD_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    trust: TrustArguments,
+    /// File with users, who must then authenticate: see `kvd hash-password`
+    #[arg(long, env = "KVD_USERS", value_name = "FILE")]
+    users: Option<PathBuf>,
+    /// Certificate chain (PEM) for clients, who then connect by TLS
+    #[arg(long, env = "KVD_CLIENT_CERT", value_name = "FILE")]
+    client_cert: Option<PathBuf>,
+    /// Key of --client-cert (PEM)
+    #[arg(long, env = "KVD_CLIENT_KEY", value_name = "FILE")]
+    client_key: Option<PathBuf>,
+    /// Authority (PEM) that must have signed the certificates of clients
+    #[arg(long, env = "KVD_CLIENT_CA", value_name = "FILE")]
+    client_ca: Option<PathBuf>,
+    /// Listen beyond loopback though anybody who connects may read and write
+    #[arg(long, env = "KVD_OPEN_TO_ALL")]
+    open_to_all: bool,
+    /// Serve --metrics beyond loopback, to anybody who connects
+    #[arg(long, env = "KVD_OPEN_METRICS")]
+    open_metrics: bool,
+    /// Reach a node at another address than the membership has; may be repeated
+    #[arg(long, env = "KVD_ROUTE", value_name = "ID=HOST:PORT", value_parser = route, value_delimiter = ',')]
+    route: Vec<(NodeId, String)>,
+    /// Number of groups that share the slots. The first start of the first node decides for ever;
+    /// it must be the same for all
+    #[arg(long, env = "KVD_GROUPS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    groups: u32,
+    /// Milliseconds between heartbeats; elections begin after 4 to 8 of them are missing
+    #[arg(long, env = "KVD_HEARTBEAT_MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    heartbeat_ms: u64,
+    /// Entries between two snapshots of a group
+    #[arg(long, env = "KVD_SNAPSHOT_AFTER", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    snapshot_after: u64,
+    /// Entries that the log keeps for nodes that are away
+    #[arg(long, env = "KVD_KEEP_LOG", default_value_t = 20_000)]
+    keep_log: u64,
+    /// Megabytes for the store's block cache
+    #[arg(long, env = "KVD_CACHE_MB", default_value_t = 256)]
+    cache_mb: usize,
+}
+
+#[derive(Debug, Args)]
+struct TrustArguments {
+    /// File with the secret that all nodes share, of at least 16 bytes; white space around it does
+    /// not count
+    #[arg(long, env = "KVD_SECRET_FILE", value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Authority (PEM) of the nodes' certificates; nodes then talk by mutual TLS
+    #[arg(long, env = "KVD_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// This node's certificate chain (PEM)
+    #[arg(long, env = "KVD_CERT", value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// Key of --cert (PEM)
+    #[arg(long, env = "KVD_KEY", value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// To which node an operator's command goes.
+#[derive(Debug, Args)]
+struct Operator {
+    /// A node of the cluster: its address for other nodes
+    #[arg(long, env = "KVD_NODE", value_name = "HOST:PORT")]
+    node: String,
+    #[command(flatten)]
+    trust: TrustArguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Makes a cluster of nodes that run and have never been in one
+    Init {
+        #[command(flatten)]
+        to: Operator,
+        /// Another node of the new cluster; may be repeated
+        #[arg(long, value_name = "ID=RAFT,RESP", value_parser = member)]
+        member: Vec<(NodeId, Member)>,
+    },
+    /// Adds a node that runs and is in no cluster: it catches up, and then votes
+    Add {
+        #[command(flatten)]
+        to: Operator,
+        /// The new node
+        #[arg(value_name = "ID=RAFT,RESP", value_parser = member)]
+        member: (NodeId, Member),
+        /// It never votes
+        #[arg(long)]
+        learner: bool,
+    },
+    /// Removes a node, whether it runs or not
+    Remove {
+        #[command(flatten)]
+        to: Operator,
+        /// Number of the node
+        id: NodeId,
+    },
+    /// Lists the nodes of the cluster
+    Members {
+        #[command(flatten)]
+        to: Operator,
+    },
+    /// Reports on a node: leaders, indexes of its logs, how far followers are
+    Status {
+        #[command(flatten)]
+        to: Operator,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Makes a cluster of one node of the store of a node whose cluster is lost, or of a copy of it
+    Recover {
+        /// Directory of that store; it is not changed, and may be in use
+        #[arg(long, value_name = "DIR")]
+        from: PathBuf,
+        /// Directory of the new node's store
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+        /// The new node, with which to start it
+        #[arg(value_name = "ID=RAFT,RESP", value_parser = member)]
+        member: (NodeId, Member),
+    },
+    /// Reads a password, a line of standard input, and prints what the file of users has for it
+    HashPassword,
+    /// Starts three nodes, kills the leader, and shows what becomes of it
+    Demo {
+        /// Keys to write before the leader is killed
+        #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        keys: u64,
+    },
+}
+
+fn route(text: &str) -> Result<(NodeId, String), String> {
+    let (id, address) = text.split_once('=').ok_or("expected ID=HOST:PORT")?;
+    Ok((id.parse().map_err(|error| format!("{id}: {error}"))?, address.to_owned()))
+}
+
+fn member(text: &str) -> Result<(NodeId, Member), String> {
+    let (id, addresses) = route(text).map_err(|_| "expected ID=RAFT,RESP")?;
+    let (raft, resp) = addresses.split_once(',').ok_or("expected ID=RAFT,RESP")?;
+    Ok((id, Member { raft: raft.to_owned(), resp: resp.to_owned() }))
+}
+
+/// Parses the arguments; settings of the file named there, or by the environment, are defaults.
+async fn parse(arguments: Vec<OsString>) -> Result<Arguments> {
+    let mut command = grammar();
+    // A first look, for the file alone: what it holds may be required.
+    let lenient = grammar().ignore_errors(true).try_get_matches_from(&arguments);
+    let file = lenient.ok().and_then(|matches| matches.try_get_one::<PathBuf>("config").ok().flatten().cloned());
+    if let Some(path) = file {
+        for (name, value) in settings(&path).await? {
+            if !command.get_arguments().any(|argument| argument.get_id().as_str() == name) || name == "config" {
+                return Err(Error::Config(format!("{}: there is no setting called {name}", path.display())));
+            }
+            command = command.mut_arg(name, |argument| argument.default_value(value).required(false));
+        }
+    }
+    let matches = command.try_get_matches_from(&arguments).unwrap_or_else(|error| error.exit());
+    let parsed = match matches.subcommand_name() {
+        Some(_) => Action::from_arg_matches(&matches).map(Arguments::Action),
+        None => Run::from_arg_matches(&matches).map(|run| Arguments::Run(Box::new(run))),
+    };
+    Ok(parsed.unwrap_or_else(|error| error.exit()))
+}
+
+/// Lines `name = value` of a file; what follows `#` at the start of a line is a comment.
+async fn settings(path: &Path) -> Result<Vec<(String, String)>> {
+    let text = read_text(path).await?;
+    let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let setting = |(at, line): (usize, &str)| {
+        let (name, value) = line
+            .split_once('=')
+            .ok_or_else(|| Error::Config(format!("{}: line {at} is not of the form `name = value`", path.display())))?;
+        Ok((name.trim().replace('-', "_"), value.trim().to_owned()))
+    };
+    lines.map(setting).collect()
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>> {
+    tokio::fs::read(path).await.map_err(Error::io("read", path.display()))
+}
+
+async fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read(path).await?).map_err(|_| Error::Config(format!("{}: this is not UTF-8", path.display())))
+}
+
+impl TrustArguments {
+    async fn read(&self) -> Result<Trust> {
+        let secret = match &self.secret_file {
+            Some(path) => {
+                let secret = read(path).await?.trim_ascii().to_vec();
+                // Whoever records one handshake can try secrets against it.
+                if secret.len() < SHORTEST_SECRET {
+                    let path = path.display();
+                    return Err(Error::Config(format!("{path}: the secret has less than {SHORTEST_SECRET} bytes")));
+                }
+                Some(secret)
+            }
+            None => None,
+        };
+        let tls = match (&self.ca, &self.cert, &self.key) {
+            (Some(ca), Some(cert), Some(key)) => Some(Tls::from_files(ca, cert, key)?),
+            (None, None, None) => None,
+            _ => return Err(Error::Config("ca, cert and key go together".to_owned())),
+        };
+        Ok(Trust::new(secret, tls))
+    }
+}
+
+async fn resolve(address: &str) -> Result<SocketAddr> {
+    let mut addresses = lookup_host(address).await.map_err(Error::io("find the address", address))?;
+    addresses.next().ok_or_else(|| Error::Config(format!("{address} has no address")))
+}
+
+impl Run {
+    async fn start(self) -> Result<Node> {
+        let trust = self.trust.read().await?;
+        let clients = Clients {
+            users: match &self.users {
+                Some(path) => Some(read_text(path).await?),
+                None => None,
+            },
+            tls: match (&self.client_cert, &self.client_key) {
+                (Some(cert), Some(key)) => Some((read(cert).await?, read(key).await?)),
+                (None, None) if self.client_ca.is_none() => None,
+                _ => {
+                    return Err(Error::Config(
+                        "client-cert and client-key go together, and client-ca with them".to_owned(),
+                    ));
+                }
+            },
+            authority: match &self.client_ca {
+                Some(path) => Some(read(path).await?),
+                None => None,
+            },
+        };
+        let member = Member {
+            raft: self.advertise_raft.unwrap_or_else(|| self.raft.clone()),
+            resp: self.advertise_resp.unwrap_or_else(|| self.resp.clone()),
+        };
+        let settings = Settings {
+            id: self.id,
+            dir: self.dir,
+            member,
+            trust,
+            routes: self.route.into_iter().collect::<HashMap<_, _>>(),
+            groups: self.groups,
+            heartbeat: Duration::from_millis(self.heartbeat_ms),
+            snapshot_after: self.snapshot_after,
+            keep_log: self.keep_log,
+            store: tamis::Options::new().cache_size(self.cache_mb.saturating_mul(1 << 20)),
+        };
+        let listen = node::Listen {
+            raft: resolve(&self.raft).await?,
+            resp: resolve(&self.resp).await?,
+            metrics: match &self.metrics {
+                Some(address) => Some(resolve(address).await?),
+                None => None,
+            },
+            open_to_all: self.open_to_all,
+            open_metrics: self.open_metrics,
+        };
+        Node::start(settings, listen, clients).await
+    }
+}
+
+impl Operator {
+    async fn send(&self, it: Command) -> Result<Option<NodeStatus>> {
+        command(&self.trust.read().await?, &self.node, it).await
+    }
+
+    async fn status(&self) -> Result<NodeStatus> {
+        let nothing = || Error::Config(format!("{} reports nothing", self.node));
+        self.send(Command::Status).await?.ok_or_else(nothing)
+    }
+}
+
+/// Runs what the arguments say.
+pub async fn run(arguments: Vec<OsString>) -> Result<()> {
+    let action = match parse(arguments).await? {
+        Arguments::Action(action) => action,
+        Arguments::Run(run) => {
+            let mut stop = node::signals()?;
+            let node = run.start().await?;
+            let failure = tokio::select! {
+                () = stop.recv() => None,
+                failure = node.failed() => Some(failure),
+            };
+            let stopped = node.stop().await;
+            return failure.map_or(stopped, Err);
+        }
+    };
+    match action {
+        Action::Init { to, member } => {
+            to.send(Command::Init { others: member }).await.map(|_| println!("The cluster is made."))
+        }
+        Action::Add { to, member: (id, member), learner } => {
+            to.send(Command::Add { id, member, learner }).await.map(|_| println!("Node {id} is a member."))
+        }
+        Action::Remove { to, id } => {
+            to.send(Command::Remove { id }).await.map(|_| println!("Node {id} is no member any more."))
+        }
+        Action::Members { to } => {
+            println!("{}", members(&to.status().await?));
+            Ok(())
+        }
+        Action::Status { to, json } => {
+            let status = to.status().await?;
+            if json {
+                let text = serde_json::to_string_pretty(&status);
+                println!("{}", text.map_err(|error| Error::Encode(error.to_string()))?);
+            } else {
+                println!("Node {}\n{}", status.id, groups(&status.groups));
+            }
+            Ok(())
+        }
+        Action::Recover { from, to, member: (id, member) } => {
+            for Recovered { group, applied, from_log } in recover(&tamis::Options::new(), &from, &to, id, &member)? {
+                println!("Group {group}: the state after entry {applied}, and {from_log} entries of the log.");
+            }
+            println!("Start node {id} with --dir {}, and add others.", to.display());
+            Ok(())
+        }
+        Action::HashPassword => {
+            let mut line = String::new();
+            let read = std::io::stdin().read_line(&mut line);
+            read.map_err(Error::io("read", "the password from standard input"))?;
+            match line.trim_end_matches(['\r', '\n']) {
+                "" => Err(Error::Config("the password is empty".to_owned())),
+                password => {
+                    println!("{}", hash_password(password.as_bytes()));
+                    Ok(())
+                }
+            }
+        }
+        Action::Demo { keys } => crate::demo::run(keys).await,
+    }
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header.to_vec());
+    table
+}
+
+/// The nodes of the cluster, by what one of them knows.
+fn members(status: &NodeStatus) -> Table {
+    let mut table = table(&["node", "for nodes", "for clients", "votes in", "leads"]);
+    let mut nodes: Vec<(NodeId, &Member)> = Vec::new();
+    for (id, member, _) in status.groups.iter().flat_map(|group| &group.members) {
+        if nodes.iter().all(|(known, _)| known != id) {
+            nodes.push((*id, member));
+        }
+    }
+    nodes.sort_by_key(|(id, _)| *id);
+    for (id, member) in nodes {
+        let votes = |group: &&GroupStatus| group.members.iter().any(|(voter, _, votes)| *voter == id && *votes);
+        let leads = |group: &&GroupStatus| group.leader == Some(id);
+        let count = |holds: &dyn Fn(&&GroupStatus) -> bool| {
+            let count = status.groups.iter().filter(|group| holds(group)).count();
+            format!("{count} of {}", status.groups.len())
+        };
+        table.add_row([id.to_string(), member.raft.clone(), member.resp.clone(), count(&votes), count(&leads)]);
+    }
+    table
+}
+
+fn groups(groups: &[GroupStatus]) -> Table {
+    let mut table = table(&[
+        "group",
+        "role",
+        "leader",
+        "term",
+        "log",
+        "committed",
+        "applied",
+        "flushed",
+        "snapshot",
+        "purged",
+        "followers lag",
+    ]);
+    for group in groups {
+        let lag = group.matched.iter().map(|(id, at)| format!("{id}: {}", group.last.saturating_sub(*at)));
+        let lag = match group.receiving {
+            Some(pairs) => format!("receives a snapshot: {pairs} pairs"),
+            None => lag.collect::<Vec<_>>().join(", "),
+        };
+        let numbers = [group.last, group.committed, group.applied, group.flushed, group.snapshot, group.purged];
+        let leader = group.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
+        let first = [group.group.to_string(), group.role.clone(), leader, group.term.to_string()];
+        table.add_row(first.into_iter().chain(numbers.map(|number| number.to_string())).chain([lag]));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn parsed(file: &str, arguments: &[&str]) -> Result<Run> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kvd.conf");
+        tokio::fs::write(&path, file).await.unwrap();
+        let mut all: Vec<OsString> = vec!["kvd".into(), "--config".into(), path.into()];
+        all.extend(arguments.iter().map(OsString::from));
+        match parse(all).await? {
+            Arguments::Run(run) => Ok(*run),
+            Arguments::Action(action) => panic!("{action:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_file_has_what_flags_leave_out() {
+        let file =
+            "# a node\n id = 3\ndir=/data\nraft = 127.0.0.1:1\n\nopen-to-all = true\nresp = a:2\nroute = 1=b:3,2=c:4\n";
+        let run = parsed(file, &["--resp", "d:5", "--keep-log", "7"]).await.unwrap();
+        assert_eq!((run.id, run.dir.to_str(), run.keep_log, run.open_to_all), (3, Some("/data"), 7, true));
+        assert_eq!((run.raft.as_str(), run.resp.as_str()), ("127.0.0.1:1", "d:5"));
+        assert_eq!(run.route, [(1, "b:3".to_owned()), (2, "c:4".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn a_file_with_unknown_names_is_refused() {
+        for (file, reason) in [
+            ("colour = red", "no setting called colour"),
+            ("id", "line 1 is not of the form"),
+            ("config = other", "no setting called config"),
+        ] {
+            let error = parsed(file, &[]).await.unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn half_of_what_encrypts_is_refused() {
+        let base = "id = 1\ndir = d\nraft = 127.0.0.1:0\nresp = 127.0.0.1:0\n";
+        for half in ["client-cert = /c", "client-ca = /c", "cert = /c", "ca = /c"] {
+            let run = parsed(&format!("{base}{half}\n"), &[]).await.unwrap();
+            let error = run.start().await.err().unwrap().to_string();
+            assert!(error.contains("go together"), "{half}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn secrets_that_can_be_guessed_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        let (secret_file, ca, cert, key) = (Some(path.clone()), None, None, None);
+        let trust = TrustArguments { secret_file, ca, cert, key };
+        for (secret, accepted) in [(" \n", false), ("  fifteen bytes..\n", false), ("sixteen bytes...", true)] {
+            tokio::fs::write(&path, secret).await.unwrap();
+            let read = trust.read().await;
+            assert_eq!(read.is_ok(), accepted, "{secret}: {read:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn metrics_are_for_loopback_unless_told_otherwise() {
+        let file = "id = 1\ndir = d\nraft = 127.0.0.1:0\nresp = 127.0.0.1:0\nmetrics = 0.0.0.0:0\n";
+        let error = parsed(file, &[]).await.unwrap().start().await.err().unwrap().to_string();
+        assert!(error.contains("--open-metrics"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("store");
+        let node = parsed(file, &["--open-metrics", "--dir", dir.to_str().unwrap()]).await.unwrap().start().await;
+        node.unwrap().stop().await.unwrap();
+    }
+
+    #[test]
+    fn members_and_routes_are_parsed() {
+        let member = member("4=h:1,h:2").unwrap();
+        assert_eq!(member, (4, Member { raft: "h:1".to_owned(), resp: "h:2".to_owned() }));
+        assert!(["4", "4=h:1", "x=h:1,h:2"].iter().all(|text| super::member(text).is_err()));
+        assert!(route("4").is_err());
+        grammar().debug_assert();
+    }
+}

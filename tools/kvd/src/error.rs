@@ -1,0 +1,65 @@
+//! The error type of the server.
+
+use std::io;
+
+/// What can go wrong in a node, apart from what is answered to a client.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store failed.
+    #[error("{0}")]
+    Store(#[from] tamis::Error),
+    /// The state machine failed.
+    #[error("{0}")]
+    Machine(#[from] crate::machine::Error),
+    /// Bytes from the disk or the network are not what they should be.
+    #[error("{place}: {rule}")]
+    Decode {
+        /// Where the bytes were.
+        place: &'static str,
+        /// The rule that they break.
+        rule: String,
+    },
+    /// A value cannot be encoded.
+    #[error("cannot encode a value: {0}")]
+    Encode(String),
+    /// A setting is wrong, or does not fit the store.
+    #[error("{0}")]
+    Config(String),
+    /// An operation on the network or on a file failed.
+    #[error("cannot {operation} {target}: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which address or path.
+        target: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Another node refused a request, and did nothing.
+    #[error("node {node} refused: {reason}")]
+    Refused {
+        /// Address of the node.
+        node: String,
+        /// Its reason.
+        reason: String,
+    },
+    /// The consensus core of a group has stopped.
+    #[error("group {group}: {reason}")]
+    Stopped {
+        /// The group.
+        group: u32,
+        /// Why it stopped.
+        reason: String,
+    },
+}
+
+/// Result of an operation of a node.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Wraps an I/O error in what was tried.
+    pub(crate) fn io(operation: &'static str, target: impl ToString) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Io { operation, target: target.to_string(), source }
+    }
+}

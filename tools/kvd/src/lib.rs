@@ -1,0 +1,36 @@
+//! kvd: a replicated server over tamis that speaks the Redis protocol.
+//!
+//! A module uses only modules listed above it:
+//!
+//! ```text
+//! machine   what a log entry does to a store: deterministic, no clock, no network
+//! replica   what the server asks of consensus
+//! alone     a replica without others, for tests
+//! command   from arguments to operations and queries: names, arity, keys, slots
+//! resp      the server: connections, limits, users, replies
+//! error     what can go wrong in a node
+//! store     the keyspaces of a node
+//! link      connections between nodes: TLS, handshake, frames
+//! raft      consensus: alone in naming openraft's types
+//! metrics   what Prometheus finds
+//! node      consensus and the server together
+//! demo      three nodes, one of which is killed
+//! cli       the command line
+//! ```
+#![deny(missing_docs)]
+
+pub mod alone;
+pub mod cli;
+pub mod command;
+mod demo;
+mod error;
+pub mod link;
+pub mod machine;
+mod metrics;
+pub mod node;
+pub mod raft;
+pub mod replica;
+pub mod resp;
+mod store;
+
+pub use error::{Error, Result};

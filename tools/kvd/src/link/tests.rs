@@ -1,0 +1,128 @@
+use super::*;
+use tokio::net::TcpListener;
+
+/// Connects with one trust to a node with another; returns what both sides have come to.
+async fn greet(connects: Trust, accepts: Trust, to: u64) -> (Result<Link>, Result<Link>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let accept = async {
+        let (tcp, peer) = listener.accept().await.unwrap();
+        Link::accept(&accepts, tcp, peer, 7, 0).await
+    };
+    tokio::join!(Link::connect(&connects, &address, to, 0), accept)
+}
+
+fn secret(secret: &str) -> Trust {
+    Trust::new(Some(secret.as_bytes().to_vec()), None)
+}
+
+#[tokio::test]
+async fn nodes_with_one_secret_talk() {
+    for trust in [Trust::default(), secret("s")] {
+        let (client, server) = greet(trust.clone(), trust, 7).await;
+        let (mut client, mut server) = (client.unwrap(), server.unwrap());
+        client.send(&("hello".to_owned(), 5u64)).await.unwrap();
+        assert_eq!(server.receive::<(String, u64)>().await.unwrap(), ("hello".to_owned(), 5));
+        drop(client);
+        assert!(server.receive_next::<u8>().await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn strangers_are_refused_on_both_sides() {
+    for (connects, accepts) in
+        [(secret("a"), secret("b")), (Trust::default(), secret("b")), (secret("a"), Trust::default())]
+    {
+        let (client, server) = greet(connects, accepts, 0).await;
+        assert!(matches!(client.err(), Some(Error::Config(_))));
+        assert!(server.is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_node_refuses_what_is_meant_for_another() {
+    let (client, server) = greet(Trust::default(), Trust::default(), 8).await;
+    assert!(matches!(client.err(), Some(Error::Refused { reason, .. }) if reason.contains("node 7, not node 8")));
+    assert!(server.is_err());
+}
+
+/// Files of an authority, and of a node with a certificate by it.
+struct Files {
+    dir: tempfile::TempDir,
+    authority: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+}
+
+impl Files {
+    async fn new() -> Files {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let authority = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        tokio::fs::write(dir.path().join("ca"), authority.pem()).await.unwrap();
+        Files { dir, authority }
+    }
+
+    /// Trust in `authority`, with a certificate of this one.
+    async fn trust(&self, authority: &Files) -> Trust {
+        let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.authority).unwrap();
+        let (chain_path, key_path) = (self.dir.path().join("cert"), self.dir.path().join("key"));
+        tokio::fs::write(&chain_path, certificate.pem()).await.unwrap();
+        tokio::fs::write(&key_path, key.serialize_pem()).await.unwrap();
+        Trust::new(None, Some(Tls::from_files(&authority.dir.path().join("ca"), &chain_path, &key_path).unwrap()))
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_checked_on_both_sides() {
+    let (ours, theirs) = (Files::new().await, Files::new().await);
+    let trust = ours.trust(&ours).await;
+    let (client, server) = greet(trust.clone(), trust.clone(), 7).await;
+    client.unwrap().send(&5u64).await.unwrap();
+    assert_eq!(server.unwrap().receive::<u64>().await.unwrap(), 5);
+    // A stranger who believes us, one whom we would have to believe, and one without TLS.
+    for stranger in [theirs.trust(&ours).await, ours.trust(&theirs).await, Trust::default()] {
+        for (connects, accepts) in [(stranger.clone(), trust.clone()), (trust.clone(), stranger)] {
+            let (client, server) = greet(connects, accepts, 0).await;
+            assert!(client.is_err() && server.is_err());
+        }
+    }
+}
+
+/// What a node answers to raw bytes in place of a greeting.
+async fn greet_with(bytes: &[u8]) -> Result<Link> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let send = async {
+        let mut tcp = TcpStream::connect(address).await.unwrap();
+        tcp.write_all(bytes).await.unwrap();
+        tcp.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        let _ = tcp.read_to_end(&mut rest).await;
+    };
+    let accept = async {
+        let (tcp, peer) = listener.accept().await.unwrap();
+        Link::accept(&Trust::default(), tcp, peer, 7, 0).await
+    };
+    tokio::join!(send, accept).1
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_greeting_are_refused() {
+    let mut long = (u32::MAX).to_le_bytes().to_vec();
+    long.extend([0; 4]);
+    let error = greet_with(&long).await.err().unwrap().to_string();
+    assert!(error.contains("4294967295 bytes, where 1024 are allowed"), "{error}");
+    let mut cut = 100u32.to_le_bytes().to_vec();
+    cut.extend([0; 14]);
+    let error = greet_with(&cut).await.err().unwrap().to_string();
+    assert!(error.contains("100 bytes announced, 10 received"), "{error}");
+    let mut damaged = 4u32.to_le_bytes().to_vec();
+    damaged.extend([0, 0, 0, 0, b'k', b'v', b'd', b'1']);
+    let error = greet_with(&damaged).await.err().unwrap().to_string();
+    assert!(error.contains("checksum"), "{error}");
+    assert!(greet_with(b"").await.is_err());
+    assert!(greet_with(b"GET / HTTP/1.1\r\n\r\n").await.is_err());
+}

@@ -1,0 +1,173 @@
+//! What operations do, and what they answer. Texts are those of Redis.
+
+use bytes::Bytes;
+
+use super::error::Result;
+use super::layout::Header;
+use super::reply::Reply;
+use super::request::{Condition, Deadline, ExpireCondition, MAX_VALUE_LEN, NewDeadline, Operation, SetAnswer};
+use super::view::Pending;
+
+const NOT_AN_INTEGER: Reply = Reply::Error(std::borrow::Cow::Borrowed("ERR value is not an integer or out of range"));
+
+/// Applies one operation.
+pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply> {
+    match operation {
+        Operation::Set { key, value, condition, deadline, answer } => {
+            set(pending, key, value, *condition, *deadline, *answer)
+        }
+        Operation::SetMany(pairs) => {
+            for (key, value) in pairs {
+                pending.put(key, &[value], None)?;
+            }
+            Ok(Reply::OK)
+        }
+        Operation::Delete(keys) => {
+            let mut deleted = 0;
+            for key in keys {
+                deleted += i64::from(pending.live(key, |_, _| ())?.is_some());
+                pending.remove(key)?;
+            }
+            Ok(Reply::Integer(deleted))
+        }
+        Operation::Take(key) => {
+            let old = pending.live(key, |_, value| Reply::bulk(value))?;
+            pending.remove(key)?;
+            Ok(old.unwrap_or(Reply::Nil))
+        }
+        Operation::Add { key, delta } => add(pending, key, *delta),
+        Operation::Append { key, suffix } => append(pending, key, suffix),
+        Operation::Expire { key, deadline, condition } => expire(pending, key, *deadline, *condition),
+        Operation::Persist(key) => {
+            let Some((header, value)) = pending.live(key, owned)? else { return Ok(Reply::Integer(0)) };
+            if header.deadline_ms.is_none() {
+                return Ok(Reply::Integer(0));
+            }
+            pending.put(key, &[&value], None)?;
+            Ok(Reply::Integer(1))
+        }
+        Operation::Swap { key, expected, new } => {
+            let equal = pending.live(key, |_, value| expected.as_deref() == Some(value))?;
+            if !equal.unwrap_or(expected.is_none()) {
+                return Ok(Reply::Integer(0));
+            }
+            match new {
+                Some(value) => pending.put(key, &[value], None)?,
+                None => pending.remove(key)?,
+            }
+            Ok(Reply::Integer(1))
+        }
+    }
+}
+
+fn owned(header: Header, value: &[u8]) -> (Header, Bytes) {
+    (header, Bytes::copy_from_slice(value))
+}
+
+/// A deadline in milliseconds since 1970. One before 1970 is past, as is the moment itself.
+fn resolve(pending: &Pending, deadline: NewDeadline) -> u64 {
+    let now = i64::try_from(pending.counters.time_ms).unwrap_or(i64::MAX);
+    let at = match deadline {
+        NewDeadline::In(millis) => now.saturating_add(millis),
+        NewDeadline::At(at) => at,
+    };
+    u64::try_from(at).unwrap_or(0)
+}
+
+fn set(
+    pending: &mut Pending,
+    key: &[u8],
+    value: &[u8],
+    condition: Condition,
+    deadline: Deadline,
+    answer: SetAnswer,
+) -> Result<Reply> {
+    let old = pending
+        .live(key, |header, value| (header.deadline_ms, (answer == SetAnswer::Old).then(|| Reply::bulk(value))))?;
+    let holds = match condition {
+        Condition::Always => true,
+        Condition::IfAbsent => old.is_none(),
+        Condition::IfPresent => old.is_some(),
+    };
+    let (old_deadline, old_value) = old.unwrap_or_default();
+    if holds {
+        let deadline_ms = match deadline {
+            Deadline::None => None,
+            Deadline::Keep => old_deadline,
+            Deadline::New(deadline) => Some(resolve(pending, deadline)),
+        };
+        pending.put(key, &[value], deadline_ms)?;
+    }
+    Ok(match answer {
+        SetAnswer::Old => old_value.unwrap_or(Reply::Nil),
+        SetAnswer::Integer => Reply::Integer(i64::from(holds)),
+        SetAnswer::Ok if holds => Reply::OK,
+        SetAnswer::Ok => Reply::Nil,
+    })
+}
+
+fn add(pending: &mut Pending, key: &[u8], delta: i64) -> Result<Reply> {
+    let old = pending.live(key, |header, value| (header.deadline_ms, parse_integer(value)))?;
+    let (deadline_ms, old) = old.unwrap_or((None, Some(0)));
+    let Some(old) = old else { return Ok(NOT_AN_INTEGER) };
+    let Some(sum) = old.checked_add(delta) else {
+        return Ok(Reply::error("ERR increment or decrement would overflow"));
+    };
+    pending.put(key, &[sum.to_string().as_bytes()], deadline_ms)?;
+    Ok(Reply::Integer(sum))
+}
+
+fn append(pending: &mut Pending, key: &[u8], suffix: &[u8]) -> Result<Reply> {
+    let old = pending.live(key, owned)?;
+    let (deadline_ms, old) = old.map_or((None, Bytes::new()), |(header, value)| (header.deadline_ms, value));
+    let len = old.len() + suffix.len();
+    if len > MAX_VALUE_LEN {
+        return Ok(Reply::error("ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
+    }
+    pending.put(key, &[&old, suffix], deadline_ms)?;
+    Ok(Reply::count(len))
+}
+
+fn expire(pending: &mut Pending, key: &[u8], new: NewDeadline, condition: ExpireCondition) -> Result<Reply> {
+    let Some((header, value)) = pending.live(key, owned)? else { return Ok(Reply::Integer(0)) };
+    let new = resolve(pending, new);
+    let old = header.deadline_ms;
+    let refused = condition.none && old.is_some()
+        || condition.some && old.is_none()
+        || condition.later && old.is_none_or(|old| new <= old)
+        || condition.earlier && old.is_some_and(|old| new >= old);
+    if refused {
+        return Ok(Reply::Integer(0));
+    }
+    pending.put(key, &[&value], Some(new))?;
+    Ok(Reply::Integer(1))
+}
+
+/// Parses a number as Redis does: no sign but a minus, no leading zeros, no spaces.
+pub fn parse_integer(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let canonical = match digits {
+        [b'0'] => digits.len() == text.len(),
+        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    if !canonical {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_integer;
+
+    #[test]
+    fn integers_have_one_spelling() {
+        assert_eq!(parse_integer(b"0"), Some(0));
+        assert_eq!(parse_integer(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(parse_integer(b"9223372036854775807"), Some(i64::MAX));
+        for wrong in ["", "-", "+1", "01", "-0", " 1", "1 ", "1a", "9223372036854775808", "1.0", "--1"] {
+            assert_eq!(parse_integer(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What queries answer.
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::error::Result;
+use super::layout::{Header, data_key, slot_start, user_key, value_of};
+use super::reply::Reply;
+use super::request::Query;
+use super::scan::{self, Selection};
+use super::view::View;
+
+/// Most bytes of values in the reply to one request. A longer reply becomes an error; a range is
+/// cut short instead.
+pub(super) const MAX_REPLY_LEN: usize = 64 << 20;
+
+/// What a read found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// The answer, without keys whose deadline is past.
+    pub reply: Reply,
+    /// Whether it lacks a key whose deadline is past by the reader's clock, but not by the log.
+    /// For a linearizable read, propose [`Body::Tick`](super::Body::Tick) and read again: other
+    /// replicas, or a later leader whose clock is behind, would still show the key.
+    pub ahead_of_log: bool,
+}
+
+/// Reads a view at a time.
+pub(super) struct Reader<'a, V> {
+    view: &'a V,
+    /// Time of the log.
+    log_ms: u64,
+    /// The reader's time; not before that of the log.
+    now_ms: u64,
+    /// Whether a key was hidden that is not expired by the log's time.
+    ahead_of_log: Cell<bool>,
+    /// Bytes of values read so far.
+    read: Cell<usize>,
+}
+
+impl<'a, V: View> Reader<'a, V> {
+    pub(super) fn new(view: &'a V, log_ms: u64, now_ms: u64) -> Reader<'a, V> {
+        let (ahead_of_log, read) = Default::default();
+        Reader { view, log_ms, now_ms: now_ms.max(log_ms), ahead_of_log, read }
+    }
+
+    pub(super) fn read(&self, query: &Query) -> Result<Reading> {
+        let reply = self.run(query)?;
+        Ok(Reading { reply, ahead_of_log: self.ahead_of_log.get() })
+    }
+
+    fn run(&self, query: &Query) -> Result<Reply> {
+        match query {
+            Query::Get(key) => self.get(key),
+            Query::GetMany(keys) => self.get_many(keys),
+            Query::Exists(keys) => {
+                let mut present = 0;
+                for key in keys {
+                    present += i64::from(self.live(key, |_, _| ())?.is_some());
+                }
+                Ok(Reply::Integer(present))
+            }
+            Query::Length(key) => Ok(Reply::count(self.live(key, |_, value| value.len())?.unwrap_or(0))),
+            Query::Type(key) => {
+                let present = self.live(key, |_, _| ())?.is_some();
+                Ok(Reply::Status(if present { "string" } else { "none" }.into()))
+            }
+            Query::SecondsLeft(key) => self.left(key, |millis| millis.saturating_add(500) / 1000),
+            Query::MillisLeft(key) => self.left(key, |millis| millis),
+            Query::Versions(keys) => {
+                let version = |key: &Bytes| Ok(number(self.live(key, |header, _| header.version)?.unwrap_or(0)));
+                Ok(Reply::Array(keys.iter().map(version).collect::<Result<_>>()?))
+            }
+            Query::Size => Ok(number(self.view.counters()?.keys)),
+            Query::SlotSize(slot) => {
+                let mut count = 0;
+                self.view.scan(&slot_start(*slot), &slot_start(slot.saturating_add(1)), &mut |_, _| {
+                    count += 1;
+                    ControlFlow::Continue(())
+                })?;
+                Ok(Reply::Integer(count))
+            }
+            Query::Scan { from, count, pattern } => self.scan(*from, *count, pattern.as_deref()),
+            Query::Range { start, end, limit, values } => self.range(start, end, *limit, *values),
+        }
+    }
+
+    /// Whether a record is there for the reader.
+    fn sees(&self, header: Header) -> bool {
+        let hidden = header.has_expired(self.now_ms);
+        self.ahead_of_log.set(self.ahead_of_log.get() || hidden && !header.has_expired(self.log_ms));
+        !hidden
+    }
+
+    fn live<R>(&self, key: &[u8], read: impl FnOnce(Header, &[u8]) -> R) -> Result<Option<R>> {
+        Ok(self.view.record(key, |header, value| self.sees(header).then(|| read(header, value)))?.flatten())
+    }
+
+    /// A value as a reply; `None` if the reply becomes too long with it.
+    fn take(&self, value: &[u8]) -> Option<Reply> {
+        let read = self.read.get() + value.len();
+        self.read.set(read);
+        (read <= MAX_REPLY_LEN).then(|| Reply::bulk(value))
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Reply> {
+        let value = self.live(key, |_, value| self.take(value).unwrap_or(TOO_LONG))?;
+        Ok(value.unwrap_or(Reply::Nil))
+    }
+
+    fn get_many(&self, keys: &[Bytes]) -> Result<Reply> {
+        let mut values = Vec::with_capacity(keys.len());
+        for key in keys {
+            match self.get(key)? {
+                error @ Reply::Error(_) => return Ok(error),
+                value => values.push(value),
+            }
+        }
+        Ok(Reply::Array(values))
+    }
+
+    fn left(&self, key: &[u8], unit: impl FnOnce(u64) -> u64) -> Result<Reply> {
+        let deadline = self.live(key, |header, _| header.deadline_ms)?;
+        Ok(match deadline {
+            None => Reply::Integer(-2),
+            Some(None) => Reply::Integer(-1),
+            Some(Some(deadline)) => number(unit(deadline.saturating_sub(self.now_ms))),
+        })
+    }
+
+    fn scan(&self, from: u64, count: u32, pattern: Option<&[u8]>) -> Result<Reply> {
+        let start = scan::slot_of_position(from);
+        let mut selection = Selection::new(from, count);
+        self.view.scan(&slot_start(start), &slot_start(u16::MAX), &mut |key, record| {
+            match (user_key(key), Header::decode(record)) {
+                (Some((slot, key)), Some(header)) => selection.offer(slot, key, || self.sees(header)),
+                // A read of the damaged entry's value reports it.
+                _ => ControlFlow::Continue(()),
+            }
+        })?;
+        let (next, keys) = selection.finish();
+        let keys = keys.into_iter().filter(|key| pattern.is_none_or(|it| super::glob::matches(it, key)));
+        Ok(Reply::Array(vec![Reply::bulk(next.to_string()), Reply::Array(keys.map(Reply::Bulk).collect())]))
+    }
+
+    fn range(&self, start: &[u8], end: &[u8], limit: u32, values: bool) -> Result<Reply> {
+        let (mut found, mut entries) = (Vec::new(), 0);
+        let mut damaged = None;
+        self.view.scan(&data_key(start), &data_key(end), &mut |key, record| {
+            let (Some((_, user_key)), Some(header)) = (user_key(key), Header::decode(record)) else {
+                damaged = Some(key.to_vec());
+                return ControlFlow::Break(());
+            };
+            if !self.sees(header) {
+                return ControlFlow::Continue(());
+            }
+            if entries == limit {
+                return ControlFlow::Break(());
+            }
+            let key = self.take(user_key);
+            let value = if values { self.take(value_of(record)).map(Some) } else { Some(None) };
+            let (Some(key), Some(value)) = (key, value) else { return ControlFlow::Break(()) };
+            found.push(key);
+            found.extend(value);
+            entries += 1;
+            ControlFlow::Continue(())
+        })?;
+        match damaged {
+            Some(key) => Err(self.view.damaged(&key, "a record begins with kind, version and deadline")),
+            None => Ok(Reply::Array(found)),
+        }
+    }
+}
+
+/// What a read answers whose values would not fit into memory beside those of others.
+pub(super) const TOO_LONG: Reply =
+    Reply::Error(std::borrow::Cow::Borrowed("ERR the reply would be longer than 64 MiB; ask for fewer keys at once"));
+
+fn number(number: u64) -> Reply {
+    Reply::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+}

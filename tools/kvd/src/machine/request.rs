@@ -1,0 +1,369 @@
+//! What log entries hold: [`Entry`], [`Request`], [`Operation`], and [`Query`], which is read
+//! without one.
+//!
+//! The encoding is postcard's of these types, behind one byte with the version of the format.
+//! Entries stay in logs for long: add variants at the end, and never change one.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Version of the encoding of entries.
+const FORMAT: u8 = 1;
+
+/// Longest key, in bytes.
+pub const MAX_KEY_LEN: usize = 65_535;
+
+/// Longest value, in bytes. A longer one would hold up a log that all clients of a group share.
+pub const MAX_VALUE_LEN: usize = 16 << 20;
+
+/// What one log entry holds: the requests of many clients, applied in order and as one batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// When the leader proposed the entry, in milliseconds since 1970.
+    ///
+    /// All replicas decide by it what has expired. A time before that of an earlier entry counts
+    /// as that one's: time in the log does not go back.
+    pub time_ms: u64,
+    /// What clients asked for.
+    pub requests: Vec<Request>,
+}
+
+/// What one client asked for: it is applied as a whole or not at all.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// Who asks, if a retry must not be applied twice.
+    pub session: Option<Serial>,
+    /// What is to be done.
+    pub body: Body,
+}
+
+/// A session's request number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Serial {
+    /// The session, as [`Body::OpenSession`] answered it.
+    pub session: u64,
+    /// Greater for each request of the session; a retry has the number of what it retries.
+    pub serial: u64,
+}
+
+/// What a request does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Body {
+    /// Nothing, other than to let time pass: what has expired by the entry's time is removed.
+    Tick,
+    /// Opens a session and answers its number.
+    OpenSession,
+    /// One operation.
+    Run(Operation),
+    /// Steps that are applied together if no watched key has changed. Answers an array with the
+    /// reply of each step, or [`Reply::NilArray`](super::Reply::NilArray).
+    Transaction {
+        /// Keys and the versions in which the client saw them.
+        watched: Vec<(Bytes, u64)>,
+        /// What to do.
+        steps: Vec<Step>,
+    },
+}
+
+/// A step of a transaction. All its keys are in the slots of one group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Step {
+    /// A write.
+    Write(Operation),
+    /// A read. It sees the writes before it.
+    Read(Query),
+}
+
+/// A write.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Operation {
+    /// SET and its relatives.
+    Set {
+        /// The key.
+        key: Bytes,
+        /// The new value.
+        value: Bytes,
+        /// Whether to write.
+        condition: Condition,
+        /// When the key expires from now on.
+        deadline: Deadline,
+        /// What to answer.
+        answer: SetAnswer,
+    },
+    /// MSET: writes all pairs, without deadlines. Answers `OK`.
+    SetMany(Vec<(Bytes, Bytes)>),
+    /// DEL. Answers how many keys there were.
+    Delete(Vec<Bytes>),
+    /// GETDEL. Answers the value that was deleted.
+    Take(Bytes),
+    /// INCR, DECRBY and so on. Answers the sum.
+    Add {
+        /// The key; an absent one counts as zero.
+        key: Bytes,
+        /// What to add.
+        delta: i64,
+    },
+    /// APPEND. Answers the new length.
+    Append {
+        /// The key; an absent one counts as empty.
+        key: Bytes,
+        /// What to add at the end.
+        suffix: Bytes,
+    },
+    /// EXPIRE and its relatives. Answers 1 if the deadline was changed, otherwise 0.
+    Expire {
+        /// The key.
+        key: Bytes,
+        /// The new deadline.
+        deadline: NewDeadline,
+        /// Whether to change it.
+        condition: ExpireCondition,
+    },
+    /// PERSIST. Answers 1 if a deadline was removed, otherwise 0.
+    Persist(Bytes),
+    /// Compare and swap. Answers 1 if the value was the expected one, otherwise 0.
+    Swap {
+        /// The key.
+        key: Bytes,
+        /// The value that it must have; `None`: it must be absent.
+        expected: Option<Bytes>,
+        /// The value that it gets, without a deadline; `None`: it is deleted.
+        new: Option<Bytes>,
+    },
+}
+
+/// Whether SET writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Condition {
+    /// In any case.
+    Always,
+    /// If the key is absent (NX).
+    IfAbsent,
+    /// If the key is present (XX).
+    IfPresent,
+}
+
+/// What SET does to a key's deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Deadline {
+    /// The key never expires.
+    None,
+    /// It expires when it would have (KEEPTTL).
+    Keep,
+    /// It gets a new one.
+    New(NewDeadline),
+}
+
+/// A deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NewDeadline {
+    /// Milliseconds after the entry's time. Negative numbers are in the past.
+    In(i64),
+    /// At this time in milliseconds since 1970.
+    At(i64),
+}
+
+/// Whether EXPIRE changes a deadline: all that are true must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ExpireCondition {
+    /// NX: there is no deadline.
+    pub none: bool,
+    /// XX: there is one.
+    pub some: bool,
+    /// GT: the new one is later. No deadline counts as later than any.
+    pub later: bool,
+    /// LT: the new one is earlier.
+    pub earlier: bool,
+}
+
+/// What SET answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SetAnswer {
+    /// `OK`, or nil if the condition did not hold.
+    Ok,
+    /// The value before (SET with GET, GETSET).
+    Old,
+    /// 1, or 0 if the condition did not hold (SETNX).
+    Integer,
+}
+
+/// A read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Query {
+    /// GET.
+    Get(Bytes),
+    /// MGET.
+    GetMany(Vec<Bytes>),
+    /// EXISTS. Answers how many of the keys there are; one named twice counts twice.
+    Exists(Vec<Bytes>),
+    /// STRLEN.
+    Length(Bytes),
+    /// TYPE.
+    Type(Bytes),
+    /// TTL. Answers the seconds left, −1 without a deadline, −2 for an absent key.
+    SecondsLeft(Bytes),
+    /// PTTL, likewise in milliseconds.
+    MillisLeft(Bytes),
+    /// The keys' versions, for WATCH. A version is never used twice; that of an absent key is 0.
+    Versions(Vec<Bytes>),
+    /// DBSIZE: how many keys the group holds, including those that have expired and are not yet
+    /// removed.
+    Size,
+    /// How many keys a slot holds.
+    SlotSize(u16),
+    /// SCAN. Answers the position to go on from, 0 at the end, and keys.
+    Scan {
+        /// The position to start from: 0 or what the scan before answered.
+        from: u64,
+        /// How many keys to look at, at least.
+        count: u32,
+        /// The pattern that keys must match to be in the answer.
+        pattern: Option<Bytes>,
+    },
+    /// The entries of one slot from a key to another, in order.
+    Range {
+        /// The first key.
+        start: Bytes,
+        /// The key to stop before. It is in the slot of `start`.
+        end: Bytes,
+        /// Most entries to answer.
+        limit: u32,
+        /// Whether to answer values, each behind its key.
+        values: bool,
+    },
+}
+
+/// Why bytes are not an entry.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DecodeError {
+    /// They were written by a newer version of kvd, or are something else.
+    #[error("the entry has format {0}, this version of kvd knows {FORMAT}; use a newer version")]
+    Format(u8),
+    /// They are cut short or damaged.
+    #[error("the entry's bytes are damaged: {0}")]
+    Damaged(&'static str),
+}
+
+impl Entry {
+    /// Appends the encoding.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(FORMAT);
+        encode_value(self, out);
+    }
+
+    /// Decodes what [`encode`](Entry::encode) wrote, all of it.
+    pub fn decode(bytes: &[u8]) -> Result<Entry, DecodeError> {
+        match bytes.split_first() {
+            Some((&FORMAT, rest)) => decode_value(rest),
+            Some((&format, _)) => Err(DecodeError::Format(format)),
+            None => Err(DecodeError::Damaged("there are none")),
+        }
+    }
+}
+
+impl Request {
+    /// A request that belongs to no session.
+    pub fn new(body: Body) -> Request {
+        Request { session: None, body }
+    }
+
+    /// About how many bytes the request adds to an entry. A node that puts requests together bounds
+    /// the sum.
+    pub fn weight(&self) -> usize {
+        const FIXED: usize = 32;
+        FIXED
+            + match &self.body {
+                Body::Tick | Body::OpenSession => 0,
+                Body::Run(operation) => operation.weight(),
+                Body::Transaction { watched, steps } => {
+                    let keys = watched.iter().map(|(key, _)| FIXED + key.len()).sum::<usize>();
+                    keys + steps.iter().map(|step| FIXED + step.weight()).sum::<usize>()
+                }
+            }
+    }
+}
+
+impl Body {
+    /// Whether the reply may hold values, and so be long.
+    pub fn answers_values(&self) -> bool {
+        let answers = |operation: &Operation| match operation {
+            Operation::Set { answer, .. } => *answer == SetAnswer::Old,
+            Operation::Take(_) => true,
+            _ => false,
+        };
+        match self {
+            Body::Tick | Body::OpenSession => false,
+            Body::Run(operation) => answers(operation),
+            Body::Transaction { steps, .. } => steps.iter().any(|step| match step {
+                Step::Write(operation) => answers(operation),
+                Step::Read(_) => true,
+            }),
+        }
+    }
+}
+
+impl Step {
+    /// About how many bytes the step adds to an entry.
+    pub fn weight(&self) -> usize {
+        match self {
+            Step::Write(operation) => operation.weight(),
+            Step::Read(query) => query.weight(),
+        }
+    }
+}
+
+impl Operation {
+    fn weight(&self) -> usize {
+        match self {
+            Operation::Set { key, value, .. } => key.len() + value.len(),
+            Operation::SetMany(pairs) => pairs.iter().map(|(key, value)| 8 + key.len() + value.len()).sum(),
+            Operation::Delete(keys) => keys.iter().map(|key| 4 + key.len()).sum(),
+            Operation::Take(key) | Operation::Persist(key) => key.len(),
+            Operation::Add { key, .. } | Operation::Expire { key, .. } => key.len(),
+            Operation::Append { key, suffix } => key.len() + suffix.len(),
+            Operation::Swap { key, expected, new } => {
+                let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+                key.len() + len(expected) + len(new)
+            }
+        }
+    }
+}
+
+impl Query {
+    /// Whether one look-up answers it.
+    pub(super) fn reads_one_key(&self) -> bool {
+        matches!(self, Query::Get(_) | Query::Length(_) | Query::Type(_) | Query::SecondsLeft(_) | Query::MillisLeft(_))
+    }
+
+    fn weight(&self) -> usize {
+        match self {
+            Query::Get(key)
+            | Query::Length(key)
+            | Query::Type(key)
+            | Query::SecondsLeft(key)
+            | Query::MillisLeft(key) => key.len(),
+            Query::GetMany(keys) | Query::Exists(keys) | Query::Versions(keys) => {
+                keys.iter().map(|key| 4 + key.len()).sum()
+            }
+            Query::Size | Query::SlotSize(_) => 0,
+            Query::Scan { pattern, .. } => pattern.as_ref().map_or(0, Bytes::len),
+            Query::Range { start, end, .. } => start.len() + end.len(),
+        }
+    }
+}
+
+/// Appends postcard's encoding of a value.
+pub(super) fn encode_value(value: &impl Serialize, out: &mut Vec<u8>) {
+    let encoded = postcard::to_extend(value, std::mem::take(out));
+    // A vector takes any number of bytes, and these types know their lengths.
+    *out = encoded.expect("encoding to memory does not fail");
+}
+
+/// Decodes what [`encode_value`] wrote. Lengths are checked against the bytes that are there.
+pub(super) fn decode_value<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok(_) => Err(DecodeError::Damaged("there are more than their lengths say")),
+        Err(_) => Err(DecodeError::Damaged("a length or a kind is wrong")),
+    }
+}

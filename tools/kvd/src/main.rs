@@ -1,0 +1,24 @@
+//! The program `kvd`.
+
+use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_env("KVD_LOG").unwrap_or_else(|_| EnvFilter::new("warn,kvd=info,openraft=off"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("kvd: cannot start threads: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(kvd::cli::run(std::env::args_os().collect())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kvd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

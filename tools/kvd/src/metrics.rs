@@ -1,0 +1,125 @@
+//! What Prometheus finds at `/metrics`: figures of consensus, of the server for clients, and of the
+//! store.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::raft::NodeStatus;
+
+/// Connections at a time. Those beyond wait.
+const CONNECTIONS: usize = 16;
+/// For a request and its answer.
+const TIME: Duration = Duration::from_secs(10);
+/// Longest head of a request.
+const LONGEST_HEAD: usize = 8 << 10;
+/// Before the next attempt to accept, when the system cannot.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers requests until the future is dropped.
+pub(crate) async fn serve(listener: TcpListener, text: impl Fn() -> String + Send + Sync + 'static) {
+    let (places, text) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(text));
+    let mut connections = JoinSet::new();
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        while connections.try_join_next().is_some() {}
+        let Ok((tcp, _)) = listener.accept().await else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        let text = Arc::clone(&text);
+        connections.spawn(async move {
+            // Whoever asks and leaves, or asks too slowly, gets nothing.
+            let _ = timeout(TIME, answer(tcp, &*text)).await;
+            drop(place);
+        });
+    }
+}
+
+async fn answer(mut tcp: TcpStream, text: &(impl Fn() -> String + Send + Sync)) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if head.len() >= LONGEST_HEAD || tcp.read_buf(&mut head).await? == 0 {
+            return Ok(());
+        }
+    }
+    let path = head.split(|byte| *byte == b' ').nth(1);
+    let (status, body) = match path {
+        _ if !head.starts_with(b"GET ") => ("405 Method Not Allowed", String::new()),
+        Some(b"/metrics") => ("200 OK", text()),
+        _ => ("404 Not Found", "Metrics are at /metrics.\n".to_owned()),
+    };
+    let length = body.len();
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    tcp.write_all(head.as_bytes()).await?;
+    tcp.write_all(body.as_bytes()).await?;
+    tcp.shutdown().await
+}
+
+/// Appends the figures of consensus.
+pub(crate) fn write_status(status: &NodeStatus, out: &mut String) {
+    let mut family = |name: &str, help: &str, value: &dyn Fn(&crate::raft::GroupStatus) -> Option<u64>| {
+        let _ = writeln!(out, "# HELP kvd_raft_{name} {help}\n# TYPE kvd_raft_{name} gauge");
+        for group in &status.groups {
+            if let Some(value) = value(group) {
+                let _ = writeln!(out, "kvd_raft_{name}{{group=\"{}\"}} {value}", group.group);
+            }
+        }
+    };
+    family("is_leader", "Whether this node leads the group.", &|group| Some(u64::from(group.role == "leader")));
+    family("has_leader", "Whether this node knows a leader.", &|group| Some(u64::from(group.leader.is_some())));
+    family("term", "The term.", &|group| Some(group.term));
+    family("log_index", "Index of the last entry in the log.", &|group| Some(group.last));
+    family("committed_index", "Index of the last entry known to be committed.", &|group| Some(group.committed));
+    family("applied_index", "Index of the last entry applied.", &|group| Some(group.applied));
+    family("flushed_index", "Index of the last entry that needs no log.", &|group| Some(group.flushed));
+    family("snapshot_index", "Index of the last snapshot.", &|group| Some(group.snapshot));
+    family("purged_index", "Index up to which the log is removed.", &|group| Some(group.purged));
+    family("receiving_pairs", "Pairs received of a snapshot that is being received.", &|group| group.receiving);
+    let _ = writeln!(
+        out,
+        "# HELP kvd_raft_follower_lag Entries that a node lacks, as the leader knows.\n# TYPE kvd_raft_follower_lag gauge"
+    );
+    for group in &status.groups {
+        for (id, at) in &group.matched {
+            let lag = group.last.saturating_sub(*at);
+            let _ = writeln!(out, "kvd_raft_follower_lag{{group=\"{}\",node=\"{id}\"}} {lag}", group.group);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn ask(request: &str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(serve(listener, || "kvd 1\n".to_owned()));
+        let mut tcp = TcpStream::connect(address).await.unwrap();
+        tcp.write_all(request.as_bytes()).await.unwrap();
+        tcp.shutdown().await.unwrap();
+        let mut answer = String::new();
+        // Closed with bytes unread, a connection may be reset.
+        let _ = tcp.read_to_string(&mut answer).await;
+        server.abort();
+        answer
+    }
+
+    #[tokio::test]
+    async fn metrics_are_at_their_path_alone() {
+        let answer = ask("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nkvd 1\n"), "{answer}");
+        assert!(ask("GET / HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 404"));
+        assert!(ask("POST /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 405"));
+        assert_eq!(ask("GET /metrics HTTP/1.1\r\n").await, "");
+        assert_eq!(ask(&"x".repeat(LONGEST_HEAD + 1)).await, "");
+    }
+}

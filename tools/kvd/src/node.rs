@@ -1,0 +1,157 @@
+//! A node: its part in consensus, the server for clients, and metrics.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::error::{Error, Result};
+use crate::metrics;
+use crate::raft::{Cluster, Settings};
+use crate::resp::{Config, Metrics, Server, Tls, Users};
+
+/// Where a node listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// For other nodes and operators.
+    pub raft: SocketAddr,
+    /// For clients.
+    pub resp: SocketAddr,
+    /// For Prometheus.
+    pub metrics: Option<SocketAddr>,
+    /// Whether anybody may connect from other machines.
+    pub open_to_all: bool,
+    /// Whether anybody may read metrics from other machines.
+    pub open_metrics: bool,
+}
+
+/// Who clients are, and how they connect: texts of files.
+#[derive(Clone, Default)]
+pub struct Clients {
+    /// The users.
+    pub users: Option<String>,
+    /// Certificate chain and key.
+    pub tls: Option<(Vec<u8>, Vec<u8>)>,
+    /// The authority that must have signed certificates of clients.
+    pub authority: Option<Vec<u8>>,
+}
+
+/// A running node.
+pub struct Node {
+    cluster: Arc<Cluster>,
+    /// Ends the server for clients.
+    stop: oneshot::Sender<()>,
+    clients: JoinHandle<()>,
+    metrics: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Opens the store, and listens.
+    pub async fn start(settings: Settings, listen: Listen, clients: Clients) -> Result<Node> {
+        if !listen.raft.ip().is_loopback() && !settings.trust.is_guarded() && !listen.open_to_all {
+            let raft = listen.raft;
+            return Err(Error::Config(format!(
+                "{raft} can be reached from other machines; give nodes a secret or certificates, or allow access to all"
+            )));
+        }
+        let open = listen.open_metrics || listen.open_to_all;
+        if let Some(metrics) = listen.metrics.filter(|metrics| !metrics.ip().is_loopback() && !open) {
+            return Err(Error::Config(format!(
+                "{metrics} can be reached from other machines, and metrics are for anybody; allow it by --open-metrics"
+            )));
+        }
+        let config = config(clients, listen.open_to_all)?;
+        let raft = bind(listen.raft).await?;
+        let scraped = match listen.metrics {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        let id = settings.id;
+        let cluster = Cluster::start(settings, raft).await?;
+        let server = match Server::bind(listen.resp, config, Arc::clone(&cluster)).await {
+            Ok(server) => server,
+            Err(error) => {
+                cluster.stop().await?;
+                return Err(Error::Config(error.to_string()));
+            }
+        };
+        let counters = server.metrics();
+        let (stop, stopped) = oneshot::channel();
+        // An end that was dropped is a stop, too.
+        let clients = tokio::spawn(server.run(async { drop(stopped.await) }));
+        let figures = Arc::clone(&cluster);
+        let metrics = scraped.map(|listener| tokio::spawn(metrics::serve(listener, move || text(&figures, &counters))));
+        tracing::info!(id, raft = %listen.raft, clients = %listen.resp, "node started");
+        Ok(Node { cluster, stop, clients, metrics })
+    }
+
+    /// Waits until the node cannot go on, and says why.
+    pub async fn failed(&self) -> Error {
+        self.cluster.failed().await
+    }
+
+    /// Stops: clients get the replies to what they have asked, then nobody gets any, and the store
+    /// is closed.
+    pub async fn stop(self) -> Result<()> {
+        let _ = self.stop.send(());
+        if let Err(error) = self.clients.await {
+            tracing::error!(%error, "the server for clients has failed");
+        }
+        if let Some(metrics) = self.metrics {
+            metrics.abort();
+        }
+        self.cluster.stop().await?;
+        tracing::info!("node stopped");
+        Ok(())
+    }
+}
+
+fn config(clients: Clients, open_to_all: bool) -> Result<Config> {
+    let mut config = Config { open_to_all, ..Config::default() };
+    if let Some(text) = clients.users {
+        let users = Users::parse(&text).map_err(|error| Error::Config(format!("the file of users: {error}")))?;
+        config.users = Some(Arc::new(users));
+    }
+    if let Some((chain, key)) = clients.tls {
+        let tls = Tls::from_pem(&chain, &key, clients.authority.as_deref());
+        config.tls = Some(tls.map_err(|error| Error::Config(format!("TLS for clients: {error}")))?);
+    }
+    Ok(config)
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(Error::io("listen on", address))
+}
+
+fn text(cluster: &Cluster, clients: &Metrics) -> String {
+    let mut text = String::new();
+    metrics::write_status(&cluster.report(), &mut text);
+    clients.write_prometheus(&mut text);
+    text.push_str(&cluster.db().stats().to_prometheus());
+    text
+}
+
+/// Signals that end a process.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+/// Catches the signals that end a process, from now on.
+pub(crate) fn signals() -> Result<Signals> {
+    let catch = |kind| signal(kind).map_err(Error::io("catch", "signals"));
+    Ok(Signals { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
+}
+
+impl Signals {
+    /// Waits for one of them.
+    pub(crate) async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! One group on one node: queues in front of the consensus core.
+//!
+//! The core proposes each request as an entry of its own and confirms its leadership anew for each
+//! read. Here, requests that arrive while entries are in flight become one entry, and one
+//! confirmation serves all readers that wait for it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use openraft::ServerState;
+use openraft::error::{CheckIsLeaderError, ClientWriteError, RaftError};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::library::Raft;
+use super::state::State;
+use super::types::{Logged, Proposal};
+use crate::machine::{self, Reply, Request};
+use crate::replica::{NodeId, ReadError, WriteError};
+
+/// Requests in one entry.
+const BATCH: usize = 512;
+/// Bytes of requests at which an entry takes no more.
+const BATCH_BYTES: usize = 1 << 20;
+/// Entries of this queue that wait for their replies.
+const IN_FLIGHT: usize = 4;
+/// Requests that may wait.
+const QUEUE: usize = 1 << 14;
+/// Kilobytes of requests that may wait or be in flight.
+const QUEUE_KB: u32 = 128 << 10;
+/// Longest request. Entries must fit into a frame between nodes.
+const LONGEST: usize = 48 << 20;
+/// After which a proposal's outcome is given as unknown.
+const WRITE_TIME: Duration = Duration::from_secs(10);
+/// After which a read is given up.
+const READ_TIME: Duration = Duration::from_secs(5);
+/// Between two rounds that confirm leadership, when the first has failed.
+const READ_RETRY: Duration = Duration::from_millis(20);
+
+type WriteResult = Result<Reply, WriteError>;
+/// The index up to which a read has to have everything.
+type ReadResult = Result<u64, ReadError>;
+
+/// A request that waits to be proposed.
+struct Queued {
+    request: Request,
+    reply: oneshot::Sender<WriteResult>,
+    /// Its share of what may be queued.
+    _share: OwnedSemaphorePermit,
+}
+
+/// Waits for a confirmation that this node leads.
+struct Reader {
+    answer: oneshot::Sender<ReadResult>,
+    until: Instant,
+}
+
+/// A group.
+pub(super) struct Group {
+    pub(super) raft: Raft,
+    pub(super) state: Arc<State>,
+    writes: mpsc::Sender<Queued>,
+    shares: Arc<Semaphore>,
+    reads: mpsc::UnboundedSender<Reader>,
+    /// This node has everything that was acknowledged before this moment.
+    fresh: Mutex<Option<Instant>>,
+    /// Without an answer of a majority for so long, the others may have elected another leader.
+    lost_after: Duration,
+    /// Held while a snapshot is received: one at a time.
+    pub(super) receiving: tokio::sync::Mutex<()>,
+}
+
+impl Group {
+    /// `lost_after`: the longest time after which followers that miss their leader elect another.
+    pub(super) fn new(raft: Raft, state: Arc<State>, lost_after: Duration) -> Group {
+        let (writes, queue) = mpsc::channel(QUEUE);
+        let (reads, waiting) = mpsc::unbounded_channel();
+        tokio::spawn(propose(raft.clone(), lost_after, queue));
+        tokio::spawn(confirm(raft.clone(), waiting));
+        let (fresh, receiving) = Default::default();
+        let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
+        Group { raft, state, writes, shares, reads, fresh, lost_after, receiving }
+    }
+
+    /// The leader, as far as this node knows.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        self.raft.metrics().borrow().current_leader
+    }
+
+    /// Queues a request; the future waits for its reply.
+    pub(super) fn write(&self, request: Request) -> impl Future<Output = WriteResult> + Send + use<> {
+        let queued = self.enqueue(request);
+        async move {
+            let lost = |_| WriteError::Unknown("the node stops".to_owned());
+            queued?.await.map_err(lost)?
+        }
+    }
+
+    fn enqueue(&self, request: Request) -> Result<oneshot::Receiver<WriteResult>, WriteError> {
+        let weight = request.weight();
+        if weight > LONGEST {
+            return Err(WriteError::Refused(format!("a request of {weight} bytes is too long")));
+        }
+        check_lead(&self.raft, self.lost_after)?;
+        let kilobytes = u32::try_from(weight / 1024 + 1).unwrap_or(QUEUE_KB);
+        let share = Arc::clone(&self.shares).try_acquire_many_owned(kilobytes).map_err(|_| WriteError::Overloaded)?;
+        let (reply, receiver) = oneshot::channel();
+        self.writes.try_send(Queued { request, reply, _share: share }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => WriteError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => WriteError::Refused("the node stops".to_owned()),
+        })?;
+        Ok(receiver)
+    }
+
+    /// Confirms that this node leads, and waits until it has applied what was committed by now.
+    pub(super) async fn barrier(&self) -> ReadResult {
+        let stopped = || ReadError::Failed("the node stops".to_owned());
+        let asked = Instant::now();
+        let (answer, receiver) = oneshot::channel();
+        self.reads.send(Reader { answer, until: asked + READ_TIME }).map_err(|_| stopped())?;
+        let index = receiver.await.map_err(|_| stopped())??;
+        self.note_fresh(asked);
+        Ok(index)
+    }
+
+    /// Notes that this node has everything acknowledged before `moment`.
+    pub(super) fn note_fresh(&self, moment: Instant) {
+        let mut fresh = self.fresh.lock();
+        *fresh = (*fresh).max(Some(moment));
+    }
+
+    /// For how long this node may have missed writes.
+    pub(super) fn staleness(&self) -> Option<Duration> {
+        self.fresh.lock().map(|moment| moment.elapsed())
+    }
+
+    /// Waits until entry `index` is applied.
+    pub(super) async fn wait_applied(&self, index: u64, limit: Duration) -> bool {
+        self.raft.wait(Some(limit)).applied_index_at_least(Some(index), "a read").await.is_ok()
+    }
+}
+
+/// The system's time in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Fails unless this node leads, and has heard from a majority lately: what a leader proposes that
+/// is cut off would have an unknown outcome, and is better refused.
+fn check_lead(raft: &Raft, lost_after: Duration) -> Result<(), WriteError> {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow();
+    if metrics.state != ServerState::Leader {
+        return Err(WriteError::NotLeader { leader: metrics.current_leader });
+    }
+    match metrics.millis_since_quorum_ack.map(Duration::from_millis) {
+        Some(silence) if silence > lost_after => Err(WriteError::NotLeader { leader: None }),
+        _ => Ok(()),
+    }
+}
+
+/// Makes entries of what is queued.
+async fn propose(raft: Raft, lost_after: Duration, mut queue: mpsc::Receiver<Queued>) {
+    let slots = Arc::new(Semaphore::new(IN_FLIGHT));
+    // Taken first: what arrives while all are taken is in the next entry.
+    while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
+        let Some(first) = queue.recv().await else { return };
+        let mut bytes = first.request.weight();
+        let mut batch = vec![first];
+        while batch.len() < BATCH && bytes < BATCH_BYTES {
+            let Ok(next) = queue.try_recv() else { break };
+            bytes += next.request.weight();
+            batch.push(next);
+        }
+        let (requests, replies): (Vec<Request>, Vec<_>) =
+            batch.into_iter().map(|queued| (queued.request, (queued.reply, queued._share))).unzip();
+        if let Err(refusal) = check_lead(&raft, lost_after) {
+            answer(Err(refusal), replies);
+            continue;
+        }
+        let (proposal, logged) = Proposal::new(machine::Entry { time_ms: now_ms(), requests });
+        let proposed = raft.client_write_ff(proposal).await;
+        tokio::spawn(async move {
+            let outcome = match proposed {
+                Ok(receiver) => match timeout(WRITE_TIME, receiver).await {
+                    Ok(Ok(Ok(response))) => Ok(response.data),
+                    Ok(Ok(Err(ClientWriteError::ForwardToLeader(to)))) => {
+                        Err(unless_logged(&logged, WriteError::NotLeader { leader: to.leader_id }))
+                    }
+                    Ok(Ok(Err(error))) => Err(unless_logged(&logged, WriteError::Refused(error.to_string()))),
+                    Ok(Err(_)) => Err(unless_logged(&logged, WriteError::Refused("the node stops".to_owned()))),
+                    // The core may still be about to take it.
+                    Err(_) => Err(WriteError::Unknown("no majority has answered in time".to_owned())),
+                },
+                Err(fatal) => Err(unless_logged(&logged, WriteError::Refused(fatal.to_string()))),
+            };
+            drop(slot);
+            answer(outcome, replies);
+        });
+    }
+}
+
+/// What has been in a log may be committed by another leader, whatever this node says of it.
+fn unless_logged(logged: &Logged, refusal: WriteError) -> WriteError {
+    if logged.is_possible() { WriteError::Unknown(refusal.to_string()) } else { refusal }
+}
+
+fn answer(outcome: Result<Vec<Reply>, WriteError>, waiting: Vec<(oneshot::Sender<WriteResult>, OwnedSemaphorePermit)>) {
+    // A client that has gone takes no reply.
+    match outcome {
+        Ok(replies) if replies.len() == waiting.len() => {
+            for ((client, _share), reply) in waiting.into_iter().zip(replies) {
+                let _ = client.send(Ok(reply));
+            }
+        }
+        outcome => {
+            let unknown = || WriteError::Unknown("the state machine gave another number of replies".to_owned());
+            let error = outcome.err().unwrap_or_else(unknown);
+            for (client, _share) in waiting {
+                let _ = client.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+/// Confirms leadership for all readers that wait. One round of the library is over after one
+/// heartbeat; those whom it fails wait for further rounds, until their time is over.
+async fn confirm(raft: Raft, mut waiting: mpsc::UnboundedReceiver<Reader>) {
+    let mut readers: Vec<Reader> = Vec::new();
+    loop {
+        if readers.is_empty() {
+            let Some(first) = waiting.recv().await else { return };
+            readers.push(first);
+        }
+        while let Ok(next) = waiting.try_recv() {
+            readers.push(next);
+        }
+        let result = match timeout(READ_TIME, raft.ensure_linearizable()).await {
+            Ok(Ok(last)) => Ok(last.map_or(0, |last| last.index)),
+            Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(to)))) => {
+                Err(ReadError::NotLeader { leader: to.leader_id })
+            }
+            Ok(Err(RaftError::APIError(CheckIsLeaderError::QuorumNotEnough(error)))) => {
+                Err(ReadError::NoQuorum(error.to_string()))
+            }
+            Ok(Err(RaftError::Fatal(fatal))) => Err(ReadError::Failed(fatal.to_string())),
+            Err(_) => Err(ReadError::NoQuorum("no majority has answered in time".to_owned())),
+        };
+        let goes_on = |reader: &Reader| {
+            let waits = !reader.answer.is_closed() && Instant::now() < reader.until;
+            matches!(result, Err(ReadError::NoQuorum(_))) && waits
+        };
+        for reader in readers.extract_if(.., |reader| !goes_on(reader)) {
+            let _ = reader.answer.send(result.clone());
+        }
+        if !readers.is_empty() {
+            sleep(READ_RETRY).await;
+        }
+    }
+}

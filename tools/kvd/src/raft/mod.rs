@@ -1,0 +1,34 @@
+//! Consensus: the adapters between openraft, the store and the network. No other module names
+//! openraft's types.
+
+mod cluster;
+mod group;
+mod library;
+mod log;
+mod network;
+mod place;
+mod recovery;
+mod retention;
+mod server;
+mod snapshot;
+mod start;
+mod state;
+mod types;
+mod wire;
+
+pub use cluster::{Cluster, Settings, command};
+pub use recovery::{Recovered, recover};
+pub use types::Member;
+pub use wire::{Command, GroupStatus, NodeStatus};
+
+/// Runs what may wait for the disk. Other tasks of a runtime with several threads go on meanwhile.
+fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! The answering side: what other nodes and operators ask of this one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::Snapshot;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::cluster::Cluster;
+use super::group::Group;
+use super::snapshot::{Piece, SnapshotData};
+use super::types::{SnapshotMeta, Vote};
+use super::wire::{Answer, Call};
+use crate::error::{Error, Result};
+use crate::link::{Link, in_time};
+use crate::replica::Replica;
+
+/// Connections at a time. Those beyond wait until others close.
+const CONNECTIONS: usize = 1024;
+/// Without a request, after which a connection is closed.
+const IDLE: Duration = Duration::from_secs(300);
+/// For an answer to be taken.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// For the next piece of a snapshot to arrive.
+const PIECE_TIME: Duration = Duration::from_secs(30);
+/// Before the next attempt to accept, when the system cannot.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers until the future is dropped.
+pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    // Dropped with the future: no connection outlives it.
+    let mut connections = JoinSet::new();
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        while connections.try_join_next().is_some() {}
+        let (tcp, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections of other nodes");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let cluster = Arc::clone(&cluster);
+        connections.spawn(async move {
+            let _place = place;
+            let served = async {
+                let mut link = Link::accept(cluster.trust(), tcp, peer, cluster.id(), cluster.number()).await?;
+                while let Ok(call) = timeout(IDLE, link.receive_next()).await {
+                    let Some(call) = call? else { break };
+                    let answer = answer(&cluster, &mut link, call).await;
+                    let answer = answer.unwrap_or_else(|error| Answer::Refused(error.to_string()));
+                    in_time(ANSWER_TIME, "another node", link.send(&answer)).await?;
+                }
+                Ok::<(), Error>(())
+            };
+            if let Err(error) = served.await {
+                tracing::debug!(%peer, %error, "a connection of another node has ended");
+            }
+        });
+    }
+}
+
+async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<Answer> {
+    let stopped = |group: u32| move |error: &dyn std::error::Error| Error::Stopped { group, reason: error.to_string() };
+    match call {
+        Call::Admit { cluster: number, groups, as_new } => cluster.admit(number, groups, as_new).map(|()| Answer::Done),
+        Call::Command(command) => cluster.execute(command).await,
+        // With its disk, a node may have lost a vote that it has given. It gives no other.
+        _ if cluster.number() == 0 => Err(Error::Config(
+            "this node's store is new: it is in no cluster before `kvd init` or `kvd add`".to_owned(),
+        )),
+        Call::Append { group, request } => {
+            let response = cluster.group(group)?.raft.append_entries(request).await;
+            response.map(Answer::Append).map_err(|error| stopped(group)(&error))
+        }
+        Call::Vote { group, request } => {
+            let response = cluster.group(group)?.raft.vote(request).await;
+            response.map(Answer::Vote).map_err(|error| stopped(group)(&error))
+        }
+        Call::Snapshot { group, vote, meta } => {
+            receive(cluster.group(group)?, group, link, vote, meta).await.map(Answer::Snapshot)
+        }
+        Call::ReadIndex { group } => {
+            let index = cluster.group(group)?.barrier().await;
+            index.map(Answer::ReadIndex).map_err(|error| stopped(group)(&error))
+        }
+        Call::Change { group, change } => cluster.change(group, change).await.map(|()| Answer::Done),
+        Call::Begin { group, members } => cluster.begin(group, members).await.map(|()| Answer::Done),
+    }
+}
+
+/// Receives a snapshot, and installs it once all of it is there.
+async fn receive(group: &Group, number: u32, link: &mut Link, vote: Vote, meta: SnapshotMeta) -> Result<Vote> {
+    let stopped = |reason: String| Error::Stopped { group: number, reason };
+    let Ok(_one) = group.receiving.try_lock() else {
+        return Err(stopped("another snapshot is being received".to_owned()));
+    };
+    let data = group.raft.begin_receiving_snapshot().await.map_err(|error| stopped(error.to_string()))?;
+    let SnapshotData::Staging(mut staging) = *data else {
+        return Err(stopped("there is no place for a snapshot".to_owned()));
+    };
+    tracing::info!(group = number, snapshot = meta.snapshot_id, "a snapshot is being received");
+    let progress = group.state.receiving();
+    let whole = loop {
+        let piece: Piece = in_time(PIECE_TIME, "the sender of a snapshot", link.receive()).await?;
+        super::blocking(|| staging.add(&piece))?;
+        progress.set(staging.received());
+        if matches!(piece, Piece::End(_)) {
+            break staging;
+        }
+    };
+    super::blocking(|| whole.check(meta.last_log_id))?;
+    let snapshot = Snapshot { meta, snapshot: Box::new(SnapshotData::Staging(whole)) };
+    let installed = group.raft.install_full_snapshot(vote, snapshot).await;
+    installed.map(|response| response.vote).map_err(|error| stopped(error.to_string()))
+}

@@ -1,0 +1,76 @@
+//! Starts a node's part in its cluster.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+
+use super::cluster::{Cluster, Settings};
+use super::group::Group;
+use super::library::Raft;
+use super::log::{LogStore, Syncer};
+use super::network::{Network, Pool};
+use super::server;
+use super::state::StateStore;
+use crate::error::{Error, Result};
+use crate::store::Store;
+
+impl Cluster {
+    /// Opens the store and takes up this node's part in every group. `listener` is where other
+    /// nodes connect.
+    pub async fn start(settings: Settings, listener: TcpListener) -> Result<Arc<Cluster>> {
+        let (id, heartbeat) = (settings.id, u64::try_from(settings.heartbeat.as_millis()).unwrap_or(u64::MAX));
+        let config = openraft::Config {
+            cluster_name: "kvd".to_owned(),
+            heartbeat_interval: heartbeat,
+            election_timeout_min: heartbeat.saturating_mul(4),
+            election_timeout_max: heartbeat.saturating_mul(8),
+            install_snapshot_timeout: u64::from(u32::MAX),
+            replication_lag_threshold: settings.snapshot_after,
+            // `Cluster::look_after` decides both.
+            snapshot_policy: openraft::SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: u64::MAX,
+            ..openraft::Config::default()
+        };
+        if settings.groups == 0 {
+            return Err(Error::Config("a cluster has at least one group".to_owned()));
+        }
+        let config = Arc::new(config.validate().map_err(|error| Error::Config(error.to_string()))?);
+        let store = super::blocking(|| Store::open(settings.store.clone(), &settings.dir))?;
+        let count = super::blocking(|| store.bind(id, settings.groups))?;
+        let number = Arc::new(AtomicU64::new(super::blocking(|| store.cluster())?));
+        let pool = Pool::new(settings.trust.clone(), Arc::clone(&number), settings.routes.clone());
+        let db = store.db.clone();
+        let syncer = Syncer::start(move || db.sync())?;
+        let mut groups = Vec::new();
+        for group in 0..count {
+            let states = super::blocking(|| StateStore::open(&store, group))?;
+            let state = states.state();
+            let log = LogStore::new(store.clone(), group, Arc::clone(&state), syncer.clone());
+            let network = Network { pool: pool.clone(), group, state: Arc::clone(&state) };
+            let raft = Raft::new(id, Arc::clone(&config), network, log, states).await;
+            let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
+            groups.push(Group::new(raft, state, Duration::from_millis(config.election_timeout_max)));
+        }
+        let cluster = Arc::new(Cluster {
+            settings,
+            store,
+            number,
+            joining: Mutex::default(),
+            groups,
+            pool,
+            tasks: Mutex::default(),
+        });
+        {
+            let mut tasks = cluster.tasks.lock();
+            tasks.spawn(server::serve(Arc::clone(&cluster), listener));
+            for group in 0..count {
+                let cluster = Arc::clone(&cluster);
+                tasks.spawn(async move { cluster.look_after(group).await });
+            }
+        }
+        Ok(cluster)
+    }
+}

@@ -1,0 +1,4 @@
+mod cluster;
+mod network;
+mod power;
+mod suite;

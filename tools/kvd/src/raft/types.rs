@@ -1,0 +1,62 @@
+//! Members, proposals, and short names for the consensus library's types.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine;
+use crate::replica::NodeId;
+
+/// Where a member is reached, as the membership in the log has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Address for other nodes.
+    pub raft: String,
+    /// Address for clients.
+    pub resp: String,
+}
+
+/// What a log entry holds of clients' requests.
+///
+/// The library answers a proposal with the same refusal whether it was never in a log, or was cut
+/// off this node's. In the second case another node may still bring it to be committed, so the
+/// log notes on the leader that it has seen a proposal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Proposal {
+    pub(crate) entry: machine::Entry,
+    #[serde(skip)]
+    logged: Option<Arc<AtomicBool>>,
+}
+
+/// Whether a proposal has reached the log of the node that made it.
+#[derive(Debug)]
+pub(crate) struct Logged(Arc<AtomicBool>);
+
+impl Proposal {
+    pub(crate) fn new(entry: machine::Entry) -> (Proposal, Logged) {
+        let logged = Arc::new(AtomicBool::new(false));
+        (Proposal { entry, logged: Some(Arc::clone(&logged)) }, Logged(logged))
+    }
+
+    /// Notes that it is in a log, or may be soon.
+    pub(super) fn note_logged(&self) {
+        if let Some(logged) = &self.logged {
+            logged.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Logged {
+    /// If not, no node has it and none ever will.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+pub(crate) type LogId = openraft::LogId<NodeId>;
+pub(crate) type Vote = openraft::Vote<NodeId>;
+pub(crate) type StoredMembership = openraft::StoredMembership<NodeId, Member>;
+pub(crate) type SnapshotMeta = openraft::SnapshotMeta<NodeId, Member>;
+pub(crate) type StorageError = openraft::StorageError<NodeId>;
+pub(crate) type StorageIoError = openraft::StorageIOError<NodeId>;

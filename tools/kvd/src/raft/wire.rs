@@ -1,0 +1,149 @@
+//! What nodes say to each other, and operators to nodes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
+use serde::{Deserialize, Serialize};
+
+use super::library::Types;
+use super::types::{Member, SnapshotMeta, Vote};
+use crate::replica::NodeId;
+
+/// A request. Each gets one [`Answer`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Call {
+    /// New entries, or none: a heartbeat.
+    Append { group: u32, request: AppendEntriesRequest<Types> },
+    /// A candidate asks for a vote.
+    Vote { group: u32, request: VoteRequest<NodeId> },
+    /// The leader sends the state after an entry. `Piece`s follow, then the answer.
+    Snapshot { group: u32, vote: Vote, meta: SnapshotMeta },
+    /// A follower asks up to which entry it must have applied to have missed nothing.
+    ReadIndex { group: u32 },
+    /// A node passes on a change of membership to the leader.
+    Change { group: u32, change: Change },
+    /// Takes a node into a cluster. `as_new`: its store may be new.
+    Admit { cluster: u64, groups: u32, as_new: bool },
+    /// Begins a group with these members.
+    Begin { group: u32, members: BTreeMap<NodeId, Member> },
+    /// An operator's command.
+    Command(Command),
+}
+
+/// For a call that waits for no disk.
+const SHORT: Duration = Duration::from_secs(5);
+/// For entries to reach a node's disk.
+const APPEND_TIME: Duration = Duration::from_secs(60);
+/// For a node to be admitted, or to begin a group.
+const ADMIT_TIME: Duration = Duration::from_secs(10);
+/// For a change of membership, which may have to wait until a node has caught up.
+pub(super) const CHANGE_TIME: Duration = Duration::from_secs(600);
+/// For an operator's command: changes of membership of up to 256 groups, one after the other.
+const COMMAND_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+/// For a received snapshot to be made durable.
+const INSTALL_TIME: Duration = Duration::from_secs(600);
+
+impl Call {
+    /// How long to wait for the answer.
+    pub(super) fn limit(&self) -> Duration {
+        match self {
+            Call::Append { request, .. } if !request.entries.is_empty() => APPEND_TIME,
+            Call::Append { .. } | Call::Vote { .. } | Call::ReadIndex { .. } | Call::Command(Command::Status) => SHORT,
+            Call::Admit { .. } | Call::Begin { .. } => ADMIT_TIME,
+            // The leader gives up first, and says why.
+            Call::Change { .. } => CHANGE_TIME + SHORT,
+            Call::Command(_) => COMMAND_TIME,
+            Call::Snapshot { .. } => INSTALL_TIME,
+        }
+    }
+}
+
+/// The answer to a [`Call`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Append(AppendEntriesResponse<NodeId>),
+    Vote(VoteResponse<NodeId>),
+    Snapshot(Vote),
+    ReadIndex(u64),
+    Done,
+    Status(NodeStatus),
+    Refused(String),
+}
+
+/// One step of a change of membership.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Change {
+    /// Adds a node that follows and does not vote, and waits until it has caught up.
+    AddLearner(NodeId, Member),
+    /// Lets a learner vote.
+    Promote(NodeId),
+    /// Removes a node.
+    Remove(NodeId),
+}
+
+/// What an operator wants of a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Command {
+    /// Makes a cluster of this node and others, none of which has been in one.
+    Init {
+        /// The other nodes.
+        others: Vec<(NodeId, Member)>,
+    },
+    /// Adds a node to the cluster.
+    Add {
+        /// The new node.
+        id: NodeId,
+        /// Where it is.
+        member: Member,
+        /// Whether it only follows.
+        learner: bool,
+    },
+    /// Removes a node from the cluster.
+    Remove {
+        /// The node.
+        id: NodeId,
+    },
+    /// Asks for a report.
+    Status,
+}
+
+/// A node's report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// The node.
+    pub id: NodeId,
+    /// All groups of which it knows.
+    pub groups: Vec<GroupStatus>,
+}
+
+/// A node's report on one group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// The group.
+    pub group: u32,
+    /// What the node is in it: leader, follower, candidate, learner or stopped.
+    pub role: String,
+    /// The leader, as far as the node knows.
+    pub leader: Option<NodeId>,
+    /// The term.
+    pub term: u64,
+    /// Index of the last entry in the log.
+    pub last: u64,
+    /// Index of the last entry known to be committed.
+    pub committed: u64,
+    /// Index of the last entry applied.
+    pub applied: u64,
+    /// Index of the last entry whose effects need no log to survive a crash.
+    pub flushed: u64,
+    /// Index of the last entry that was removed from the front of the log.
+    pub purged: u64,
+    /// Index of the last snapshot: up to there, the log may be purged.
+    pub snapshot: u64,
+    /// Pairs received so far of a snapshot that is being received.
+    pub receiving: Option<u64>,
+    /// All members, and whether they vote.
+    pub members: Vec<(NodeId, Member, bool)>,
+    /// On the leader: index up to which each node's log is known to agree.
+    pub matched: Vec<(NodeId, u64)>,
+}

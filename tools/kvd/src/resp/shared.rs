@@ -1,0 +1,227 @@
+//! [`Shared`]: what all connections share, and how they ask the replica.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::config::Config;
+use super::decode::MAX_LINE_LEN;
+use super::memory::Memory;
+use super::metrics::Metrics;
+use super::transaction::Weave;
+use crate::machine::{Body, GroupId, Query, Reply, Request, group_of, position_of_slot, slot_of_position, slots_of};
+use crate::replica::{NodeId, ReadError, Replica, WriteError};
+
+/// Most reads of many keys at a time: each uses a thread, and memory for a long reply.
+const LONG_READS: usize = 4;
+
+/// Reads of more keys than this run on a thread where they hold up nobody.
+const SHORT_READ: usize = 64;
+
+pub(super) struct Shared<R> {
+    pub(super) replica: Arc<R>,
+    pub(super) config: Config,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) memory: Memory,
+    pub(super) started: Instant,
+    /// Turns for reads of many keys.
+    long_reads: Semaphore,
+}
+
+impl<R: Replica> Shared<R> {
+    pub(super) fn new(replica: Arc<R>, config: Config) -> Shared<R> {
+        // At least what the longest command needs, and a line behind it.
+        let least = config.limits.command.bytes + MAX_LINE_LEN;
+        let memory = Memory::new(config.limits.shared_bytes.max(least));
+        let (metrics, long_reads) = (Arc::new(Metrics::default()), Semaphore::new(LONG_READS));
+        Shared { replica, config, metrics, memory, started: Instant::now(), long_reads }
+    }
+
+    /// Proposes a request. The call itself puts it into the replica's queue.
+    pub(super) fn write<'a>(
+        &'a self,
+        slot: u16,
+        request: Request,
+        weave: Option<Weave>,
+    ) -> impl Future<Output = Reply> + Send + use<'a, R> {
+        let began = Instant::now();
+        let result = self.replica.write(group_of(slot, self.replica.groups()), request);
+        async move {
+            let result = result.await;
+            self.metrics.writes.record(began.elapsed());
+            match (result, weave) {
+                (Ok(reply), Some(weave)) => weave.weave(reply),
+                (Ok(reply), None) => reply,
+                (Err(error), _) => self.refused(slot, error),
+            }
+        }
+    }
+
+    fn refused(&self, slot: u16, error: WriteError) -> Reply {
+        match error {
+            WriteError::NotLeader { leader } => self.redirect(slot, leader),
+            WriteError::Overloaded => Reply::error("TRYAGAIN too many writes are in flight; this one was not applied"),
+            WriteError::Refused(reason) => Reply::error(format!("ERR not applied: {reason}")),
+            WriteError::Unknown(reason) => {
+                count(&self.metrics.unknown);
+                Reply::error(format!("UNKNOWN the write may have been applied or not, or may be later: {reason}"))
+            }
+        }
+    }
+
+    fn unread(&self, slot: u16, error: ReadError) -> Reply {
+        match error {
+            ReadError::NotLeader { leader } => self.redirect(slot, leader),
+            ReadError::NoQuorum(reason) => Reply::error(format!("CLUSTERDOWN no majority answers: {reason}")),
+            ReadError::Failed(reason) => Reply::error(format!("ERR cannot read: {reason}")),
+        }
+    }
+
+    /// Where to go with keys of a slot.
+    fn redirect(&self, slot: u16, leader: Option<NodeId>) -> Reply {
+        // A node that leads again by now is not told to its own clients, who would come in circles.
+        let other = leader.filter(|leader| *leader != self.replica.id());
+        let node = self.replica.nodes().into_iter().find(|node| Some(node.id) == other);
+        match node {
+            Some(node) => {
+                count(&self.metrics.moved);
+                // Clients split at the last colon: no brackets around IPv6 addresses.
+                Reply::error(format!("MOVED {slot} {}:{}", node.host, node.port))
+            }
+            None => Reply::error("CLUSTERDOWN Hash slot not served: its group has no leader now"),
+        }
+    }
+
+    /// Refuses commands for slots that this node does not lead.
+    pub(super) fn check_leader(&self, slot: u16) -> Result<(), Reply> {
+        let leader = self.replica.leader(group_of(slot, self.replica.groups()));
+        if leader == Some(self.replica.id()) { Ok(()) } else { Err(self.redirect(slot, leader)) }
+    }
+
+    /// A linearizable read. Groups in `fresh` need no further barrier.
+    pub(super) async fn read(&self, slot: u16, query: &Query, fresh: &mut Vec<GroupId>) -> Result<Reply, Reply> {
+        let group = group_of(slot, self.replica.groups());
+        if !fresh.contains(&group) {
+            self.replica.barrier(group).await.map_err(|error| self.unread(slot, error))?;
+            fresh.push(group);
+        }
+        let (reply, ahead_of_log) = self.query(group, slot, query, self.replica.now_ms()).await?;
+        if !ahead_of_log {
+            return Ok(reply);
+        }
+        // A key has expired by this node's clock alone. Let the log decide.
+        let tick = self.replica.write(group, Request::new(Body::Tick));
+        tick.await.map_err(|error| match error {
+            WriteError::Unknown(reason) => Reply::error(format!("CLUSTERDOWN no majority answers: {reason}")),
+            refused => self.refused(slot, refused),
+        })?;
+        Ok(self.query(group, slot, query, 0).await?.0)
+    }
+
+    /// Reads what this node has. Answers how stale that may be, and the reply.
+    pub(super) async fn read_stale(&self, slot: u16, query: &Query, most_ms: u64) -> Result<Reply, Reply> {
+        let group = group_of(slot, self.replica.groups());
+        let staleness = self.replica.staleness(group).map(|staleness| staleness.as_millis());
+        match staleness {
+            Some(millis) if millis <= u128::from(most_ms) => {
+                let (reply, _) = self.query(group, slot, query, self.replica.now_ms()).await?;
+                let millis = Reply::Integer(i64::try_from(millis).unwrap_or(i64::MAX));
+                if reply.is_error() { Err(reply) } else { Ok(Reply::Array(vec![millis, reply])) }
+            }
+            Some(millis) => Err(Reply::error(format!("STALE this node may lack writes of the last {millis} ms"))),
+            None => Err(Reply::error("STALE this node has not heard of its group's leader since it started")),
+        }
+    }
+
+    /// Runs a query, and tells whether its answer is ahead of the log.
+    async fn query(&self, group: GroupId, slot: u16, query: &Query, now_ms: u64) -> Result<(Reply, bool), Reply> {
+        let machine = self.replica.machine(group).map_err(|error| self.unread(slot, error))?;
+        let reading = if is_long(query) {
+            let query = query.clone();
+            // Each may hold a long reply, which is counted only once it is there.
+            let _turn = self.long_reads.acquire().await;
+            match tokio::task::spawn_blocking(move || machine.read(&query, now_ms)).await {
+                Ok(reading) => reading,
+                Err(_) => return Err(Reply::error("ERR cannot read: the node stops")),
+            }
+        } else {
+            machine.read(query, now_ms)
+        };
+        match reading {
+            Ok(reading) => Ok((reading.reply, reading.ahead_of_log)),
+            Err(error) => {
+                tracing::error!(group, %error, "cannot read");
+                Err(Reply::error(format!("ERR cannot read: {error}")))
+            }
+        }
+    }
+
+    /// The groups that this node leads, and the first slot of each.
+    fn led(&self) -> impl Iterator<Item = (GroupId, u16)> {
+        let groups = self.replica.groups();
+        let led = (0..groups).filter(|group| self.replica.leader(*group) == Some(self.replica.id()));
+        led.map(move |group| (group, slots_of(group, groups).start))
+    }
+
+    /// What a node answers about all its keys if it leads no group.
+    fn nothing_led(&self) -> Reply {
+        self.redirect(0, self.replica.leader(0))
+    }
+
+    pub(super) async fn size(&self, fresh: &mut Vec<GroupId>) -> Result<Reply, Reply> {
+        let led: Vec<_> = self.led().collect();
+        if led.is_empty() {
+            return Err(self.nothing_led());
+        }
+        let mut sum = 0;
+        for (_, slot) in led {
+            if let Reply::Integer(keys) = self.read(slot, &Query::Size, fresh).await? {
+                sum += keys;
+            }
+        }
+        Ok(Reply::Integer(sum))
+    }
+
+    /// Scans the group of a position, and passes on to the next one that this node leads.
+    pub(super) async fn scan(
+        &self,
+        from: u64,
+        count: u32,
+        pattern: Option<Bytes>,
+        fresh: &mut Vec<GroupId>,
+    ) -> Result<Reply, Reply> {
+        let groups = self.replica.groups();
+        let start = group_of(slot_of_position(from), groups);
+        let mut led = self.led().skip_while(|(group, _)| *group < start).peekable();
+        let Some((group, first)) = led.next() else {
+            // Nothing behind this position: the end, unless nothing is led at all.
+            let end = Reply::Array(vec![Reply::bulk("0"), Reply::Array(Vec::new())]);
+            return if self.led().next().is_some() { Ok(end) } else { Err(self.nothing_led()) };
+        };
+        let from = if group == start { from } else { position_of_slot(first) };
+        let slot = slot_of_position(from).min(slots_of(group, groups).end - 1);
+        let reply = self.read(slot, &Query::Scan { from, count, pattern }, fresh).await?;
+        match (reply, led.peek()) {
+            (Reply::Array(mut parts), Some((_, next))) if parts.first() == Some(&Reply::bulk("0")) => {
+                parts[0] = Reply::bulk(position_of_slot(*next).to_string());
+                Ok(Reply::Array(parts))
+            }
+            (reply, _) => Ok(reply),
+        }
+    }
+}
+
+fn is_long(query: &Query) -> bool {
+    match query {
+        Query::GetMany(keys) | Query::Exists(keys) | Query::Versions(keys) => keys.len() > SHORT_READ,
+        Query::Scan { .. } | Query::Range { .. } | Query::SlotSize(_) => true,
+        _ => false,
+    }
+}
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}

@@ -1,0 +1,164 @@
+//! The store of a node: one tamis store for the logs, votes and states of all groups.
+//!
+//! | keyspace | logged | holds |
+//! |---|---|---|
+//! | `raft-log` | yes | entries: group, index → entry |
+//! | `raft-meta` | yes | group, [`Item`] → vote, committed, purged, generation; who the node is |
+//! | `state-GROUP-GENERATION` | no | the state machine of a group: its log is the Raft log |
+//!
+//! Both logged keyspaces share one write-ahead log. What is written later is never durable before
+//! what was written earlier, and one sync serves all groups.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tamis::{Db, Keyspace, Options, WriteBatch, WriteOptions};
+
+use crate::error::{Error, Result};
+
+/// Key of the node's identity in `raft-meta`: shorter than the keys of groups.
+const IDENTITY: &[u8] = b"id";
+
+/// Key of the cluster's number in `raft-meta`.
+const CLUSTER: &[u8] = b"cl";
+
+/// Key that is in `raft-meta` while a store is being recovered.
+const UNFINISHED: &[u8] = b"re";
+
+/// What is kept of a group beside its log. The discriminant is part of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Item {
+    /// The term and the node that this node has voted for.
+    Vote = b'v',
+    /// The last entry known to be committed.
+    Committed = b'c',
+    /// The last entry that has been removed from the front of the log.
+    Purged = b'p',
+    /// Number of the keyspace that holds the state.
+    Generation = b'g',
+}
+
+/// The store and its keyspaces.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    pub(crate) db: Db,
+    pub(crate) log: Keyspace,
+    pub(crate) meta: Keyspace,
+}
+
+impl Store {
+    /// Opens the store in `dir`, or creates it. When this returns, everything in it is durable.
+    pub(crate) fn open(options: Options, dir: &Path) -> Result<Store> {
+        let db = options.open(dir)?;
+        let (log, meta) = (db.keyspace("raft-log")?, db.keyspace("raft-meta")?);
+        // After a kill, entries may be in the log that no sync has covered. From now on this node
+        // answers for them.
+        db.sync()?;
+        Ok(Store { db, log, meta })
+    }
+
+    /// Opens a store of a node for reading, beside the node or without it.
+    pub(crate) fn open_read_only(options: Options, dir: &Path) -> Result<Store> {
+        let db = options.open_read_only(dir)?;
+        let open = |name: &str| {
+            let missing = || Error::Config(format!("{} is no store of kvd: it has no {name}", dir.display()));
+            db.existing_keyspace(name)?.ok_or_else(missing)
+        };
+        let (log, meta) = (open("raft-log")?, open("raft-meta")?);
+        Ok(Store { db, log, meta })
+    }
+
+    /// The node to which the store belongs, and the number of groups.
+    pub(crate) fn identity(&self) -> Result<Option<(u64, u32)>> {
+        self.meta.get(IDENTITY)?.map(|bytes| decode(&bytes, "raft-meta, identity")).transpose()
+    }
+
+    /// Marks an empty store as unfinished, so that no node starts on it.
+    pub(crate) fn begin_recovery(&self) -> Result<()> {
+        if !self.meta.is_empty()? {
+            return Err(Error::Config(format!("{} is not empty", self.db.path().display())));
+        }
+        self.meta.put_with(UNFINISHED, "", WriteOptions::new().sync(true))?;
+        Ok(())
+    }
+
+    /// Gives the store to node `id` of a cluster, durably.
+    pub(crate) fn end_recovery(&self, id: u64, groups: u32, cluster: u64) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put_in(&self.meta, IDENTITY, encode(&(id, groups))?);
+        batch.put_in(&self.meta, CLUSTER, encode(&cluster)?);
+        batch.delete_in(&self.meta, UNFINISHED);
+        self.db.write_with(batch, WriteOptions::new().sync(true))?;
+        Ok(())
+    }
+
+    /// Binds the store to a node: the first call notes `id` and the number of groups, later ones
+    /// fail with another `id`. Returns the number of groups, which is for ever that of the first.
+    pub(crate) fn bind(&self, id: u64, groups: u32) -> Result<u32> {
+        let dir = self.db.path().display();
+        if self.meta.contains_key(UNFINISHED)? {
+            return Err(Error::Config(format!("{dir} is left of a recovery that was interrupted; remove it")));
+        }
+        match self.identity()? {
+            None => {
+                self.meta.put_with(IDENTITY, encode(&(id, groups))?, WriteOptions::new().sync(true))?;
+                Ok(groups)
+            }
+            Some((stored, groups)) if stored == id => Ok(groups),
+            Some((stored, _)) => {
+                Err(Error::Config(format!("the store in {dir} belongs to node {stored}, not to node {id}")))
+            }
+        }
+    }
+
+    /// The cluster to which the store belongs; 0 stands for none.
+    pub(crate) fn cluster(&self) -> Result<u64> {
+        let bytes = self.meta.get(CLUSTER)?;
+        bytes.map_or(Ok(0), |bytes| decode(&bytes, "raft-meta, cluster"))
+    }
+
+    /// Notes the cluster, durably.
+    pub(crate) fn join(&self, cluster: u64) -> Result<()> {
+        self.meta.put_with(CLUSTER, encode(&cluster)?, WriteOptions::new().sync(true))?;
+        Ok(())
+    }
+
+    /// Reads an item of a group.
+    pub(crate) fn item<T: DeserializeOwned>(&self, group: u32, item: Item) -> Result<Option<T>> {
+        let bytes = self.meta.get(item_key(group, item))?;
+        bytes.map(|bytes| decode(&bytes, "raft-meta")).transpose()
+    }
+
+    /// Adds the write of an item to `batch`.
+    pub(crate) fn put_item<T: Serialize>(&self, batch: &mut WriteBatch, group: u32, item: Item, of: &T) -> Result<()> {
+        batch.put_in(&self.meta, item_key(group, item), encode(of)?);
+        Ok(())
+    }
+
+    /// Writes an item; durable when this returns if `sync`.
+    pub(crate) fn write_item<T: Serialize>(&self, group: u32, item: Item, of: &T, sync: bool) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        self.put_item(&mut batch, group, item, of)?;
+        self.db.write_with(batch, WriteOptions::new().sync(sync))?;
+        Ok(())
+    }
+}
+
+fn item_key(group: u32, item: Item) -> [u8; 5] {
+    let [a, b, c, d] = group.to_be_bytes();
+    [a, b, c, d, item as u8]
+}
+
+/// Encodes what is stored or sent.
+pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
+    postcard::to_stdvec(value).map_err(|error| Error::Encode(error.to_string()))
+}
+
+/// Decodes what [`encode`] wrote; `place` says where it was found. Bytes left over are an error.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], place: &'static str) -> Result<T> {
+    let broken = |rule: String| Error::Decode { place, rule };
+    let (value, rest) = postcard::take_from_bytes(bytes).map_err(|error| broken(error.to_string()))?;
+    if rest.is_empty() { Ok(value) } else { Err(broken(format!("{} bytes too many", rest.len()))) }
+}

@@ -1,0 +1,189 @@
+//! Nodes as processes on loopback, with a relay for each direction of each link.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::relay::Relay;
+
+/// For anything that a healthy cluster does by itself. Nothing is measured by it.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(50);
+
+struct Host {
+    dir: PathBuf,
+    raft: SocketAddr,
+    resp: SocketAddr,
+    child: Option<Child>,
+}
+
+pub(crate) struct Hosts {
+    hosts: Vec<Host>,
+    /// By sender and receiver.
+    links: BTreeMap<(usize, usize), Relay>,
+    groups: u32,
+    _dir: TempDir,
+}
+
+/// Addresses that are free now.
+fn free(count: usize) -> Vec<SocketAddr> {
+    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    held.iter().map(|listener| listener.local_addr().unwrap()).collect()
+}
+
+impl Hosts {
+    /// Starts nodes and makes them a cluster.
+    pub(crate) fn start(count: usize, groups: u32) -> Hosts {
+        let dir = TempDir::with_prefix("kvd-faults-").unwrap();
+        let addresses = free(2 * count);
+        let host = |at: usize| Host {
+            dir: dir.path().join(format!("node-{at}")),
+            raft: addresses[2 * at],
+            resp: addresses[2 * at + 1],
+            child: None,
+        };
+        let hosts: Vec<Host> = (0..count).map(host).collect();
+        let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to))).filter(|(from, to)| from != to);
+        let links = pairs.map(|(from, to)| ((from, to), Relay::start(hosts[to].raft))).collect();
+        let mut all = Hosts { hosts, links, groups, _dir: dir };
+        for at in 0..count {
+            all.run(at);
+        }
+        let mut init = Command::new(env!("CARGO_BIN_EXE_kvd"));
+        init.args(["init", "--node", &all.hosts[0].raft.to_string()]);
+        for (at, host) in all.hosts.iter().enumerate().skip(1) {
+            init.args(["--member", &format!("{}={},{}", at + 1, host.raft, host.resp)]);
+        }
+        assert!(init.stdout(Stdio::null()).status().unwrap().success());
+        all.leader(0);
+        all
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    pub(crate) fn clients(&self) -> Vec<SocketAddr> {
+        self.hosts.iter().map(|host| host.resp).collect()
+    }
+
+    /// Starts a node that does not run, and waits until it answers.
+    pub(crate) fn run(&mut self, at: usize) {
+        let routes = (0..self.count()).filter(|to| *to != at);
+        let routes: Vec<String> = routes.map(|to| format!("{}={}", to + 1, self.links[&(at, to)].address)).collect();
+        let (dir, groups) = (self.hosts[at].dir.clone(), self.groups.to_string());
+        let host = &mut self.hosts[at];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvd"));
+        command.args([
+            "--id",
+            &(at + 1).to_string(),
+            "--raft",
+            &host.raft.to_string(),
+            "--resp",
+            &host.resp.to_string(),
+        ]);
+        command.args(["--groups", &groups, "--snapshot-after", "300", "--keep-log", "200", "--cache-mb", "8"]);
+        command.arg("--dir").arg(dir).args(routes.iter().flat_map(|route| ["--route", route]));
+        host.child = Some(command.env("KVD_LOG", "kvd=error").stdin(Stdio::null()).spawn().unwrap());
+        self.until("a node answers", || self.status(at));
+    }
+
+    pub(crate) fn kill(&mut self, at: usize) {
+        let child = self.hosts[at].child.as_mut().unwrap();
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        assert!(!status.success(), "the node ended before it was killed");
+        self.hosts[at].child = None;
+    }
+
+    fn signal(&self, at: usize, signal: Signal) {
+        let id = i32::try_from(self.hosts[at].child.as_ref().unwrap().id()).unwrap();
+        kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
+    }
+
+    /// Stops a process without its knowledge.
+    pub(crate) fn pause(&self, at: usize) {
+        self.signal(at, Signal::STOP);
+    }
+
+    pub(crate) fn resume(&self, at: usize) {
+        self.signal(at, Signal::CONT);
+    }
+
+    pub(crate) fn link(&self, from: usize, to: usize) -> &Relay {
+        &self.links[&(from, to)]
+    }
+
+    /// Links from and to a node.
+    pub(crate) fn links_of(&self, at: usize) -> impl Iterator<Item = &Relay> {
+        self.links.iter().filter(move |((from, to), _)| *from == at || *to == at).map(|(_, relay)| relay)
+    }
+
+    /// What a node reports, unless it does not answer.
+    fn status(&self, at: usize) -> Option<Value> {
+        let node = self.hosts[at].raft.to_string();
+        let output = Command::new(env!("CARGO_BIN_EXE_kvd")).args(["status", "--json", "--node", &node]).output();
+        let output = output.unwrap();
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    fn leads(&self, at: usize, group: usize) -> Option<u64> {
+        let report = self.status(at)?;
+        let group = &report["groups"][group];
+        (group["role"] == "leader").then(|| group["term"].as_u64().unwrap())
+    }
+
+    /// The node that leads a group in the greatest term.
+    pub(crate) fn leader(&self, group: usize) -> usize {
+        self.leader_among(group, &(0..self.count()).collect::<Vec<_>>())
+    }
+
+    /// Likewise, among some nodes only.
+    pub(crate) fn leader_among(&self, group: usize, nodes: &[usize]) -> usize {
+        self.until("a node leads", || {
+            let of = |at: usize| self.hosts[at].child.as_ref().and_then(|_| Some((self.leads(at, group)?, at)));
+            nodes.iter().filter_map(|at| of(*at)).max().map(|(_, at)| at)
+        })
+    }
+
+    /// Waits until a node has applied what another one has committed.
+    pub(crate) fn wait_caught_up(&self, at: usize, with: usize) {
+        let number = |at: usize, name: &str| {
+            let report = self.status(at)?;
+            let groups = report["groups"].as_array().unwrap().iter();
+            Some(groups.map(|group| group[name].as_u64().unwrap()).collect::<Vec<_>>())
+        };
+        let goal = self.until("a node answers", || number(with, "committed"));
+        self.until("a node catches up", || {
+            let applied = number(at, "applied")?;
+            applied.iter().zip(&goal).all(|(applied, goal)| applied >= goal).then_some(())
+        });
+    }
+
+    fn until<T>(&self, what: &str, check: impl Fn() -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(value) = check() {
+                return value;
+            }
+            assert!(Instant::now() < deadline, "waits in vain: {what}");
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for child in self.hosts.iter_mut().filter_map(|host| host.child.as_mut()) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Clients under faults.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::client::{Answer, Connection};
+use crate::history::{Operation, Recorder};
+use crate::hosts::Hosts;
+
+const KEYS: usize = 8;
+const CLIENTS: usize = 9;
+/// Writes that must succeed in each phase in which a majority can work.
+const PHASE: usize = 100;
+/// For a phase. Nothing is measured by it.
+const PATIENCE: Duration = Duration::from_secs(300);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How pinned readers read.
+#[derive(Clone, Copy)]
+enum Reading {
+    /// As everybody does.
+    Linearizable,
+    /// What the node has, with any delay: a control, whose histories must be refused.
+    Stale,
+}
+
+/// Clients that run until they are told to end.
+struct Clients {
+    recorder: Arc<Recorder>,
+    ended: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Clients {
+    fn start(nodes: Vec<SocketAddr>, reading: Reading) -> Clients {
+        let (recorder, ended) = (Arc::new(Recorder::default()), Arc::new(AtomicBool::new(false)));
+        let values = Arc::new(AtomicU64::new(1));
+        let mut threads = Vec::new();
+        for seed in 0..CLIENTS {
+            let (nodes, recorder, ended) = (nodes.clone(), Arc::clone(&recorder), Arc::clone(&ended));
+            let values = Arc::clone(&values);
+            threads.push(thread::spawn(move || work(seed, &nodes, &recorder, &values, &ended)));
+        }
+        for node in nodes {
+            let (recorder, ended) = (Arc::clone(&recorder), Arc::clone(&ended));
+            threads.push(thread::spawn(move || read_pinned(node, reading, &recorder, &ended)));
+        }
+        Clients { recorder, ended, threads }
+    }
+
+    /// Waits until so many more writes have succeeded.
+    fn wait(&self, what: &str) {
+        let (goal, deadline) = (self.recorder.written() + PHASE, Instant::now() + PATIENCE);
+        while self.recorder.written() < goal {
+            let left = goal.saturating_sub(self.recorder.written());
+            assert!(Instant::now() < deadline, "{what}: {left} writes of {PHASE} are still missing");
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Ends them; returns the keys whose histories are broken.
+    fn end(self) -> Vec<usize> {
+        self.ended.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+        let broken = self.recorder.broken_keys();
+        let (begun, written) = (self.recorder.begun(), self.recorder.written());
+        println!("{begun} operations, {written} writes acknowledged; keys with broken histories: {broken:?}");
+        broken
+    }
+}
+
+fn name(key: usize) -> String {
+    format!("register {key}")
+}
+
+fn number(answer: &Answer) -> Option<u64> {
+    match answer {
+        Answer::Nil => None,
+        Answer::Text(text) => Some(text.parse().unwrap()),
+        other => panic!("{other:?} is no value of a register"),
+    }
+}
+
+/// Writes, swaps and reads, wherever the leader is.
+fn work(seed: usize, nodes: &[SocketAddr], recorder: &Recorder, values: &AtomicU64, ended: &AtomicBool) {
+    let mut random = fastrand::Rng::with_seed(seed as u64);
+    let (mut node, mut connection) = (seed % nodes.len(), None);
+    while !ended.load(Ordering::Relaxed) {
+        let Some(open) = connection.as_mut() else {
+            connection = Connection::open(nodes[node]).ok();
+            if connection.is_none() {
+                node = (node + 1) % nodes.len();
+                thread::sleep(PAUSE);
+            }
+            continue;
+        };
+        let (key, value) = (random.usize(..KEYS), values.fetch_add(1, Ordering::Relaxed));
+        let (key_name, text) = (name(key), value.to_string());
+        let kind = random.u8(..3);
+        let call = recorder.call(key);
+        let answer = match kind {
+            0 => open.ask(&["GET", &key_name]),
+            1 => open.ask(&["SET", &key_name, &text]),
+            _ => open.ask(&["SET", &key_name, &text, "GET"]),
+        };
+        let maybe = (kind > 0).then_some(Operation::Maybe { value });
+        let what = match &answer {
+            Ok(Answer::Refused(_)) => None,
+            Ok(Answer::Unknown(_)) | Err(_) => maybe,
+            Ok(answer) => Some(match kind {
+                0 => Operation::Read { saw: number(answer) },
+                1 => Operation::Write { value },
+                _ => Operation::Swap { saw: number(answer), value },
+            }),
+        };
+        recorder.response(call, what);
+        if !matches!(what, Some(Operation::Read { .. } | Operation::Write { .. } | Operation::Swap { .. })) {
+            node = (node + 1) % nodes.len();
+            connection = None;
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Reads from one node, whatever it is.
+fn read_pinned(node: SocketAddr, reading: Reading, recorder: &Recorder, ended: &AtomicBool) {
+    let mut random = fastrand::Rng::with_seed(u64::from(node.port()));
+    let mut connection = None;
+    while !ended.load(Ordering::Relaxed) {
+        thread::sleep(PAUSE);
+        let Some(open) = connection.as_mut() else {
+            connection = Connection::open(node).ok();
+            continue;
+        };
+        let key = random.usize(..KEYS);
+        let call = recorder.call(key);
+        let answer = match reading {
+            Reading::Linearizable => open.ask(&["GET", &name(key)]),
+            Reading::Stale => open.ask(&["KVD.STALE", "3600000", "GET", &name(key)]).map(|answer| match answer {
+                Answer::Many(mut parts) if parts.len() == 2 => parts.remove(1),
+                other => other,
+            }),
+        };
+        let what = match &answer {
+            Ok(Answer::Refused(_) | Answer::Unknown(_)) => None,
+            Err(_) => {
+                connection = None;
+                None
+            }
+            Ok(answer) => Some(Operation::Read { saw: number(answer) }),
+        };
+        recorder.response(call, what);
+    }
+}
+
+fn setting(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+fn isolate(hosts: &Hosts, clients: &Clients, at: usize, what: &str) {
+    hosts.links_of(at).for_each(|link| link.cut());
+    let others: Vec<usize> = (0..hosts.count()).filter(|other| *other != at).collect();
+    let next = hosts.leader_among(0, &others);
+    clients.wait(what);
+    assert!(hosts.links_of(at).any(|link| link.has_swallowed()), "{what}: no link was cut");
+    println!("{what}: node {} was cut off, node {} leads", at + 1, next + 1);
+    hosts.links_of(at).for_each(|link| link.mend());
+    clients.wait(what);
+}
+
+#[test]
+fn histories_are_linearizable_under_kills_pauses_and_cut_links() {
+    let mut hosts = Hosts::start(setting("KVD_FAULT_NODES", 3), u32::try_from(setting("KVD_FAULT_GROUPS", 1)).unwrap());
+    let clients = Clients::start(hosts.clients(), Reading::Linearizable);
+    clients.wait("no fault");
+    for round in 0..setting("KVD_FAULT_ROUNDS", 1) {
+        println!("round {round}");
+        let leader = hosts.leader(0);
+        hosts.kill(leader);
+        clients.wait("leader killed");
+        hosts.run(leader);
+        println!("leader killed: node {}", leader + 1);
+
+        let leader = hosts.leader(0);
+        let follower = (leader + 1) % hosts.count();
+        hosts.kill(follower);
+        // More than the log keeps: it comes back by a snapshot.
+        for _ in 0..5 {
+            clients.wait("follower killed");
+        }
+        hosts.run(follower);
+        hosts.wait_caught_up(follower, leader);
+        println!("follower killed: node {}", follower + 1);
+
+        let leader = hosts.leader(0);
+        hosts.pause(leader);
+        let others: Vec<usize> = (0..hosts.count()).filter(|other| *other != leader).collect();
+        let next = hosts.leader_among(0, &others);
+        clients.wait("leader paused");
+        hosts.resume(leader);
+        clients.wait("leader resumed");
+        println!("leader paused: node {}, then node {} led", leader + 1, next + 1);
+
+        // Clients still reach it.
+        let leader = hosts.leader(0);
+        isolate(&hosts, &clients, leader, "leader isolated");
+
+        let leader = hosts.leader(0);
+        let link = hosts.link(leader, (leader + 1) % hosts.count());
+        link.cut();
+        clients.wait("one direction of a link cut");
+        assert!(link.has_swallowed());
+        link.mend();
+        clients.wait("link mended");
+        println!("link cut from node {}", leader + 1);
+
+        for at in 0..hosts.count() {
+            hosts.kill(at);
+        }
+        for at in 0..hosts.count() {
+            hosts.run(at);
+        }
+        clients.wait("all killed");
+        println!("all killed");
+    }
+    assert_eq!(clients.end(), Vec::<usize>::new(), "histories that no single copy could have shown");
+}
+
+/// The checker must see what a node without a barrier would show.
+#[test]
+fn histories_with_stale_reads_of_a_deposed_leader_are_refused() {
+    let hosts = Hosts::start(3, 1);
+    let clients = Clients::start(hosts.clients(), Reading::Stale);
+    clients.wait("no fault");
+    let leader = hosts.leader(0);
+    isolate(&hosts, &clients, leader, "leader isolated");
+    assert_ne!(clients.end(), Vec::<usize>::new(), "stale reads went unseen");
+}

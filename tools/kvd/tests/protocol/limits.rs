@@ -1,0 +1,218 @@
+//! Bounds: each is met with a clear error, and others go on.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::support::{assert_kind, command, encode, eventually, limits, start, start_with};
+use kvd::resp::DecodeLimits;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_command_is_answered_and_ends_the_connection() {
+    let server = start().await;
+    for (bytes, expected) in [
+        (&b"*1\r\n:1\r\n"[..], "-ERR Protocol error: expected '$', got ':'"),
+        (b"*100000000\r\n", "-ERR Protocol error: invalid multibulk length"),
+        (b"*1\r\n$100000000000\r\n", "-ERR Protocol error: invalid bulk length"),
+        (b"get \"x\r\n", "-ERR Protocol error: unbalanced quotes in request"),
+    ] {
+        let mut client = server.client().await;
+        // What was sent before is carried out.
+        client.send(&[&command("incr n"), bytes].concat()).await;
+        assert!(client.shown().await.parse::<u64>().is_ok());
+        assert_eq!(client.shown().await, expected);
+        assert_eq!(client.shown().await, "closed");
+    }
+    eventually(|| server.metrics.protocol_errors.load(Relaxed) == 4).await;
+    assert_eq!(server.client().await.call("get n").await, "\"4\"");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_of_the_greatest_length_pass_and_longer_ones_do_not() {
+    let server = start().await;
+    let mut client = server.client().await;
+    let value = vec![b'x'; kvd::machine::MAX_VALUE_LEN];
+    client.send(&encode(&[b"set", b"k", &value])).await;
+    assert_eq!(client.shown().await, "+OK");
+    assert_eq!(client.call("strlen k").await, value.len().to_string());
+    client.send(&command("get k")).await;
+    assert_eq!(client.shown().await.len(), value.len() + 2);
+    assert_kind(&client.call("append k y").await, "ERR");
+    let mut client = server.client().await;
+    client.send(format!("*3\r\n$3\r\nset\r\n$1\r\nk\r\n${}\r\n", value.len() + 1).as_bytes()).await;
+    assert_eq!(client.shown().await, "-ERR Protocol error: invalid bulk length");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_have_most_words_and_most_bytes() {
+    let command_limits = DecodeLimits { words: 10, bytes: 10_000 };
+    let server = start_with(limits(|limits| limits.command = command_limits), 1).await;
+    let mut client = server.client().await;
+    client.send(b"*11\r\n").await;
+    assert_eq!(client.shown().await, "-ERR Protocol error: invalid multibulk length");
+    let mut client = server.client().await;
+    client.send(&encode(&[b"mset", b"{t}a", &[b'x'; 6000], b"{t}b", &[b'x'; 6000]])).await;
+    assert_eq!(client.shown().await, "-ERR Protocol error: the command is longer than 10000 bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_sent_command_ends_after_a_while_and_a_slow_one_passes() {
+    let server = start_with(limits(|limits| limits.stall = Duration::from_millis(200)), 1).await;
+    let mut half = server.client().await;
+    half.send(b"*2\r\n$3\r\nGET\r\n$1\r\n").await;
+    let mut typed = server.client().await;
+    typed.send(b"pi").await;
+    for mut client in [half, typed] {
+        assert_eq!(client.shown().await, "-ERR the rest of the command did not come in time");
+        assert_eq!(client.shown().await, "closed");
+    }
+    eventually(|| server.metrics.stalled.load(Relaxed) == 2).await;
+    // A client that sends nothing at all is left alone.
+    let mut quiet = server.client().await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(quiet.call("ping").await, "+PONG");
+    let server = start().await;
+    let mut slow = server.client().await;
+    for byte in command("ping") {
+        slow.send(&[byte]).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(slow.shown().await, "+PONG");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_ends_if_there_is_a_limit() {
+    let server = start_with(limits(|limits| limits.idle = Some(Duration::from_millis(100))), 1).await;
+    assert_eq!(server.client().await.shown().await, "closed");
+    eventually(|| server.metrics.stalled.load(Relaxed) == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_no_replies_is_cut_off_and_others_are_served() {
+    let server = start_with(limits(|limits| limits.stall = Duration::from_millis(300)), 1).await;
+    let mut client = server.client().await;
+    client.send(&encode(&[b"set", b"k", &vec![b'x'; 1 << 16]])).await;
+    assert_eq!(client.shown().await, "+OK");
+    let mut slow = server.client().await;
+    // 400 MiB of replies, which nobody reads.
+    slow.send(&command("get k").repeat(6400)).await;
+    while server.metrics.stalled.load(Relaxed) == 0 {
+        assert_eq!(client.call("ping").await, "+PONG");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let sent = server.metrics.bytes_out.load(Relaxed);
+    assert!(sent < 100 << 20, "{sent} bytes: the server did not go on reading for a client that stands still");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_connections_are_refused_and_room_is_given_back() {
+    let server = start_with(limits(|limits| limits.connections = 3), 1).await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let mut client = server.client().await;
+        assert_eq!(client.call("ping").await, "+PONG");
+        clients.push(client);
+    }
+    let mut refused = server.client().await;
+    assert_eq!(refused.shown().await, "-ERR max number of clients reached");
+    assert_eq!(refused.shown().await, "closed");
+    assert_eq!(server.metrics.rejected.load(Relaxed), 1);
+    drop(clients.pop());
+    loop {
+        let mut client = server.client().await;
+        if client.call_or_closed("ping").await == "+PONG" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_commands_share_memory_and_wait_for_it() {
+    let server = start_with(
+        limits(|limits| {
+            limits.shared_bytes = 128 << 10;
+            limits.command = DecodeLimits { words: 100, bytes: 64 << 10 };
+            limits.stall = Duration::from_millis(300);
+        }),
+        1,
+    )
+    .await;
+    let value = vec![b'x'; 60_000];
+    let whole = encode(&[b"set", b"k", &value]);
+    // Two hold almost all of the memory and do not go on.
+    let mut halves = [server.client().await, server.client().await];
+    for half in &mut halves {
+        half.send(&whole[..30_000]).await;
+    }
+    eventually(|| server.metrics.bytes_in.load(Relaxed) >= 60_000).await;
+    let mut waiting = server.client().await;
+    waiting.send(&whole).await;
+    // It gets the memory once they are cut off, or an error; either way the server goes on.
+    let reply = waiting.shown().await;
+    assert!(reply == "+OK" || reply.contains("no memory"), "{reply}");
+    for mut half in halves {
+        assert_eq!(half.shown().await, "-ERR the rest of the command did not come in time");
+    }
+    let mut later = server.client().await;
+    later.send(&whole).await;
+    assert_eq!(later.shown().await, "+OK");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_and_replies_share_memory_and_say_when_there_is_none() {
+    let server = start_with(
+        limits(|limits| {
+            limits.shared_bytes = 256 << 10;
+            limits.command = DecodeLimits { words: 100, bytes: 128 << 10 };
+        }),
+        1,
+    )
+    .await;
+    let mut client = server.client().await;
+    let set = |value: &[u8]| encode(&[b"set", b"{t}k", value]);
+    client.send(&set(&[b'x'; 90_000])).await;
+    assert_eq!(client.shown().await, "+OK");
+    // What is queued counts, and so does the command that is to join it.
+    assert_eq!(client.call("multi").await, "+OK");
+    let mut replies = Vec::new();
+    for _ in 0..4 {
+        client.send(&set(&[b'x'; 60_000])).await;
+        replies.push(client.shown().await);
+    }
+    assert_eq!(replies[..3], ["+QUEUED"; 3]);
+    assert_kind(&replies[3], "TRYAGAIN");
+    // A reply does not fit beside it, of a read or of a write that is applied nonetheless.
+    let mut other = server.client().await;
+    assert_kind(&other.call("get {t}k").await, "TRYAGAIN");
+    assert_kind(&other.call("set {t}k new get").await, "NOREPLY");
+    assert_eq!(other.call("get {t}k").await, "\"new\"");
+    assert_kind(&client.call("exec").await, "EXECABORT");
+    other.send(&set(&[b'x'; 90_000])).await;
+    assert_eq!(other.shown().await, "+OK");
+    assert_eq!(other.call("get {t}k").await.len(), 90_002, "given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn browsers_get_no_answer() {
+    let server = start().await;
+    let mut client = server.client().await;
+    client.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET k v\r\n").await;
+    assert_eq!(client.shown().await, "closed");
+    assert_eq!(server.client().await.call("get k").await, "nil");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_connections_at_once_are_served() {
+    let server = start_with(limits(|_| {}), 1).await;
+    let mut clients = Vec::new();
+    for _ in 0..400 {
+        clients.push(server.client().await);
+    }
+    for (i, client) in clients.iter_mut().enumerate() {
+        client.send(&command(&format!("set k{i} v"))).await;
+    }
+    for client in &mut clients {
+        assert_eq!(client.shown().await, "+OK");
+    }
+    assert_eq!(server.client().await.call("dbsize").await, "400");
+}
