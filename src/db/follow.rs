@@ -12,12 +12,6 @@
 //! meanwhile, and both were what they are when the logs had been read. If it has, the logs are read
 //! again, and so on.
 //!
-//! ```text
-//! manifest  →  its tables opened  →  logs  →  manifest unchanged: done
-//!     ↑                                              │ changed
-//!     └──────────────────────────────────────────────┘
-//! ```
-//!
 //! **Nothing twice.** Each log has memtables of its own, as in the process that writes. A flush
 //! writes all that a log has to tables, and the reader then forgets its memtables. Where a recovery
 //! has flushed the first part of a log, the logs are read anew from there.

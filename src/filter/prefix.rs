@@ -79,3 +79,37 @@ impl fmt::Display for PrefixExtractor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_extractor_code_round_trips_and_is_valid() {
+        let known: Vec<PrefixExtractor> = (0..=u16::MAX).filter_map(PrefixExtractor::from_code).collect();
+        assert_eq!(known.len(), 4095 + 256);
+        for extractor in known {
+            assert_eq!(PrefixExtractor::from_code(extractor.code()), Some(extractor));
+            assert!(extractor.validate().is_ok());
+        }
+        assert_eq!(PrefixExtractor::Fixed(4).code(), 0x1004);
+        assert_eq!(PrefixExtractor::UpTo(b':').code(), 0x203a);
+    }
+
+    #[test]
+    fn a_key_s_prefix_is_also_that_of_its_extensions() {
+        for (extractor, key, prefix) in [
+            (PrefixExtractor::Fixed(3), &b"abcd"[..], Some(&b"abc"[..])),
+            (PrefixExtractor::Fixed(3), b"abc", Some(b"abc")),
+            (PrefixExtractor::Fixed(3), b"ab", None),
+            (PrefixExtractor::UpTo(0), b"ab\0c\0", Some(b"ab\0")),
+            (PrefixExtractor::UpTo(0), b"\0", Some(b"\0")),
+            (PrefixExtractor::UpTo(0), b"", None),
+        ] {
+            assert_eq!(extractor.extract(key), prefix);
+            for longer in [&b"x"[..], b"\0", b"abc"].map(|rest| [key, rest].concat()) {
+                assert!(prefix.is_none() || extractor.extract(&longer) == prefix);
+            }
+        }
+    }
+}

@@ -265,7 +265,8 @@ async fn a_log_is_purged_only_for_a_snapshot_that_is_installed() {
         let (purged, installed) = tokio::join!(biased; log.purge(last), install);
         assert!(installed.is_ok() || purged.is_err(), "call {at}: purged without a snapshot");
         let Some(point) = fs.crash_point() else {
-            (purged.unwrap(), installed.unwrap());
+            purged.unwrap();
+            installed.unwrap();
             break;
         };
         for seed in 0..3 {
