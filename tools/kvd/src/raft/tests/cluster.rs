@@ -391,14 +391,14 @@ async fn a_full_disk_ends_a_node_and_no_promise() {
     }
 }
 
-/// Relays connections to `to`, each with at most 4 MiB per second. Returns its address.
-async fn slow_link(to: String) -> String {
-    async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+/// Relays connections to `to`, with a pause after every 16 KiB. Returns its address.
+async fn slow_link(to: String, pause: Duration) -> String {
+    async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, pause: Duration) {
         let mut bytes = [0; 16 << 10];
         while let Ok(len @ 1..) = from.read(&mut bytes).await
             && to.write_all(&bytes[..len]).await.is_ok()
         {
-            sleep(Duration::from_millis(4)).await;
+            sleep(pause).await;
         }
     }
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -407,8 +407,8 @@ async fn slow_link(to: String) -> String {
         while let Ok((client, _)) = listener.accept().await {
             let Ok(server) = TcpStream::connect(&to).await else { continue };
             let ((from, back_to), (back_from, to)) = (client.into_split(), server.into_split());
-            tokio::spawn(pass(from, to));
-            tokio::spawn(pass(back_from, back_to));
+            tokio::spawn(pass(from, to, pause));
+            tokio::spawn(pass(back_from, back_to, pause));
         }
     });
     address
@@ -421,13 +421,13 @@ async fn an_entry_that_takes_longer_than_a_heartbeat_arrives() {
     for host in &mut hosts {
         host.node.take().unwrap().stop().await.unwrap();
         for (id, raft) in &members {
-            host.settings.routes.insert(*id, slow_link(raft.clone()).await);
+            host.settings.routes.insert(*id, slow_link(raft.clone(), Duration::from_millis(4)).await);
         }
     }
     for host in &mut hosts {
         host.start().await;
     }
-    // Six heartbeats for the link, which no timer of this test measures.
+    // 153 pauses, which are at least six heartbeats.
     let long = "long ".repeat(500_000);
     for key in ["a", "b"] {
         write(&hosts, 0, key, &long).await;
@@ -441,24 +441,24 @@ async fn an_entry_that_takes_longer_than_a_heartbeat_arrives() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_joins_while_more_is_written_than_the_log_keeps() {
     let mut hosts = hosts(1, 1).await;
-    for number in 0..16 {
+    for number in 0..12 {
         write(&hosts, 0, &format!("long {number}"), &"long ".repeat(100_000)).await;
     }
     hosts.push(Host::new(2, 1).await);
     hosts[0].node.take().unwrap().stop().await.unwrap();
     let member = hosts[1].settings.member.clone();
-    // Two seconds for the snapshot, in which hundreds of entries are written. The log keeps 20.
-    hosts[0].settings.routes.insert(2, slow_link(member.raft.clone()).await);
+    // 366 pauses for the snapshot, in which hundreds of entries are written. The log keeps 20.
+    hosts[0].settings.routes.insert(2, slow_link(member.raft.clone(), Duration::from_millis(20)).await);
     hosts[0].start().await;
     leader(&hosts[..1], 0).await;
     let writing = Arc::clone(hosts[0].node());
     let writer = tokio::spawn(async move {
         for number in 0u64.. {
-            if writing.write(0, set("short", &number.to_string())).await.is_err() {
-                sleep(Duration::from_millis(10)).await;
-            }
+            let _ = writing.write(0, set("short", &number.to_string())).await;
+            sleep(Duration::from_millis(2)).await;
         }
     });
+    until(hosts[0].node(), "purged", |node| node.report().groups[0].purged > 20).await;
     let add = hosts[0].command(Command::Add { id: 2, member, learner: false });
     timeout(PATIENCE, add).await.expect("the node gets one snapshot after the other").unwrap();
     writer.abort();
