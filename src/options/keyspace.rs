@@ -188,7 +188,7 @@ impl KeyspaceOptions {
     }
 
     /// Has compactions ask `filter` what to keep. It is not stored: it must be set again when the
-    /// store is opened, by [`Options::default_keyspace`] or
+    /// store is opened, by [`Options::default_keyspace`](crate::Options::default_keyspace) or
     /// [`Db::keyspace_with`](crate::Db::keyspace_with). Until then, and until the store is closed,
     /// options without a filter leave the one in force.
     pub fn compaction_filter(mut self, filter: impl CompactionFilter + 'static) -> Self {
