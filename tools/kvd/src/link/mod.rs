@@ -7,7 +7,7 @@
 //!
 //! Integers are little-endian. Each side proves that it knows the secret by an HMAC over both
 //! sides' nonces; without a secret, the key is empty, and so a node with a secret and one without
-//! refuse each other. The handshake authenticates and does not encrypt: TLS does ([`tls`]).
+//! refuse each other. The handshake authenticates and does not encrypt: TLS does (`tls`).
 
 use std::fmt;
 use std::io;
