@@ -1,6 +1,6 @@
 //! A link between two nodes that can be cut: a relay of TCP connections.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Between two looks at a link that is cut.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 struct State {
@@ -61,11 +61,7 @@ impl Relay {
 fn connect(client: TcpStream, to: SocketAddr, state: &Arc<State>) {
     let cuts = state.cuts.load(Ordering::SeqCst);
     if state.cut.load(Ordering::SeqCst) {
-        state.swallowed.fetch_add(1, Ordering::SeqCst);
-        // As a network does: nothing comes back.
-        while state.cut.load(Ordering::SeqCst) {
-            thread::sleep(PAUSE);
-        }
+        swallow(client, state);
         return;
     }
     let Ok(server) = TcpStream::connect(to) else { return };
@@ -78,16 +74,31 @@ fn connect(client: TcpStream, to: SocketAddr, state: &Arc<State>) {
     pass(client, server, state, cuts);
 }
 
+/// As a network does: nothing arrives, and nothing comes back. Ends when the sender gives up, or
+/// with the cut.
+fn swallow(mut from: TcpStream, state: &State) {
+    state.swallowed.fetch_add(1, Ordering::SeqCst);
+    let _ = from.set_read_timeout(Some(PAUSE));
+    let mut bytes = [0; 16 << 10];
+    while state.cut.load(Ordering::SeqCst) {
+        match from.read(&mut bytes) {
+            Ok(1..) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Ok(0) | Err(_) => break,
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+}
+
 /// Passes bytes on until a side closes, or until the end of a cut.
 fn pass(mut from: TcpStream, mut to: TcpStream, state: &State, cuts: u64) {
     let mut bytes = [0; 16 << 10];
     while let Ok(len @ 1..) = from.read(&mut bytes) {
         if state.cuts.load(Ordering::SeqCst) != cuts {
-            state.swallowed.fetch_add(1, Ordering::SeqCst);
-            while state.cut.load(Ordering::SeqCst) {
-                thread::sleep(PAUSE);
-            }
-            break;
+            // Open until then: the receiver is not told either.
+            swallow(from, state);
+            let _ = to.shutdown(Shutdown::Both);
+            return;
         }
         if to.write_all(&bytes[..len]).is_err() {
             break;
