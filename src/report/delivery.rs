@@ -60,7 +60,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Notified when an event is queued, and when an inbox is closed.
     changed: Condvar,
-    /// Notified when an event has been delivered.
+    /// Notified when an event has been delivered, when the thread ends, and when it need not end.
     delivered: Condvar,
 }
 
@@ -100,6 +100,7 @@ impl Delivery {
         });
         let mut queue = self.0.queue.lock();
         queue.open += 1;
+        self.0.delivered.notify_all();
         if queue.running.is_none() {
             let shared = Arc::clone(&self.0);
             match thread::Builder::new().name("tamis-events".into()).spawn(move || shared.deliver()) {
@@ -153,9 +154,13 @@ impl Events {
         while inbox.waiting.load(Ordering::Relaxed) > 0 {
             shared.delivered.wait(&mut queue);
         }
-        let ending = if queue.open == 0 { queue.thread.take() } else { None };
+        // Another store may connect meanwhile: then the thread goes on.
+        while queue.open == 0 && queue.running.is_some() {
+            shared.delivered.wait(&mut queue);
+        }
+        let ended = if queue.running.is_none() { queue.thread.take() } else { None };
         drop(queue);
-        if let Some(thread) = ending {
+        if let Some(thread) = ended {
             let _ = thread.join();
         }
     }
@@ -204,6 +209,7 @@ impl Shared {
             }
             if queue.open == 0 {
                 queue.running = None;
+                self.delivered.notify_all();
                 return;
             }
             self.changed.wait(&mut queue);
@@ -281,6 +287,35 @@ mod tests {
         events.send(|| event(100));
         events.finish();
         assert_eq!((told.len(), events.lost()), (100, 1));
+    }
+
+    #[test]
+    fn finish_does_not_wait_for_a_store_that_connects_meanwhile() {
+        let delivery = Delivery::default();
+        let (begun, begins) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let slow = delivery.connect(&Listener::new(move |_| {
+            let _ = begun.send(());
+            let _ = wait.lock().recv();
+        }));
+        let first = delivery.connect(&Listener::new(|_| ()));
+        slow.send(|| event(0));
+        begins.recv().unwrap();
+        drop(slow);
+        let finishing = thread::spawn(move || first.finish());
+        while delivery.0.queue.lock().open > 0 {
+            thread::yield_now();
+        }
+        let told = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&told);
+        let second = delivery.connect(&Listener::new(move |_| _ = count.fetch_add(1, Ordering::Relaxed)));
+        go.send(()).unwrap();
+        finishing.join().unwrap();
+        assert!(delivery.is_running());
+        second.send(|| event(1));
+        second.finish();
+        assert_eq!((told.load(Ordering::Relaxed), delivery.is_running()), (1, false));
     }
 
     #[test]
