@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::background::Urgent;
+use super::background::{Urgent, WorkKind};
 use super::store::Store;
 use super::throttle::MAX_SEALED;
 use crate::environment::Tenant;
@@ -28,8 +28,8 @@ impl Store {
 impl Tenant for Store {
     fn filling(&self) -> Option<usize> {
         let is_open = self.gate.check_writable().is_ok();
-        let is_flushing =
-            !self.background.retry_wanted.load(Ordering::Relaxed) && !self.background.pausing.load(Ordering::Relaxed);
+        let has_failed = self.background.lock().failed.contains_key(&WorkKind::Flush);
+        let is_flushing = !has_failed && !self.background.pausing.load(Ordering::Relaxed);
         let view = self.view.load();
         let may_be_sealed = is_open && is_flushing && view.sealed.len() < MAX_SEALED && !view.active.is_empty();
         may_be_sealed.then(|| view.active.allocated())
