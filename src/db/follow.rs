@@ -119,7 +119,13 @@ impl History {
         let is_same =
             |(ours, theirs): (&Branch, &Branch)| ours.first == theirs.first && [0, theirs.id].contains(&ours.id);
         let mut branches = self.branches.iter().zip(&later.branches);
-        if self.hash_seed != later.hash_seed || self.branches.len() > later.branches.len() || !branches.all(is_same) {
+        // A copy's branch begins with the first number that its original had not used.
+        let mut added = later.branches.iter().skip(self.branches.len());
+        if self.hash_seed != later.hash_seed
+            || self.branches.len() > later.branches.len()
+            || !branches.all(is_same)
+            || added.any(|branch| branch.first < self.next_file_number)
+        {
             Some("the manifest is that of another store or copy")
         } else if later.next_file_number < self.next_file_number
             || later.min_log < self.min_log
@@ -425,19 +431,34 @@ impl Follower {
             .chain(ingested().map(|(level, meta)| (*level, meta)))
             .map(|(level, meta)| (meta.number, (level, meta)))
             .collect();
+        let is_other = |(number, (_, meta)): &(&u64, &(u8, &TableMeta))| {
+            let held = self.tables.get(number).map(|table| table.meta());
+            held.is_some_and(|held| (held.size, held.checksum) != (meta.size, meta.checksum))
+        };
+        if let Some(number) = wanted.iter().find(is_other).map(|(number, _)| *number) {
+            return Err(self.end_with(format!("{} is another file now", FileKind::Table(number).name())));
+        }
+        // Before others are opened, so that fewer are open at once.
+        self.tables.retain(|number, _| wanted.contains_key(number));
+        self.ranges.retain(|number, _| wanted.contains_key(number));
+        let mut opened = Vec::new();
         for (number, (level, meta)) in &wanted {
             if self.tables.contains_key(number) {
                 continue;
             }
             let table = Arc::new(Table::new(Arc::clone(&self.source.tables), (*meta).clone()));
             table.keep_open().map_err(|error| self.explain_missing(error, state))?;
-            if *level == RANGE_LEVEL {
-                self.ranges.insert(*number, Arc::new(RangeTable::load(Arc::clone(&table))?));
-            }
-            self.tables.insert(*number, table);
+            let ranges = match *level == RANGE_LEVEL {
+                true => Some(Arc::new(RangeTable::load(Arc::clone(&table))?)),
+                false => None,
+            };
+            opened.push((*number, table, ranges));
         }
-        self.tables.retain(|number, _| wanted.contains_key(number));
-        self.ranges.retain(|number, _| wanted.contains_key(number));
+        // All or none: after an error, no file stays open that no view needs.
+        for (number, table, ranges) in opened {
+            self.ranges.extend(ranges.map(|ranges| (number, ranges)));
+            self.tables.insert(number, table);
+        }
         self.lacks_tables = false;
         Ok(())
     }

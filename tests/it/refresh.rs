@@ -156,6 +156,29 @@ fn a_store_of_another_history_is_not_followed() {
     assert!(matches!(handle.refresh(), Err(Error::Closed)));
 }
 
+#[test]
+fn a_copy_that_has_grown_beyond_its_original_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let [path, copy, old] = ["db", "copy", "old"].map(|name| dir.path().join(name));
+    let db = Db::open(&path).unwrap();
+    let fill = |db: &Db, value: &str| {
+        db.put("k", value).unwrap();
+        db.flush().unwrap();
+    };
+    fill(&db, "0");
+    db.checkpoint(&copy).unwrap();
+    (1..4).for_each(|_| fill(&db, "of the original"));
+    let reader = Db::open_read_only(&path).unwrap();
+    db.close().unwrap();
+    let fs = OsFileSystem::new();
+    fs.rename(&path, &old).unwrap();
+    fs.rename(&copy, &path).unwrap();
+    let db = Db::open(&path).unwrap();
+    (1..20).for_each(|_| fill(&db, "of the copy"));
+    assert!(matches!(reader.refresh(), Err(Error::HistoryChanged { .. })));
+    assert_eq!(reader.get("k").unwrap().as_deref(), Some(&b"of the original"[..]));
+}
+
 /// Files of `dir` that this process has open although their names are gone.
 #[cfg(target_os = "linux")]
 fn nameless(dir: &std::path::Path) -> usize {
