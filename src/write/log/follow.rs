@@ -79,7 +79,7 @@ impl LogChain {
             let end = self.read_last(apply)?;
             let newer = self.open_newer(fs, magic, list()?)?;
             let Some(newest) = newer.last().map(LogReader::number) else { return self.judge(end) };
-            // Whoever began them had ended the last one before.
+            // The writer that began them had ended the last one before.
             self.read_last(apply)?;
             let ends = find_ends(&newer);
             let valid = newer.into_iter().zip(ends).find(|(_, end)| end.is_some());

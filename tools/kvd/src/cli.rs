@@ -255,7 +255,7 @@ impl TrustArguments {
         let secret = match &self.secret_file {
             Some(path) => {
                 let secret = read(path).await?.trim_ascii().to_vec();
-                // Whoever records one handshake can try secrets against it.
+                // A listener that records one handshake can try secrets against it.
                 if secret.len() < SHORTEST_SECRET {
                     let path = path.display();
                     return Err(Error::Config(format!("{path}: the secret has less than {SHORTEST_SECRET} bytes")));

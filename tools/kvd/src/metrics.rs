@@ -34,7 +34,7 @@ pub(crate) async fn serve(listener: TcpListener, text: impl Fn() -> String + Sen
         };
         let text = Arc::clone(&text);
         connections.spawn(async move {
-            // Whoever asks and leaves, or asks too slowly, gets nothing.
+            // A client that asks and leaves, or asks too slowly, gets nothing.
             let _ = timeout(TIME, answer(tcp, &*text)).await;
             drop(place);
         });

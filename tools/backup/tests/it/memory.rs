@@ -153,7 +153,7 @@ impl Storage for MemoryStorage {
             name,
             || None,
             |inner| {
-                // Whoever writes an object again writes the same bytes.
+                // A second writer of an object writes the bytes of the first.
                 assert!(inner.objects.get(name).is_none_or(|former| *former == object), "{name} was overwritten");
                 inner.objects.insert(name.to_owned(), object);
                 Ok(())

@@ -163,7 +163,7 @@ async fn what_was_promised_survives_kills_and_power_cuts() {
         for life in 0..4 {
             live(&mut storage, &mut promised, &mut random).await;
             let context = format!("seed {seed}, life {life}");
-            // The same moment, with several outcomes for what was not synced.
+            // One moment, with several outcomes for what was not synced.
             for outcome in 0..3 {
                 let mut after = Storage::open(storage.fs.crash(random.u64(..)));
                 check(&mut after, &mut promised.clone(), &format!("{context}, outcome {outcome}")).await;
