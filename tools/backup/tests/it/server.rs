@@ -19,7 +19,8 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one, if it is installed. `TAMIS_S3=required` makes its absence a failure.
     pub(crate) fn start() -> Option<Server> {
-        let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/moto/bin/moto_server");
+        let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let program = here.join("../../target/moto/bin/python");
         if !program.exists() {
             let how = "tools/backup/tests/install-server";
             assert!(std::env::var("TAMIS_S3").is_err(), "{} is missing; {how} installs it", program.display());
@@ -28,7 +29,8 @@ impl Server {
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let child = Command::new(program)
-            .args(["--host", "127.0.0.1", "--port", &port.to_string()])
+            .arg(here.join("tests/serve"))
+            .arg(port.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
