@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::clock::Clock;
 use super::insert::{GROUP, Insertion, insert_until_full};
@@ -67,6 +67,8 @@ pub(super) struct Follower {
     last: SeqNo,
     /// The last number of the last view.
     shown: SeqNo,
+    /// Views that reads may still use, by their last numbers, ascending.
+    views: Vec<(SeqNo, Weak<Horizon>)>,
     changed: Changed,
     /// Whether the last attempt to read manifest and logs has failed.
     has_failed: bool,
@@ -174,7 +176,8 @@ struct Unflushed {
 struct Adding<'a> {
     source: &'a Source,
     state: &'a ManifestState,
-    /// Readers' numbers: of the range deletes in memtables, those stay that they need.
+    /// The last numbers of views in use: of the range deletes in memtables, those stay that these
+    /// need.
     kept: &'a [SeqNo],
 }
 
@@ -288,6 +291,7 @@ impl Follower {
             unflushed,
             last: 0,
             shown: 0,
+            views: Vec::new(),
             changed,
             has_failed: false,
             end: None,
@@ -325,11 +329,9 @@ impl Follower {
     }
 
     /// Reads what has been written since the last call. Returns false if the store has changed
-    /// meanwhile, so that what was read may be of two moments. `kept` are the numbers, ascending,
-    /// at which readers of the memtables may read.
-    ///
-    /// After an error the next call goes on.
-    pub(super) fn advance(&mut self, kept: &[SeqNo]) -> Result<bool> {
+    /// meanwhile, so that what was read may be of two moments. After an error the next call goes
+    /// on.
+    pub(super) fn advance(&mut self) -> Result<bool> {
         if let Some(end) = &self.end {
             return Err(end.clone());
         }
@@ -339,7 +341,8 @@ impl Follower {
         self.has_failed = true;
         self.read_manifest(known)?;
         self.open_tables()?;
-        self.read_logs(kept)?;
+        let kept = self.views_in_use();
+        self.read_logs(&kept)?;
         self.has_failed = false;
         // Also if the logs have nothing new: some may have come and gone.
         if self.read_manifest(None)? {
@@ -349,6 +352,12 @@ impl Follower {
         self.open_tables()?;
         self.check()?;
         Ok(true)
+    }
+
+    /// The last numbers of the views that reads may still use, ascending.
+    pub(super) fn views_in_use(&mut self) -> Vec<SeqNo> {
+        self.views.retain(|(_, horizon)| horizon.strong_count() > 0);
+        self.views.iter().map(|(last, _)| *last).collect()
     }
 
     /// Reads manifest `number`, or else the one in force; returns whether it says anything new.
@@ -638,7 +647,9 @@ impl Follower {
         }
         let mut memtables = self.unflushed.parts.iter().rev().map(|part| Arc::clone(&part.memtable));
         let active = memtables.next().unwrap_or_else(|| self.source.new_memtable(0, state.hash_seed));
-        let view = ReadView { active, sealed: memtables.collect(), trees, horizon: Arc::new(Horizon::at(self.last)) };
+        let horizon = Arc::new(Horizon::at(self.last));
+        self.views.push((self.last, Arc::downgrade(&horizon)));
+        let view = ReadView { active, sealed: memtables.collect(), trees, horizon };
         (self.changed, self.shown) = (Changed::default(), self.last);
         Ok(view)
     }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use super::StoreHandle;
 use super::commit::Commit;
 use super::logs::KeptLog;
+use super::refresh::PATIENCE;
 use super::store::Store;
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::FileChecksum;
@@ -249,7 +250,7 @@ impl Store {
 impl Store {
     /// Notes what the store is that another process may be writing, after a refresh.
     fn cut_read_only(&self) -> Result<Cut> {
-        self.refreshed(|follower| {
+        self.refreshed(PATIENCE, |follower| {
             let (state, logs) = follower.cut()?;
             let versions = self.view.load().trees.iter().map(|tree| Arc::clone(&tree.version)).collect();
             Ok(Cut { state, seqno: follower.last(), versions, logs })

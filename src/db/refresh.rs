@@ -20,22 +20,26 @@ use super::reader_stats::ReaderStats;
 use super::store::{Opened, Store};
 use super::view::ReadView;
 use crate::error::{Error, IoContext, Result};
+use crate::exec::Priority;
 use crate::format::key::SeqNo;
 use crate::options::Options;
 use crate::tree::manifest;
 
 /// How long reading is tried again while the store changes. On a loaded machine, a writer with
 /// small memtables replaced files faster than a hundred attempts in a row read them.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an automatic refresh does, which another one follows.
+const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Reads on until what has been read is of one moment.
 ///
 /// The writer may remove logs, tables and the manifest while they are read. Only damage fails two
 /// attempts in the same way: an error counts when the next attempt repeats it.
-fn advance(follower: &mut Follower, dir: &Path, kept: &[SeqNo]) -> Result<()> {
+fn advance(follower: &mut Follower, dir: &Path, patience: Duration, check_open: impl Fn() -> Result<()>) -> Result<()> {
     let (begin, mut last_failure) = (Instant::now(), String::new());
-    while begin.elapsed() < PATIENCE {
-        match follower.advance(kept) {
+    while begin.elapsed() < patience {
+        check_open()?;
+        match follower.advance() {
             Ok(true) => return Ok(()),
             Ok(false) => last_failure.clear(),
             Err(error) => {
@@ -64,7 +68,7 @@ impl Store {
         let dir = fs.absolute(given).during("resolve", given)?;
         let tables = new_tables(&options, &environment, &dir, &events);
         let mut follower = Follower::new(dir.clone(), options.clone(), environment.clone(), Arc::clone(&tables));
-        advance(&mut follower, &dir, &[])?;
+        advance(&mut follower, &dir, PATIENCE, || Ok(()))?;
         let clock = Arc::new(Clock::new(options.clock.clone(), follower.expired_by()));
         let view = follower.view(None, &clock)?;
         let Some(state) = follower.state() else { return Err(Error::NotFound(dir)) };
@@ -101,22 +105,20 @@ impl Store {
         if !self.gate.is_read_only() {
             return Err(Error::invalid("a store that is open for writing has nothing to follow"));
         }
-        self.refreshed(|follower| Ok(follower.last()))
+        self.refreshed(PATIENCE, |follower| Ok(follower.last()))
     }
 
     /// Refreshes, and calls `then` before the next refresh can begin.
-    pub(super) fn refreshed<R>(&self, then: impl FnOnce(&Follower) -> Result<R>) -> Result<R> {
+    pub(super) fn refreshed<R>(&self, patience: Duration, then: impl FnOnce(&Follower) -> Result<R>) -> Result<R> {
         let mut follower = self.follower.lock();
         let Some(follower) = follower.as_mut() else { return Err(Error::Closed) };
-        let refreshed = self.refresh_with(follower);
+        let refreshed = self.refresh_with(follower, patience);
         self.refreshes.lock().note(&refreshed);
         refreshed.and_then(|()| then(follower))
     }
 
-    fn refresh_with(&self, follower: &mut Follower) -> Result<()> {
-        let mut kept = self.snapshots.all();
-        kept.push(self.visible());
-        advance(follower, &self.dir, &kept)?;
+    fn refresh_with(&self, follower: &mut Follower, patience: Duration) -> Result<()> {
+        advance(follower, &self.dir, patience, || self.gate.check_open())?;
         if !follower.has_changed() {
             return Ok(());
         }
@@ -164,20 +166,26 @@ impl Store {
         gone.iter().for_each(|table| self.counters.held.add_table(table));
     }
 
-    /// Has the store refreshed after the time that the options say.
+    /// Has the store refreshed after the time that the options say, and so on.
     fn plan_refresh(self: &Arc<Self>) {
         let Some(interval) = self.options.refresh_every else { return };
         let store = Arc::downgrade(self);
         let refresh = move || {
-            if let Some(store) = store.upgrade()
-                && store.gate.check_open().is_ok()
-            {
-                // The statistics have the error, and the next time is another attempt.
-                let _ = store.refresh();
-                store.plan_refresh();
+            let Some(store) = store.upgrade().filter(|store| store.gate.check_open().is_ok()) else { return };
+            // Also after a panic.
+            let _again = NextRefresh(&store);
+            // The statistics have the error, and the next time is another attempt.
+            let _ = store.refreshed(SHORT_PATIENCE, |_| Ok(()));
+        };
+        let executor = Arc::downgrade(&self.executor);
+        // What is delayed is urgent once it is due. A refresh is not: flushes of stores that share
+        // the executor go first.
+        let begin = move || {
+            if let Some(executor) = executor.upgrade() {
+                executor.spawn(Priority::Help, Box::new(refresh));
             }
         };
-        self.executor.spawn_after(interval, Box::new(refresh));
+        self.executor.spawn_after(interval, Box::new(begin));
     }
 
     /// The last number that reads see.
@@ -209,6 +217,15 @@ impl Store {
             error: refreshes.error.clone(),
             ..stats
         })
+    }
+}
+
+/// Plans the next refresh when it is dropped.
+struct NextRefresh<'a>(&'a Arc<Store>);
+
+impl Drop for NextRefresh<'_> {
+    fn drop(&mut self) {
+        self.0.plan_refresh();
     }
 }
 
@@ -248,5 +265,37 @@ impl Db {
     /// ```
     pub fn refresh(&self) -> Result<SeqNo> {
         self.store().refresh()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::read::tree_of;
+    use crate::vfs::MemoryFileSystem;
+
+    #[test]
+    fn a_view_keeps_its_range_deletes_while_others_are_read() {
+        let options = Options::new().file_system(Arc::new(MemoryFileSystem::new()));
+        let writer = options.clone().open("/db").unwrap();
+        writer.put("a", "1").unwrap();
+        writer.delete_range("a".."b").unwrap();
+        let reader = options.open_read_only("/db").unwrap();
+        let store = reader.store();
+        // A thread has loaded the view and not used it yet.
+        let view = store.view.load();
+        for _ in 0..3 {
+            writer.delete_range("a".."c").unwrap();
+            reader.refresh().unwrap();
+        }
+        let tree = tree_of(&view, 0, "default").unwrap();
+        let visible = || view.visible(&store.sequence);
+        assert_eq!(view.cover(tree, b"a", None, visible), (2, 2));
+        assert!(view.covers(tree, None, visible).1.is_some_and(|covers| covers.cover(b"a") == 2));
+        // Views that nobody has are forgotten.
+        let views = || store.follower.lock().as_mut().unwrap().views_in_use();
+        assert_eq!(views(), [2, 5]);
+        drop(view);
+        assert_eq!(views(), [5]);
     }
 }
