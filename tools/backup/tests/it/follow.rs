@@ -93,17 +93,37 @@ fn check(repository: &Repository, fs: &SimFileSystem, states: &States, first: Se
     (reached, missed)
 }
 
-#[test]
-fn every_batch_can_be_reached() {
-    for seed in 0..8 {
+/// A store with some writes that is followed from then on.
+struct Followed {
+    fs: SimFileSystem,
+    rng: fastrand::Rng,
+    states: States,
+    db: Db,
+    executor: Arc<SteppedExecutor>,
+    repository: Repository,
+    follow: Follow,
+    /// The last write that no segment has.
+    first: u64,
+}
+
+impl Followed {
+    fn begin(seed: u64) -> Followed {
         let (fs, mut rng, mut states) = (SimFileSystem::new(), fastrand::Rng::with_seed(seed), States::new());
         let (options, executor) = options(&fs);
         let db = options.open("/db").unwrap();
         let repository = Repository::create_on(Arc::new(fs.clone()), "/backups").unwrap();
         write(&db, &mut rng, &executor);
         note(&mut states, &db);
-        let mut follow = Follow::begin(&repository, &db, only_segments()).unwrap();
+        let follow = Follow::begin(&repository, &db, only_segments()).unwrap();
         let first = follow.status().seqno;
+        Followed { fs, rng, states, db, executor, repository, follow, first }
+    }
+}
+
+#[test]
+fn every_batch_can_be_reached() {
+    for seed in 0..8 {
+        let Followed { fs, mut rng, mut states, db, executor, repository, mut follow, first } = Followed::begin(seed);
         for _ in 0..60 {
             write(&db, &mut rng, &executor);
             note(&mut states, &db);
@@ -135,14 +155,7 @@ fn every_batch_can_be_reached() {
 #[test]
 fn what_the_feed_does_not_tell_begins_a_timeline() {
     for seed in 0..6 {
-        let (fs, mut rng, mut states) = (SimFileSystem::new(), fastrand::Rng::with_seed(seed), States::new());
-        let (options, executor) = options(&fs);
-        let db = options.open("/db").unwrap();
-        let repository = Repository::create_on(Arc::new(fs.clone()), "/backups").unwrap();
-        write(&db, &mut rng, &executor);
-        note(&mut states, &db);
-        let mut follow = Follow::begin(&repository, &db, only_segments()).unwrap();
-        let first = follow.status().seqno;
+        let Followed { fs, mut rng, mut states, db, executor, repository, mut follow, first } = Followed::begin(seed);
         for round in 0..40 {
             match rng.u8(0..8) {
                 0 => drop(db.drop_keyspace("passing").unwrap()),
