@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::error::Result;
+use super::error::Stop;
 use super::layout::Header;
 use super::reply::Reply;
 use super::request::{Condition, Deadline, ExpireCondition, MAX_VALUE_LEN, NewDeadline, Operation, SetAnswer};
@@ -11,7 +11,7 @@ use super::view::Pending;
 const NOT_AN_INTEGER: Reply = Reply::Error(std::borrow::Cow::Borrowed("ERR value is not an integer or out of range"));
 
 /// Applies one operation.
-pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply> {
+pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply, Stop> {
     match operation {
         Operation::Set { key, value, condition, deadline, answer } => {
             set(pending, key, value, *condition, *deadline, *answer)
@@ -81,7 +81,7 @@ fn set(
     condition: Condition,
     deadline: Deadline,
     answer: SetAnswer,
-) -> Result<Reply> {
+) -> Result<Reply, Stop> {
     let old = pending
         .live(key, |header, value| (header.deadline_ms, (answer == SetAnswer::Old).then(|| Reply::bulk(value))))?;
     let holds = match condition {
@@ -106,7 +106,7 @@ fn set(
     })
 }
 
-fn add(pending: &mut Pending, key: &[u8], delta: i64) -> Result<Reply> {
+fn add(pending: &mut Pending, key: &[u8], delta: i64) -> Result<Reply, Stop> {
     let old = pending.live(key, |header, value| (header.deadline_ms, parse_integer(value)))?;
     let (deadline_ms, old) = old.unwrap_or((None, Some(0)));
     let Some(old) = old else { return Ok(NOT_AN_INTEGER) };
@@ -117,7 +117,7 @@ fn add(pending: &mut Pending, key: &[u8], delta: i64) -> Result<Reply> {
     Ok(Reply::Integer(sum))
 }
 
-fn append(pending: &mut Pending, key: &[u8], suffix: &[u8]) -> Result<Reply> {
+fn append(pending: &mut Pending, key: &[u8], suffix: &[u8]) -> Result<Reply, Stop> {
     let old = pending.live(key, owned)?;
     let (deadline_ms, old) = old.map_or((None, Bytes::new()), |(header, value)| (header.deadline_ms, value));
     let len = old.len() + suffix.len();
@@ -128,7 +128,7 @@ fn append(pending: &mut Pending, key: &[u8], suffix: &[u8]) -> Result<Reply> {
     Ok(Reply::count(len))
 }
 
-fn expire(pending: &mut Pending, key: &[u8], new: NewDeadline, condition: ExpireCondition) -> Result<Reply> {
+fn expire(pending: &mut Pending, key: &[u8], new: NewDeadline, condition: ExpireCondition) -> Result<Reply, Stop> {
     let Some((header, value)) = pending.live(key, owned)? else { return Ok(Reply::Integer(0)) };
     let new = resolve(pending, new);
     let old = header.deadline_ms;

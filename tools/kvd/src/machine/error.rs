@@ -1,4 +1,4 @@
-//! [`Error`] and [`Result`].
+//! [`Error`], [`Result`] and [`Stop`].
 
 /// The result of operations of a [`Machine`](super::Machine).
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -20,4 +20,18 @@ pub enum Error {
         /// The rule that does not hold.
         rule: &'static str,
     },
+}
+
+/// Why a request is not applied.
+pub(super) enum Stop {
+    /// The entry would change more bytes than one may.
+    TooMuch,
+    /// The state cannot be read.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
 }

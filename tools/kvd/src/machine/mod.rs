@@ -34,6 +34,7 @@ pub use scan::{position_of_slot, slot_of_position};
 pub use session::MAX_SESSIONS;
 pub use slot::{GroupId, SLOTS, group_of, slot_of, slots_of};
 
+use error::Stop;
 use layout::{Counters, deadline_start, expiring_key, meta_key};
 use query::{MAX_REPLY_LEN, Reader};
 use view::{At, Pending, View};
@@ -104,6 +105,7 @@ impl Machine {
         let mut pending = Pending::new(&self.keyspace, self.keyspace.counters()?);
         pending.counters.time_ms = pending.counters.time_ms.max(entry.time_ms);
         remove_expired(&mut pending)?;
+        pending.keep();
         let mut replies = Vec::with_capacity(entry.requests.len());
         let mut reply_len = 0;
         for request in &entry.requests {
@@ -186,17 +188,31 @@ fn remove_expired(pending: &mut Pending) -> Result<()> {
     expired.iter().try_for_each(|key| pending.remove(key))
 }
 
+/// Applies a request as a whole, or answers why it was not applied.
 fn apply_request(pending: &mut Pending, request: &Request) -> Result<Reply> {
-    match request.session {
+    let applied = match request.session {
         None => apply_body(pending, &request.body),
         Some(serial) => session::once(pending, serial, |pending| apply_body(pending, &request.body)),
+    };
+    match applied {
+        Ok(reply) => {
+            pending.keep();
+            Ok(reply)
+        }
+        Err(Stop::TooMuch) if pending.undo() => {
+            Ok(Reply::error("ERR the values that this rewrites have more than 64 MiB together; nothing was applied"))
+        }
+        Err(Stop::TooMuch) => {
+            Ok(Reply::error("TRYAGAIN too many long values are being rewritten; nothing was applied"))
+        }
+        Err(Stop::Failed(error)) => Err(error),
     }
 }
 
-fn apply_body(pending: &mut Pending, body: &Body) -> Result<Reply> {
+fn apply_body(pending: &mut Pending, body: &Body) -> Result<Reply, Stop> {
     match body {
         Body::Tick => Ok(Reply::OK),
-        Body::OpenSession => session::open(pending),
+        Body::OpenSession => Ok(session::open(pending)?),
         Body::Run(operation) => apply::run(pending, operation),
         Body::Transaction { watched, steps } => {
             for (key, version) in watched {
@@ -209,9 +225,15 @@ fn apply_body(pending: &mut Pending, body: &Body) -> Result<Reply> {
             for step in steps {
                 let (reply, otherwise) = match step {
                     Step::Write(operation) => (apply::run(pending, operation)?, Reply::NOT_KEPT),
+                    // Whatever it reads could not be answered.
+                    Step::Read(_) if reply_len > MAX_REPLY_LEN => (query::TOO_LONG, query::TOO_LONG),
                     Step::Read(query) => {
                         let time_ms = pending.counters.time_ms;
-                        (Reader::new(&*pending, time_ms, time_ms).read(query)?.reply, query::TOO_LONG)
+                        let reply = Reader::new(&*pending, time_ms, time_ms).read(query)?.reply;
+                        if reply == query::TOO_LONG {
+                            reply_len = MAX_REPLY_LEN;
+                        }
+                        (reply, query::TOO_LONG)
                     }
                 };
                 reply_len += reply.weight();

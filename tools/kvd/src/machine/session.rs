@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::Result;
+use super::error::{Result, Stop};
 use super::layout::{session_key, use_key, used_session};
 use super::reply::Reply;
 use super::request::{Serial, decode_value, encode_value};
@@ -45,12 +45,14 @@ pub(super) fn open(pending: &mut Pending) -> Result<Reply> {
 pub(super) fn once(
     pending: &mut Pending,
     serial: Serial,
-    apply: impl FnOnce(&mut Pending) -> Result<Reply>,
-) -> Result<Reply> {
+    apply: impl FnOnce(&mut Pending) -> Result<Reply, Stop>,
+) -> Result<Reply, Stop> {
     let key = session_key(serial.session);
     let session = match pending.read(&key, |bytes| decode_value::<Session>(bytes).ok())? {
         None => return Ok(Reply::error(NO_SESSION)),
-        Some(None) => return Err(pending.damaged(&key, "a session holds its last use, number and reply")),
+        Some(None) => {
+            return Err(pending.damaged(&key, "a session holds its last use, number and reply").into());
+        }
         Some(Some(session)) => session,
     };
     if serial.serial <= session.serial {

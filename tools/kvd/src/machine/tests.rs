@@ -533,14 +533,80 @@ fn replies_of_an_entry_and_of_a_read_are_bounded() {
         panic!("an array")
     };
     assert!(!replies[0].is_error() && replies[count - 1].is_error());
-    let body = |value: &str| {
-        let (key, value) = ("k".into(), Bytes::from(value.to_owned()));
-        let (condition, deadline, answer) = (Condition::Always, Deadline::Keep, SetAnswer::Old);
-        Request::new(Body::Run(Operation::Set { key, value, condition, deadline, answer }))
+    let names: Vec<String> = (0..count).map(|i| format!("k{i}")).collect();
+    names.iter().for_each(|name| _ = run(&machine, 1, set(name, &value, Deadline::None)));
+    let take = |name: &String| Request::new(Body::Run(Operation::Take(Bytes::from(name.clone()))));
+    let replies = apply(&machine, 1, names.iter().map(take).collect());
+    assert_eq!((replies[0].weight(), replies[count - 1].is_error()), (MAX_VALUE_LEN, true));
+    let length = machine.read(&Query::Length(names[count - 1].clone().into()), 1).unwrap().reply;
+    assert_eq!(length, Reply::count(MAX_VALUE_LEN), "refused, rather than applied without a reply");
+}
+
+/// Sets `count` keys to the longest value, one per entry.
+fn set_long_values(machine: &Machine, count: usize) -> Vec<Bytes> {
+    let value = "x".repeat(MAX_VALUE_LEN);
+    let names: Vec<String> = (0..count).map(|i| format!("{{t}}{i}")).collect();
+    names.iter().for_each(|name| assert_eq!(run(machine, 1, set(name, &value, Deadline::None)), Reply::OK));
+    names.into_iter().map(Bytes::from).collect()
+}
+
+fn expire(key: &Bytes) -> Operation {
+    Operation::Expire { key: key.clone(), deadline: NewDeadline::In(50), condition: ExpireCondition::default() }
+}
+
+fn kind(reply: &Reply) -> &str {
+    match reply {
+        Reply::Error(text) => text.split(' ').next().unwrap(),
+        _ => "no error",
+    }
+}
+
+#[test]
+fn what_an_entry_rewrites_is_bounded_and_what_is_refused_can_be_sent_again() {
+    let machines = [machine(), machine()];
+    let fit = view::MAX_CHANGE / (MAX_VALUE_LEN + 10);
+    for machine in &machines {
+        let keys = set_long_values(machine, fit + 2);
+        let session = run(machine, 1, Body::OpenSession);
+        let Reply::Integer(session) = session else { panic!("a number") };
+        let mut requests: Vec<_> = keys.iter().map(|key| Request::new(Body::Run(expire(key)))).collect();
+        let serial = Some(Serial { session: session as u64, serial: 1 });
+        requests[fit].session = serial;
+        requests.push(Request::new(set("{t}short", "v", Deadline::None)));
+        let replies = apply(machine, 1, requests.clone());
+        let (applied, refused) = replies.split_at(fit);
+        assert!(applied.iter().all(|reply| *reply == Reply::Integer(1)), "{applied:?}");
+        assert_eq!(refused.iter().map(kind).collect::<Vec<_>>(), ["TRYAGAIN", "TRYAGAIN", "no error"]);
+        let left = |key: &Bytes| machine.read(&Query::MillisLeft(key.clone()), 1).unwrap().reply;
+        assert_eq!((left(&keys[fit - 1]), left(&keys[fit])), (Reply::Integer(50), Reply::Integer(-1)));
+        // Refused, so that the session's number may be used again.
+        assert_eq!(apply(machine, 1, vec![requests[fit].clone()]), [Reply::Integer(1)]);
+        assert_eq!(left(&keys[fit]), Reply::Integer(50));
+        assert_eq!(machine.read(&Query::Size, 1).unwrap().reply, Reply::count(fit + 3));
+    }
+    assert_eq!(bytes_of(&machines[0]), bytes_of(&machines[1]));
+}
+
+#[test]
+fn a_transaction_that_rewrites_too_much_does_nothing() {
+    let machine = machine();
+    let keys = set_long_values(&machine, view::MAX_CHANGE / MAX_VALUE_LEN + 1);
+    let before = bytes_of(&machine);
+    let steps = |count: usize| {
+        let add = Step::Write(Operation::Add { key: "{t}n".into(), delta: 1 });
+        let gone = Step::Write(Operation::Delete(vec!["{t}0".into()]));
+        let again = Step::Write(Operation::Append { key: "{t}0".into(), suffix: "x".into() });
+        let expiring = keys[1..count].iter().map(|key| Step::Write(expire(key)));
+        Body::Transaction { watched: Vec::new(), steps: [add, gone, again].into_iter().chain(expiring).collect() }
     };
-    let replies = apply(&machine, 1, (0..count).map(|_| body(&value)).chain([body("not applied")]).collect());
-    assert!(replies[count].is_error(), "refused, rather than applied without a reply");
-    assert_eq!(machine.read(&Query::Length("k".into()), 1).unwrap().reply, Reply::count(MAX_VALUE_LEN));
+    let all = steps(keys.len());
+    assert_eq!(kind(&run(&machine, 1, all.clone())), "ERR", "it would never fit");
+    assert_eq!(bytes_of(&machine), before);
+    let replies = apply(&machine, 1, vec![Request::new(set("{t}a", "b", Deadline::None)), Request::new(all)]);
+    assert_eq!(replies.iter().map(kind).collect::<Vec<_>>(), ["no error", "TRYAGAIN"]);
+    assert_eq!(machine.read(&Query::Size, 1).unwrap().reply, Reply::count(keys.len() + 1));
+    let Reply::Array(replies) = run(&machine, 1, steps(keys.len() - 1)) else { panic!("an array") };
+    assert!(replies.iter().all(|reply| *reply == Reply::Integer(1)), "{replies:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, Stop};
 use super::layout::{
     COUNTERS, Counters, Header, data_key, deadline_key, encode_record, meta_key, session_key, use_key, value_of,
 };
@@ -97,18 +97,52 @@ fn visit_cursor(mut cursor: tamis::Cursor, from: &[u8], to: &[u8], visit: &mut V
     Ok(())
 }
 
+/// Most bytes of keys and values that one entry puts: more than the longest entry has, so that only
+/// requests that rewrite long values, such as EXPIRE, can exceed it.
+pub(super) const MAX_CHANGE: usize = 64 << 20;
+
 /// The keyspace with what an entry has changed so far.
 pub(super) struct Pending<'a> {
     base: &'a tamis::Keyspace,
     /// New values; `None` deletes. Ordered, so that equal entries make equal batches.
     changes: BTreeMap<Vec<u8>, Option<Bytes>>,
+    /// What the request being applied has replaced in `changes`, in its order.
+    replaced: Vec<(Vec<u8>, Option<Option<Bytes>>)>,
     /// The counters after the changes. `time_ms` is the entry's time.
     pub(super) counters: Counters,
+    /// Bytes of the keys and values put.
+    put: usize,
+    /// `counters` and `put` before the request being applied.
+    before: (Counters, usize),
 }
 
 impl<'a> Pending<'a> {
     pub(super) fn new(base: &'a tamis::Keyspace, counters: Counters) -> Pending<'a> {
-        Pending { base, changes: BTreeMap::new(), counters }
+        Pending { base, changes: BTreeMap::new(), replaced: Vec::new(), counters, put: 0, before: (counters, 0) }
+    }
+
+    /// Ends a request: its changes stay.
+    pub(super) fn keep(&mut self) {
+        self.replaced.clear();
+        self.before = (self.counters, self.put);
+    }
+
+    /// Ends a request: its changes are undone. Returns whether it is the only one that has put
+    /// anything.
+    pub(super) fn undo(&mut self) -> bool {
+        for (key, old) in self.replaced.drain(..).rev() {
+            match old {
+                Some(change) => self.changes.insert(key, change),
+                None => self.changes.remove(&key),
+            };
+        }
+        (self.counters, self.put) = self.before;
+        self.put == 0
+    }
+
+    fn change(&mut self, key: Vec<u8>, value: Option<Bytes>) {
+        let old = self.changes.insert(key.clone(), value);
+        self.replaced.push((key, old));
     }
 
     /// A number that was never given out before.
@@ -125,16 +159,20 @@ impl<'a> Pending<'a> {
 
     /// Writes a user's key; the parts of `value` are put together. With a deadline that is past,
     /// deletes it.
-    pub(super) fn put(&mut self, key: &[u8], value: &[&[u8]], deadline_ms: Option<u64>) -> Result<()> {
+    pub(super) fn put(&mut self, key: &[u8], value: &[&[u8]], deadline_ms: Option<u64>) -> Result<(), Stop> {
+        self.put += key.len() + value.iter().map(|part| part.len()).sum::<usize>();
+        if self.put > MAX_CHANGE {
+            return Err(Stop::TooMuch);
+        }
         self.remove(key)?;
         let header = Header { version: self.number(), deadline_ms };
         if header.has_expired(self.counters.time_ms) {
             return Ok(());
         }
         if let Some(deadline_ms) = deadline_ms {
-            self.changes.insert(deadline_key(deadline_ms, key), Some(Bytes::new()));
+            self.change(deadline_key(deadline_ms, key), Some(Bytes::new()));
         }
-        self.changes.insert(data_key(key), Some(encode_record(header, value)));
+        self.change(data_key(key), Some(encode_record(header, value)));
         self.counters.keys += 1;
         Ok(())
     }
@@ -143,25 +181,25 @@ impl<'a> Pending<'a> {
     pub(super) fn remove(&mut self, key: &[u8]) -> Result<()> {
         let Some(header) = self.record(key, |header, _| header)? else { return Ok(()) };
         if let Some(deadline_ms) = header.deadline_ms {
-            self.changes.insert(deadline_key(deadline_ms, key), None);
+            self.change(deadline_key(deadline_ms, key), None);
         }
-        self.changes.insert(data_key(key), None);
+        self.change(data_key(key), None);
         self.counters.keys = self.counters.keys.saturating_sub(1);
         Ok(())
     }
 
     pub(super) fn put_session(&mut self, session: u64, used: u64, value: Vec<u8>) {
-        self.changes.insert(session_key(session), Some(Bytes::from(value)));
-        self.changes.insert(use_key(used, session), Some(Bytes::new()));
+        self.change(session_key(session), Some(Bytes::from(value)));
+        self.change(use_key(used, session), Some(Bytes::new()));
     }
 
     pub(super) fn remove_use(&mut self, session: u64, used: u64) {
-        self.changes.insert(use_key(used, session), None);
+        self.change(use_key(used, session), None);
     }
 
     pub(super) fn remove_session(&mut self, session: u64, use_key: Vec<u8>) {
-        self.changes.insert(session_key(session), None);
-        self.changes.insert(use_key, None);
+        self.change(session_key(session), None);
+        self.change(use_key, None);
         self.counters.sessions = self.counters.sessions.saturating_sub(1);
     }
 
