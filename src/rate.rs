@@ -2,7 +2,8 @@
 //!
 //! A bucket of bytes fills at the rate, up to a tenth of a second's worth. Compactions take from it
 //! what they have just read and written, and wait while it is empty. Flushes take what they write
-//! and never wait, so the bucket may owe; compactions then wait until it is paid back.
+//! and never wait, so the bucket may owe up to a second's worth; compactions then wait until it is
+//! paid back.
 //!
 //! The automatic rate is what keeps compactions up with flushes: the rate of the last flushes,
 //! times what compactions have cost per flushed byte so far, and a fifth more. While level 0 or the
@@ -42,6 +43,9 @@ pub enum RateLimit {
 const LEAST: u64 = 64 << 10;
 /// The bucket holds the bytes of this time.
 const BURST: Duration = Duration::from_millis(100);
+/// The most that flushes may owe, as the bytes of this time: those of many stores, or a rate that
+/// was lowered, must not stop compactions for long.
+const DEBT: Duration = Duration::from_secs(1);
 /// The automatic rate is not less than this part of its maximum, as a divisor.
 const AUTO_RANGE: f64 = 20.0;
 /// What compactions cost per flushed byte at least, in a store that has hardly compacted.
@@ -135,7 +139,7 @@ impl RateLimiter {
 
     /// Takes `bytes`, whatever the bucket holds.
     pub(crate) fn borrow(&self, bytes: usize) {
-        self.shared.0.lock().available -= bytes as f64;
+        self.shared.0.lock().borrow(bytes);
     }
 
     /// Notes the end of a flush of `bytes` bytes, for the automatic rate.
@@ -209,6 +213,11 @@ impl Bucket {
         None
     }
 
+    fn borrow(&mut self, bytes: usize) {
+        let floor = self.rate(self.at).map_or(f64::MIN, |rate| -rate * DEBT.as_secs_f64());
+        self.available = (self.available - bytes as f64).max(floor);
+    }
+
     fn note_flush(&mut self, bytes: u64, amplification: f64, now: Instant) {
         let mean = |mean: f64, new: f64| if mean == 0.0 { new } else { mean + WEIGHT * (new - mean) };
         if let Some(last) = self.last_flush.replace(now) {
@@ -261,6 +270,13 @@ mod tests {
         assert_eq!(bucket.take(1, start), Some(Duration::from_secs(2)));
         assert!(bucket.take(1, start + Duration::from_millis(1900)).is_some());
         assert_eq!(bucket.take(1, start + Duration::from_millis(2001)), None);
+    }
+
+    #[test]
+    fn flushes_owe_a_second_at_most() {
+        let (mut bucket, start) = bucket(RateLimit::Fixed(10_000_000));
+        (0..100).for_each(|_| bucket.borrow(100 * MB));
+        assert_eq!(bucket.take(1, start), Some(Duration::from_secs(1)));
     }
 
     #[test]
