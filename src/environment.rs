@@ -194,6 +194,8 @@ struct Shared {
     rate: Arc<SharedRate>,
     delivery: Delivery,
     budget: Arc<Budget>,
+    /// Memory for the memtables of stores that are open read-only.
+    reader_memtables: Arc<MemtablePool>,
     /// Threads that sync stores for followers.
     syncers: AtomicUsize,
     /// Whether a flush of some store may wait for a thread.
@@ -216,6 +218,9 @@ pub(crate) trait Tenant: Send + Sync {
 
     /// Seals that memtable. Does not wait: if a writer is busy, the next one seals it.
     fn seal(self: Arc<Self>);
+
+    /// Begins work again that has failed and whose back-off has ended.
+    fn retry(self: Arc<Self>);
 
     /// Runs the store's flush on this thread, if it waits for one.
     fn flush_waiting(self: Arc<Self>);
@@ -245,9 +250,50 @@ impl Quota {
     }
 }
 
+/// A store's place in its environment: it counts as open until it leaves, or this is dropped.
+pub(crate) struct Seat {
+    environment: Environment,
+    pub(crate) quota: Arc<Quota>,
+}
+
+impl Seat {
+    /// Has the store's memtables sealed when the environment needs memory.
+    pub(crate) fn join(&self, store: Weak<dyn Tenant>) {
+        let mut members = self.environment.0.budget.members.lock();
+        if let Some(member) = members.iter_mut().find(|member| Arc::ptr_eq(&member.quota, &self.quota)) {
+            member.store = Some(store);
+        }
+    }
+
+    /// Sets the quota of a memtable that begins.
+    pub(crate) fn renew(&self) {
+        let budget = &self.environment.0.budget;
+        let members = budget.members.lock();
+        self.quota.limit.store(budget.limit_of(self.quota.own), Ordering::Relaxed);
+        drop(members);
+    }
+
+    /// Ends the membership. May be called again.
+    pub(crate) fn leave(&self) {
+        let budget = &self.environment.0.budget;
+        let mut members = budget.members.lock();
+        let gone: Vec<Member> = members.extract_if(.., |member| Arc::ptr_eq(&member.quota, &self.quota)).collect();
+        budget.count_members(&members);
+        drop(members);
+        drop(gone);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 struct Member {
     quota: Arc<Quota>,
-    store: Weak<dyn Tenant>,
+    /// `None` while the store is being opened.
+    store: Option<Weak<dyn Tenant>>,
 }
 
 struct Budget {
@@ -317,6 +363,7 @@ impl Environment {
             rate: Arc::new(SharedRate::new(options.rate_limit)),
             delivery: Delivery::default(),
             budget,
+            reader_memtables: MemtablePool::new(idle),
             syncers: AtomicUsize::new(0),
             flush_waiting: AtomicBool::new(false),
         }))
@@ -334,7 +381,7 @@ impl Environment {
 
     /// What the stores use together at this moment.
     pub fn stats(&self) -> EnvironmentStats {
-        let Shared { executor, cache, files, table_memory, rate, delivery, budget, .. } = &*self.0;
+        let Shared { executor, cache, files, table_memory, rate, delivery, budget, reader_memtables, .. } = &*self.0;
         EnvironmentStats {
             stores: budget.count.load(Ordering::Relaxed),
             background_threads: executor.parallelism(),
@@ -345,7 +392,8 @@ impl Environment {
             open_files_limit: files.limit(),
             memtables: budget.memtables.taken(),
             memtable_budget: budget.bytes,
-            idle_memtables: budget.memtables.idle(),
+            reader_memtables: reader_memtables.taken(),
+            idle_memtables: budget.memtables.idle() + reader_memtables.idle(),
             idle_tables: table_memory.idle(),
             sealed_early: budget.sealed.load(Ordering::Relaxed) as u64,
             rate_limit: rate.rate(),
@@ -391,6 +439,10 @@ impl Environment {
         &self.0.budget.memtables
     }
 
+    pub(crate) fn reader_memtables(&self) -> &Arc<MemtablePool> {
+        &self.0.reader_memtables
+    }
+
     /// The right to have a thread that syncs a store for a follower, unless [`SYNCERS`] others have
     /// it.
     pub(crate) fn syncer(&self) -> Option<SyncerPermit> {
@@ -399,38 +451,23 @@ impl Environment {
         taken.is_ok().then(|| SyncerPermit(self.clone()))
     }
 
-    /// A quota for a store with memtables of `memtable_size` bytes.
-    pub(crate) fn quota(&self, memtable_size: usize) -> Arc<Quota> {
+    /// Counts a store as open, from before it recovers. Its memtables are full at `memtable_size`
+    /// bytes by its own options.
+    pub(crate) fn enter(&self, memtable_size: usize) -> Seat {
+        let seat = self.reader_seat(memtable_size);
+        let budget = &self.0.budget;
+        let mut members = budget.members.lock();
+        members.push(Member { quota: Arc::clone(&seat.quota), store: None });
+        budget.count_members(&members);
+        drop(members);
+        seat
+    }
+
+    /// The seat of a store that is open read-only: it does not count, since nothing can flush its
+    /// memtables.
+    pub(crate) fn reader_seat(&self, memtable_size: usize) -> Seat {
         let quota = Arc::new(Quota { limit: AtomicUsize::new(memtable_size), own: memtable_size });
-        self.renew(&quota);
-        quota
-    }
-
-    /// Counts a store as open until it [leaves](Environment::leave).
-    pub(crate) fn join(&self, quota: &Arc<Quota>, store: Weak<dyn Tenant>) {
-        let budget = &self.0.budget;
-        let mut members = budget.members.lock();
-        members.push(Member { quota: Arc::clone(quota), store });
-        budget.count.store(members.len(), Ordering::Relaxed);
-        budget.set_quotas(&members);
-    }
-
-    /// Ends what [`join`](Environment::join) began. May be called again.
-    pub(crate) fn leave(&self, quota: &Arc<Quota>) {
-        let budget = &self.0.budget;
-        let mut members = budget.members.lock();
-        let gone: Vec<Member> = members.extract_if(.., |member| Arc::ptr_eq(&member.quota, quota)).collect();
-        budget.count.store(members.len(), Ordering::Relaxed);
-        budget.set_quotas(&members);
-        drop(members);
-        drop(gone);
-    }
-
-    /// Sets the quota of a memtable that begins.
-    pub(crate) fn renew(&self, quota: &Quota) {
-        let members = self.0.budget.members.lock();
-        quota.limit.store(self.0.budget.limit_of(quota.own), Ordering::Relaxed);
-        drop(members);
+        Seat { environment: self.clone(), quota }
     }
 
     /// At which size a memtable counts as full now that is not the active one of a store with a
@@ -464,7 +501,7 @@ impl Environment {
 impl Budget {
     fn stores(&self) -> Vec<Arc<dyn Tenant>> {
         let stores: Vec<Weak<dyn Tenant>> =
-            self.members.lock().iter().map(|member| Weak::clone(&member.store)).collect();
+            self.members.lock().iter().filter_map(|member| member.store.clone()).collect();
         // Without the lock: this may be the last reference of a store.
         stores.iter().filter_map(Weak::upgrade).collect()
     }
@@ -476,6 +513,11 @@ impl Budget {
         }
         let share = self.bytes / SHARED_OUT / self.count.load(Ordering::Relaxed).max(1);
         share.max(LEAST_SIZE).min(own)
+    }
+
+    fn count_members(&self, members: &[Member]) {
+        self.count.store(members.len(), Ordering::Relaxed);
+        self.set_quotas(members);
     }
 
     /// Sets the quotas of memtables that are not to be sealed.
@@ -516,8 +558,10 @@ impl Budget {
     /// may.
     fn seal_largest(&self) {
         self.is_queued.store(false, Ordering::Relaxed);
+        let stores = self.stores();
+        stores.iter().for_each(|store| Arc::clone(store).retry());
         let mut filling: Vec<(usize, Arc<dyn Tenant>)> =
-            self.stores().into_iter().filter_map(|store| Some((store.filling()?, store))).collect();
+            stores.into_iter().filter_map(|store| Some((store.filling()?, store))).collect();
         filling.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let mut total: usize = filling.iter().map(|(bytes, _)| bytes).sum();
         for (bytes, store) in filling {
@@ -544,7 +588,7 @@ impl fmt::Debug for Environment {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EnvironmentStats {
-    /// Open stores, without those that are open read-only.
+    /// Stores that are open or being opened, without those that are open read-only.
     pub stores: usize,
     /// Threads for flushes and compactions.
     pub background_threads: usize,
@@ -562,6 +606,9 @@ pub struct EnvironmentStats {
     pub memtables: usize,
     /// The budget for these.
     pub memtable_budget: usize,
+    /// Bytes of the memtables of stores that are open read-only, which are not in the budget: each
+    /// holds what is in the logs of the process that writes.
+    pub reader_memtables: usize,
     /// Free memory kept for future memtables.
     pub idle_memtables: usize,
     /// Free memory in huge pages of filters and indexes.
@@ -593,6 +640,8 @@ mod tests {
             *self.memtable.lock() = None;
         }
 
+        fn retry(self: Arc<Self>) {}
+
         fn flush_waiting(self: Arc<Self>) {
             *self.memtable.lock() = None;
         }
@@ -606,11 +655,11 @@ mod tests {
         (Environment::new(options).unwrap(), executor)
     }
 
-    fn join(environment: &Environment, can_flush: bool) -> (Arc<Store>, Arc<Quota>) {
-        let (store, quota) = (Arc::new(Store { memtable: Mutex::default(), can_flush }), environment.quota(500 * KIB));
+    fn join(environment: &Environment, can_flush: bool) -> (Arc<Store>, Seat) {
+        let (store, seat) = (Arc::new(Store { memtable: Mutex::default(), can_flush }), environment.enter(500 * KIB));
         let tenant: Arc<dyn Tenant> = store.clone();
-        environment.join(&quota, Arc::downgrade(&tenant));
-        (store, quota)
+        seat.join(Arc::downgrade(&tenant));
+        (store, seat)
     }
 
     fn fill(environment: &Environment, store: &Store, kib: usize) {
@@ -620,7 +669,8 @@ mod tests {
     #[test]
     fn the_largest_memtables_that_can_be_flushed_are_sealed() {
         let (environment, executor) = environment();
-        let stores = [true, true, false, true].map(|can_flush| join(&environment, can_flush).0);
+        let joined = [true, true, false, true].map(|can_flush| join(&environment, can_flush));
+        let stores = joined.each_ref().map(|(store, _)| store);
         let filled = || stores.each_ref().map(|store| store.memtable.lock().is_some());
         fill(&environment, &stores[2], 500);
         for (store, kib) in [(0, 100), (1, 200), (3, 150)] {
@@ -637,26 +687,31 @@ mod tests {
     #[test]
     fn quotas_are_shares_while_memtables_exceed_the_budget() {
         let (environment, _executor) = environment();
-        let ((store, quota), (_other, other_quota)) = (join(&environment, true), join(&environment, true));
+        let ((store, seat), (_other, other)) = (join(&environment, true), join(&environment, true));
+        let quota = &seat.quota;
         assert_eq!((quota.limit(), quota.is_reduced()), (500 * KIB, false));
         fill(&environment, &store, 1025);
-        assert_eq!((quota.limit(), quota.is_reduced(), other_quota.limit()), (64 * KIB, true, 64 * KIB));
-        assert_eq!(environment.quota(20 * KIB).limit(), 20 * KIB, "a small memtable is full at its own size");
+        assert_eq!((quota.limit(), quota.is_reduced(), other.quota.limit()), (64 * KIB, true, 64 * KIB));
+        // Also one that is only being opened.
+        let opening = environment.enter(20 * KIB);
+        assert_eq!(opening.quota.limit(), 20 * KIB, "a small memtable is full at its own size");
+        assert_eq!((quota.limit(), environment.stats().stores), (1024 * KIB / 8 / 3, 3));
+        drop(opening);
         // With fewer stores, each share is larger.
-        environment.leave(&other_quota);
-        environment.leave(&other_quota);
+        other.leave();
+        other.leave();
         assert_eq!((quota.limit(), environment.stats().stores), (128 * KIB, 1));
         quota.exhaust();
         *store.memtable.lock() = None;
         assert_eq!((quota.limit(), quota.is_reduced()), (0, false), "the request to seal the memtable stays");
-        environment.renew(&quota);
+        seat.renew();
         assert_eq!(quota.limit(), 500 * KIB);
     }
 
     #[test]
     fn waiting_flushes_of_all_stores_are_run_once() {
         let (environment, _executor) = environment();
-        let (store, quota) = join(&environment, true);
+        let (store, _seat) = join(&environment, true);
         fill(&environment, &store, 1);
         environment.run_waiting_flushes();
         assert!(store.memtable.lock().is_some(), "nobody has said that one waits");
@@ -669,7 +724,6 @@ mod tests {
         drop(store);
         environment.note_flush_waiting();
         environment.run_waiting_flushes();
-        environment.leave(&quota);
     }
 
     #[test]

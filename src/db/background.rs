@@ -16,6 +16,9 @@ use crate::tree::compaction::task::Task;
 
 /// Back-off of a kind of work after a failure, unless a caller waits for it.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// A store that nobody writes to tries again after that time, doubled with each failure in a row up
+/// to this one.
+pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(10);
 
 /// Background work of a store, and the condition on which threads wait for it.
 // Cache lines of its own: compactions read a flag between blocks, beside what writers change.
@@ -26,6 +29,8 @@ pub(super) struct Background {
     pub(super) done: Condvar,
     /// Set while some kind of background work has failed and not succeeded since.
     pub(super) retry_wanted: AtomicBool,
+    /// Whether a retry is planned for a store to which nobody writes.
+    pub(super) retry_planned: AtomicBool,
     /// Set while there is urgent work that no thread has taken. Changed with `jobs` locked.
     pub(super) urgent_waiting: AtomicBool,
     /// Background work is to end as soon as it can. Set while `jobs` is locked: no job begins after
@@ -44,6 +49,7 @@ impl Default for Background {
             jobs: RankedMutex::new(LockRank::Background, Jobs::default()),
             done: Condvar::default(),
             retry_wanted: AtomicBool::default(),
+            retry_planned: AtomicBool::default(),
             urgent_waiting: AtomicBool::default(),
             stopping: AtomicBool::default(),
             pausing: AtomicBool::default(),
@@ -96,6 +102,8 @@ pub(super) enum WorkKind {
 pub(super) struct Failure {
     pub(super) error: Error,
     at: Instant,
+    /// Failures of this kind in a row before this one.
+    before: u32,
     pub(super) number: u64,
 }
 
@@ -165,6 +173,12 @@ impl Jobs {
         self.failed.get(&kind).is_some_and(|failure| failure.at.elapsed() < RETRY_AFTER)
     }
 
+    /// After which time failed work is tried again if no caller does so first.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        let after = |failure: &Failure| LONGEST_RETRY.min(RETRY_AFTER * 2_u32.saturating_pow(failure.before.min(20)));
+        self.failed.values().map(after).min()
+    }
+
     /// Running compactions of a keyspace.
     pub(super) fn running(&self, keyspace: u32) -> Vec<Task> {
         self.compactions.iter().filter(|(id, _)| *id == keyspace).map(|(_, task)| task.clone()).collect()
@@ -187,7 +201,8 @@ impl Jobs {
             Ok(_) => drop(self.failed.remove(&work.kind())),
             Err(error) => {
                 self.failures += 1;
-                let failure = Failure { error: error.clone(), at: Instant::now(), number: self.failures };
+                let before = self.failed.get(&work.kind()).map_or(0, |last| last.before.saturating_add(1));
+                let failure = Failure { error: error.clone(), at: Instant::now(), before, number: self.failures };
                 self.failed.insert(work.kind(), failure);
             }
         }

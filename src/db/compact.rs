@@ -345,7 +345,7 @@ impl Store {
         let new_number = || self.catalog.new_file_number();
         let cancelled = |bytes| {
             self.do_urgent(Urgent::All);
-            self.environment.run_waiting_flushes();
+            self.help_others();
             self.pace(bytes);
             self.is_stopping() || merge.failed.load(Ordering::Relaxed) || self.is_pointless(merge)
         };

@@ -259,7 +259,7 @@ impl Unflushed {
 impl Source {
     fn new_memtable(&self, log: u64, seed: u64) -> Arc<Memtable> {
         let size = self.environment.first_size(self.options.memtable_size);
-        Arc::new(Memtable::new(log, size, seed, self.environment.memtables()))
+        Arc::new(Memtable::new(log, size, seed, self.environment.reader_memtables()))
     }
 
     fn list_files(&self) -> Result<Vec<FileKind>> {

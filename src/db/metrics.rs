@@ -82,6 +82,7 @@ impl EnvironmentStats {
         list.count("tamis_environment_stores", "Open stores.", self.stores as u64);
         let memory = [
             ("memtables", self.memtables),
+            ("reader_memtables", self.reader_memtables),
             ("pool", self.idle_memtables),
             ("cache", self.cache),
             ("tables", self.idle_tables),

@@ -48,6 +48,7 @@ impl Store {
         let files = list_files(&options, &dir)?;
         start.note_strays(&files);
         let environment = environment_of(&options, options.background_threads);
+        let seat = environment.enter(options.memtable_size);
         let events = environment.delivery().connect(&options.listener);
         let tables = new_tables(&options, &environment, &dir, &events);
         let sources = Sources { dir: &dir, manifest: start.found, files: &files, tables: &tables };
@@ -87,6 +88,7 @@ impl Store {
 
         let store = Arc::new(Store::new(Opened {
             dir,
+            seat,
             environment,
             clock,
             view,

@@ -77,6 +77,7 @@ impl Store {
         }
         let (operations, last_seqno) = (follower.operations(), follower.last());
         let store = Arc::new(Store::new(Opened {
+            seat: environment.reader_seat(options.memtable_size),
             environment,
             view,
             clock,

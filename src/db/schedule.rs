@@ -3,7 +3,7 @@
 //! One flush runs at a time, oldest memtable first. Compactions run beside it, limited by the
 //! executor's threads and by overlapping key ranges. A job that fails leaves its inputs as they
 //! were, or as its last completed stage left them. Work of its kind then backs off for a moment;
-//! the next writer or waiter retries it.
+//! the next writer or waiter retries it, or the executor after a while.
 //!
 //! A flush waits for no compaction, whatever the executor is. It is *urgent* work: it stands in a
 //! list beside the executor's queue until a thread takes it. Compactions look at that list between
@@ -16,13 +16,14 @@
 //! work, the end of a reservation, dropping a snapshot that held garbage, changing or dropping a
 //! keyspace, opening the store, and the time at which a table has enough entries that have expired.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::background::{Jobs, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
+use super::background::{Jobs, LONGEST_RETRY, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
@@ -44,6 +45,19 @@ const LONGEST_NAP: Duration = Duration::from_millis(5);
 /// compacted, from which on an automatic rate limit is the maximum.
 const L0_URGENT: usize = L0_TRIGGER + L0_TRIGGER / 2;
 const DEBT_URGENT: u64 = 8;
+
+thread_local! {
+    /// Whether this thread does urgent work for a caller that waits.
+    static FOR_CALLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs work that other threads would do, on that of a caller that waits.
+fn for_caller<R>(work: impl FnOnce() -> R) -> R {
+    let outer = FOR_CALLER.replace(true);
+    let result = work();
+    FOR_CALLER.set(outer);
+    result
+}
 
 /// Counts a job as ended, even if it panics.
 pub(super) struct JobGuard<'a>(pub(super) &'a Store);
@@ -238,10 +252,18 @@ impl Store {
             }
             thread::sleep(wait.min(LONGEST_NAP));
             self.do_urgent(Urgent::All);
-            self.environment.run_waiting_flushes();
+            self.help_others();
         }
         if let Some(begin) = begin {
             self.rate.note_wait(begin.elapsed());
+        }
+    }
+
+    /// Runs the flushes of other stores that wait for a thread, unless this thread works for a
+    /// caller: a writer holds locks of its store, which must not wait for another store's disk.
+    pub(super) fn help_others(&self) {
+        if !FOR_CALLER.get() {
+            self.environment.run_waiting_flushes();
         }
     }
 
@@ -401,7 +423,7 @@ impl Store {
         self.view.load().tree(keyspace).map(|tree| Arc::clone(&tree.name)).unwrap_or_default()
     }
 
-    fn finish(&self, work: &Work, result: Result<u64>) {
+    fn finish(self: &Arc<Self>, work: &Work, result: Result<u64>) {
         let kind = work.kind();
         let words = || match kind {
             WorkKind::Flush => BackgroundWork::Flush,
@@ -414,8 +436,35 @@ impl Store {
         if let Work::Requested(.., outcome) = work {
             *outcome.lock() = Some(result);
         }
+        let retry_after = jobs.retry_after();
         drop(jobs);
         self.background.done.notify_all();
+        if let Some(delay) = retry_after.filter(|_| !self.is_stopping() && !self.gate.is_poisoned()) {
+            self.plan_retry(delay);
+        }
+    }
+
+    /// Has failed work tried again although nobody writes: its memtables take memory that other
+    /// stores may need.
+    fn plan_retry(self: &Arc<Self>, delay: Duration) {
+        if self.background.retry_planned.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let store = Arc::downgrade(self);
+        let retry = move || {
+            if let Some(store) = store.upgrade() {
+                store.background.retry_planned.store(false, Ordering::Release);
+                store.schedule();
+                // What still backs off, and would otherwise be forgotten.
+                let jobs = store.background.lock();
+                let is_left = jobs.unfinished == 0 && !jobs.failed.is_empty();
+                drop(jobs);
+                if is_left && !store.is_stopping() && !store.gate.is_poisoned() {
+                    store.plan_retry(LONGEST_RETRY);
+                }
+            }
+        };
+        self.executor.spawn_after(delay, Box::new(retry));
     }
 
     /// Waits until `done`. If the background work that the caller waits for fails first, returns
@@ -458,7 +507,7 @@ impl Store {
             if jobs.unfinished == 0 && self.is_stopping() {
                 return Err(Error::Closed);
             }
-            let help = || self.do_urgent(urgent) || self.executor.step();
+            let help = || for_caller(|| self.do_urgent(urgent)) || self.executor.step();
             if jobs.unlocked(help) || done(&jobs) {
                 continue;
             }
@@ -495,6 +544,7 @@ impl Store {
         let not_begun: Vec<Work> = queued.chain(std::mem::take(&mut jobs.urgent)).collect();
         self.background.urgent_waiting.store(false, Ordering::Relaxed);
         drop(jobs);
+        self.end_urgency();
         not_begun.into_iter().for_each(|work| self.abandon(work));
         loop {
             if self.executor.step() {
@@ -541,6 +591,13 @@ impl Store {
         self.snapshots.hold_garbage(held_until)
     }
 
+    /// A store that compacts nothing any more does not hold an automatic rate at its maximum.
+    pub(super) fn end_urgency(&self) {
+        if self.is_stopping() || self.gate.is_poisoned() {
+            self.rate.set_urgent(false);
+        }
+    }
+
     fn update_pressure(&self) {
         let view = self.view.load();
         let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
@@ -548,6 +605,7 @@ impl Store {
         let pressure = throttle::pressure(runs, debt, self.base_size());
         self.throttle.set_pressure(pressure);
         self.rate.set_urgent(runs > L0_URGENT || debt > DEBT_URGENT * self.base_size());
+        self.end_urgency();
         self.notices.note_slowed(pressure > 0.0);
         self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
     }

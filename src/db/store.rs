@@ -31,7 +31,7 @@ use super::throttle::Throttle;
 use super::turns::Syncing;
 use super::upkeep::RangeUpkeep;
 use super::view::{ReadView, Tree};
-use crate::environment::{Environment, Quota};
+use crate::environment::{Environment, Seat};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
 use crate::format::filename::FileKind;
@@ -61,7 +61,7 @@ pub(super) struct Store {
     /// Allocates memtable memory.
     pub(super) memory: Arc<MemtablePool>,
     /// Says when the active memtable is full.
-    pub(super) quota: Arc<Quota>,
+    pub(super) seat: Seat,
     /// Hash seed of the filters.
     pub(super) seed: u64,
 
@@ -114,7 +114,6 @@ pub(super) struct Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.environment.leave(&self.quota);
         // If opening or closing failed half-way, the lock file is released with this value; after
         // that nothing may remove files.
         self.tables.janitor().stop();
@@ -126,6 +125,7 @@ pub(super) struct Opened {
     pub(super) dir: PathBuf,
     pub(super) options: Options,
     pub(super) environment: Environment,
+    pub(super) seat: Seat,
     pub(super) tables: Arc<TableContext>,
     pub(super) seed: u64,
     pub(super) clock: Arc<Clock>,
@@ -155,7 +155,7 @@ impl Store {
             gate: Gate::new(opened.dir.clone(), opened.lock),
             dir: opened.dir,
             clock: opened.clock,
-            quota: opened.environment.quota(opened.options.memtable_size),
+            seat: opened.seat,
             options: opened.options,
             executor: Arc::clone(opened.environment.executor()),
             memory: Arc::clone(opened.environment.memtables()),
@@ -198,6 +198,7 @@ impl Store {
         if self.gate.poison(&cause) {
             self.events.send(|| Event::Poisoned { error: cause.clone() });
         }
+        self.end_urgency();
         // Waiters check for poison under this lock: they either see it or are woken.
         drop(self.background.lock());
         self.background.done.notify_all();

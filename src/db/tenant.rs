@@ -12,12 +12,12 @@ impl Store {
     /// Counts the store as open in its environment, which may then seal its memtables.
     pub(super) fn join_environment(self: &Arc<Self>) {
         let store = Arc::downgrade(self);
-        self.environment.join(&self.quota, store);
+        self.seat.join(store);
     }
 
     /// Gives back the memory of memtables, once all is closed. Iterators keep what they read.
     pub(super) fn leave_environment(&self) {
-        self.environment.leave(&self.quota);
+        self.seat.leave();
         self.change_view(|view| {
             view.active = Arc::new(view.active.empty_successor());
             view.sealed.clear();
@@ -46,8 +46,12 @@ impl Tenant for Store {
                     let _ = self.rotate(commit);
                 }
             }
-            None => self.quota.exhaust(),
+            None => self.seat.quota.exhaust(),
         }
+    }
+
+    fn retry(self: Arc<Self>) {
+        self.retry_failed();
     }
 
     fn flush_waiting(self: Arc<Self>) {

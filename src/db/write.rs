@@ -539,14 +539,14 @@ impl Store {
     fn ensure_space(self: &Arc<Self>, commit: &mut Commit, bytes: usize, log_bytes: usize) -> Result<()> {
         loop {
             self.gate.check_writable()?;
-            let full = commit.memtable.used() + bytes > self.quota.limit()
+            let full = commit.memtable.used() + bytes > self.seat.quota.limit()
                 || commit.log_len() + (log_bytes + MAX_RECORD_HEADER_LEN) as u64
                     > wal::log_size(self.options.memtable_size);
             if !full || commit.memtable.is_empty() {
                 return Ok(());
             }
             // Over the budget of the environment, a store has no second full memtable.
-            let most = || if self.quota.is_reduced() { 1 } else { MAX_SEALED };
+            let most = || if self.seat.quota.is_reduced() { 1 } else { MAX_SEALED };
             let unflushed = || self.view.load().sealed.len() >= most();
             let uncompacted = || self.throttle.pressure() >= 1.0;
             if unflushed() {
@@ -631,7 +631,7 @@ impl Store {
             features: commit.header.features,
             ..FileHeader::default()
         };
-        self.environment.renew(&self.quota);
+        self.seat.renew();
         let size = self.environment.first_size(self.options.memtable_size);
         let memtable = Arc::new(Memtable::new(number, size, self.seed, &self.memory));
         self.logs.seal(header.first);

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{
-    Compression, Db, Environment, EnvironmentOptions, Error, Executor, KeyspaceOptions, Options, RateLimit,
-    SteppedExecutor,
+    Compression, Db, Environment, EnvironmentOptions, Error, Executor, Job, KeyspaceOptions, Options, Priority,
+    RateLimit, SteppedExecutor,
 };
 
 use crate::support::{Watchdog, stepped_options};
@@ -200,6 +200,72 @@ fn stores_whose_disk_fails_or_is_full_hold_up_no_other() {
 }
 
 #[test]
+fn a_failed_flush_is_tried_again_although_nobody_writes() {
+    let _watchdog = Watchdog::new("environment");
+    let fs = SimFileSystem::new();
+    let environment = Environment::new(EnvironmentOptions::new()).unwrap();
+    let db = options(&fs, &environment).open("/db").unwrap();
+    fill(&db, 0, 100).unwrap();
+    fs.set_capacity(Some(0));
+    assert!(db.flush().is_err());
+    // Fails once more at least.
+    thread::sleep(Duration::from_millis(200));
+    fs.set_capacity(None);
+    while db.stats().flushes == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// An executor that is always busy: no thread ever takes a job.
+#[derive(Debug)]
+struct Busy;
+
+impl Executor for Busy {
+    fn spawn(&self, _priority: Priority, job: Job) {
+        drop(job);
+    }
+
+    fn parallelism(&self) -> usize {
+        2
+    }
+
+    fn step(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_writer_does_the_work_of_its_own_store_alone() {
+    let _watchdog = Watchdog::new("environment");
+    let fs = SimFileSystem::new();
+    // More than flushes in memory need.
+    let max = 1_000_000_000_000_000;
+    for end in ["closed", "poisoned"] {
+        let limit = RateLimit::Auto { max };
+        let environment = EnvironmentOptions::new().executor(Arc::new(Busy)).rate_limit(limit);
+        let environment = Environment::new(environment).unwrap();
+        let open =
+            |name: &str| options(&fs, &environment).memtable_size(64 << 10).open(format!("/{name}{end}")).unwrap();
+        let (busy, other) = (open("busy"), open("other"));
+        // Seals a memtable, whose flush waits for a thread.
+        fill(&other, 0, 100).unwrap();
+        // The writer has to wait, and so to flush and to compact.
+        (0..).find(|n| fill(&busy, 100 * n, 100).is_err() || busy.stats().compactions > 0).unwrap();
+        assert_eq!(other.stats().flushes, 0, "a writer waits for no other store's disk");
+        assert_eq!(environment.stats().rate_limit, Some(max as f64), "its level 0 is long");
+        if end == "closed" {
+            busy.clone().close().unwrap();
+        } else {
+            fs.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: true }));
+            assert!(busy.sync().is_err() && matches!(busy.put("k", "v"), Err(Error::Poisoned(_))));
+            fs.set_fault(None);
+        }
+        assert!(environment.stats().rate_limit < Some(max as f64), "{end}: it compacts nothing any more");
+        assert_eq!(other.iter().count(), 100);
+    }
+}
+
+#[test]
 fn stores_and_environment_are_dropped_in_any_order() {
     let fs = SimFileSystem::new();
     let mut random = fastrand::Rng::with_seed(1);
@@ -242,9 +308,11 @@ fn a_store_is_still_opened_once_and_any_kind_of_open_takes_part() {
     in_memory.flush().unwrap();
     assert_eq!((reader.iter().count(), one.iter().count(), in_memory.iter().count()), (10, 10, 1));
     assert_eq!(environment.stats().stores, 2, "a reader flushes nothing");
-    let taken = environment.stats().memtables;
+    let stats = environment.stats();
+    assert!(stats.reader_memtables > 0);
     drop(reader);
-    assert!(environment.stats().memtables < taken);
+    let memtables = environment.stats().memtables;
+    assert_eq!((environment.stats().reader_memtables, memtables), (0, stats.memtables), "outside the budget");
     one.flush().unwrap();
     one.close().unwrap();
     assert_eq!(environment.stats().stores, 1);
