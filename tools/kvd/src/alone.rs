@@ -40,6 +40,8 @@ struct State {
     nodes: Vec<Node>,
     /// Who leads all groups.
     leader: Option<NodeId>,
+    /// But for these, which have no leader.
+    lost: Vec<GroupId>,
     staleness: Option<Duration>,
     /// What becomes of the next writes: those refused are not applied, those of unknown outcome
     /// are.
@@ -63,7 +65,8 @@ impl Alone {
             Ok(Group { machine, queue, applied })
         };
         let nodes = vec![Node { id: ID, host: host.to_owned(), port }];
-        let state = State { nodes, leader: Some(ID), staleness: Some(Duration::ZERO), failures: Vec::new() };
+        let (lost, failures) = (Vec::new(), Vec::new());
+        let state = State { nodes, leader: Some(ID), lost, staleness: Some(Duration::ZERO), failures };
         Ok(Alone { groups: (0..groups).map(group).collect::<Result<_>>()?, state: Mutex::new(state), time_ms })
     }
 
@@ -76,6 +79,11 @@ impl Alone {
     pub fn set_nodes(&self, nodes: Vec<Node>, leader: Option<NodeId>) {
         let mut state = self.state.lock();
         (state.nodes, state.leader) = (nodes, leader);
+    }
+
+    /// Takes the leader from a group.
+    pub fn lose(&self, group: GroupId) {
+        self.state.lock().lost.push(group);
     }
 
     /// Sets how stale reads are.
@@ -138,8 +146,9 @@ impl Replica for Alone {
         self.state.lock().nodes.clone()
     }
 
-    fn leader(&self, _group: GroupId) -> Option<NodeId> {
-        self.state.lock().leader
+    fn leader(&self, group: GroupId) -> Option<NodeId> {
+        let state = self.state.lock();
+        state.leader.filter(|_| !state.lost.contains(&group))
     }
 
     fn now_ms(&self) -> u64 {

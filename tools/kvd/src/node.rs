@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -63,7 +64,13 @@ impl Node {
                 "{metrics} can be reached from other machines, and metrics are for anybody; allow it by --open-metrics"
             )));
         }
-        let config = config(clients, listen.open_to_all)?;
+        let mut config = config(clients, listen.open_to_all)?;
+        let wanted = config.limits.connections;
+        config.limits.connections = wanted.min(raise_file_limit() / 2);
+        if config.limits.connections < wanted {
+            let (connections, most) = (config.limits.connections, 2 * wanted);
+            tracing::warn!(connections, "the limit of open files allows few clients; raise it to {most} (ulimit -n)");
+        }
         let raft = bind(listen.raft).await?;
         let scraped = match listen.metrics {
             Some(address) => Some(bind(address).await?),
@@ -120,6 +127,15 @@ fn config(clients: Clients, open_to_all: bool) -> Result<Config> {
         config.tls = Some(tls.map_err(|error| Error::Config(format!("TLS for clients: {error}")))?);
     }
     Ok(config)
+}
+
+/// Raises the number of files that the process may open as far as it may, and returns it.
+fn raise_file_limit() -> usize {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // A system may have a lower limit yet, and refuse: what is allowed now stays.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let current = getrlimit(Resource::Nofile).current;
+    current.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::config::Config;
@@ -108,6 +108,7 @@ impl<R: Replica> Shared<R> {
             self.replica.barrier(group).await.map_err(|error| self.unread(slot, error))?;
             fresh.push(group);
         }
+        let _turn = self.turn(query).await;
         let (reply, ahead_of_log) = self.query(group, slot, query, self.replica.now_ms()).await?;
         if !ahead_of_log {
             return Ok(reply);
@@ -124,25 +125,31 @@ impl<R: Replica> Shared<R> {
     /// Reads what this node has. Answers how stale that may be, and the reply.
     pub(super) async fn read_stale(&self, slot: u16, query: &Query, most_ms: u64) -> Result<Reply, Reply> {
         let group = group_of(slot, self.replica.groups());
-        let staleness = self.replica.staleness(group).map(|staleness| staleness.as_millis());
-        match staleness {
-            Some(millis) if millis <= u128::from(most_ms) => {
-                let (reply, _) = self.query(group, slot, query, self.replica.now_ms()).await?;
-                let millis = Reply::Integer(i64::try_from(millis).unwrap_or(i64::MAX));
-                if reply.is_error() { Err(reply) } else { Ok(Reply::Array(vec![millis, reply])) }
-            }
-            Some(millis) => Err(Reply::error(format!("STALE this node may lack writes of the last {millis} ms"))),
-            None => Err(Reply::error("STALE this node has not heard of its group's leader since it started")),
+        // First: while it waits, what it could have read gets older.
+        let _turn = self.turn(query).await;
+        let Some(staleness) = self.replica.staleness(group) else {
+            return Err(Reply::error("STALE this node has not heard of its group's leader since it started"));
+        };
+        let millis = staleness.as_millis();
+        if millis > u128::from(most_ms) {
+            return Err(Reply::error(format!("STALE this node may lack writes of the last {millis} ms")));
         }
+        let (reply, _) = self.query(group, slot, query, self.replica.now_ms()).await?;
+        let millis = Reply::Integer(i64::try_from(millis).unwrap_or(i64::MAX));
+        if reply.is_error() { Err(reply) } else { Ok(Reply::Array(vec![millis, reply])) }
     }
 
-    /// Runs a query, and tells whether its answer is ahead of the log.
+    /// A turn, if a query needs one: each may hold a long reply, which is counted only once it is
+    /// there.
+    async fn turn(&self, query: &Query) -> Option<SemaphorePermit<'_>> {
+        if is_long(query) { self.long_reads.acquire().await.ok() } else { None }
+    }
+
+    /// Runs a query whose turn it is, and tells whether its answer is ahead of the log.
     async fn query(&self, group: GroupId, slot: u16, query: &Query, now_ms: u64) -> Result<(Reply, bool), Reply> {
         let machine = self.replica.machine(group).map_err(|error| self.unread(slot, error))?;
         let reading = if is_long(query) {
             let query = query.clone();
-            // Each may hold a long reply, which is counted only once it is there.
-            let _turn = self.long_reads.acquire().await;
             match tokio::task::spawn_blocking(move || machine.read(&query, now_ms)).await {
                 Ok(reading) => reading,
                 Err(_) => return Err(Reply::error("ERR cannot read: the node stops")),
@@ -185,7 +192,8 @@ impl<R: Replica> Shared<R> {
         Ok(Reply::Integer(sum))
     }
 
-    /// Scans the group of a position, and passes on to the next one that this node leads.
+    /// Scans the group of a position, and passes on to the next one that this node leads. Position 0
+    /// is that of the first one.
     pub(super) async fn scan(
         &self,
         from: u64,
@@ -195,11 +203,15 @@ impl<R: Replica> Shared<R> {
     ) -> Result<Reply, Reply> {
         let groups = self.replica.groups();
         let start = group_of(slot_of_position(from), groups);
+        if start >= groups {
+            return Ok(Reply::Array(vec![Reply::bulk("0"), Reply::Array(Vec::new())]));
+        }
         let mut led = self.led().skip_while(|(group, _)| *group < start).peekable();
-        let Some((group, first)) = led.next() else {
-            // Nothing behind this position: the end, unless nothing is led at all.
-            let end = Reply::Array(vec![Reply::bulk("0"), Reply::Array(Vec::new())]);
-            return if self.led().next().is_some() { Ok(end) } else { Err(self.nothing_led()) };
+        let Some((group, first)) = led.next().filter(|(group, _)| from == 0 || *group == start) else {
+            return Err(match self.led().next() {
+                Some(_) => Reply::error("ERR the scan is in a group that has another leader now; begin it again"),
+                None => self.nothing_led(),
+            });
         };
         let from = if group == start { from } else { position_of_slot(first) };
         let slot = slot_of_position(from).min(slots_of(group, groups).end - 1);

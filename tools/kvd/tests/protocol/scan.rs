@@ -40,3 +40,19 @@ async fn a_scan_goes_through_all_groups_and_its_cursor_is_good_on_any_connection
         ])
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_whose_group_has_lost_its_leader_does_not_pass_it_over() {
+    let server = start_with(Config::default(), 5).await;
+    let mut client = server.client().await;
+    let in_group = |group| kvd::machine::position_of_slot(kvd::machine::slots_of(group, 5).start) + 1;
+    client.check(&[(&format!("scan {} count 1000", in_group(4)), "[\"0\" []]")]).await;
+    server.replica.lose(0);
+    server.replica.lose(3);
+    let second = in_group(2) - 1;
+    client.check(&[("scan 0 count 1000", &format!("[\"{second}\" []]"))]).await;
+    for position in [in_group(0), in_group(3) - 1, in_group(3)] {
+        let reply = client.call(&format!("scan {position}")).await;
+        assert!(reply.starts_with("-ERR the scan is in a group that has another leader now"), "{reply}");
+    }
+}
