@@ -46,6 +46,10 @@ const BURST: Duration = Duration::from_millis(100);
 /// The most that flushes may owe, as the bytes of this time: those of many stores, or a rate that
 /// was lowered, must not stop compactions for long.
 const DEBT: Duration = Duration::from_secs(1);
+/// Reads may have to wait for one request to the device: at the limit it takes 6 ms.
+const REQUESTS_PER_SECOND: u64 = 160;
+/// The least request.
+const LEAST_REQUEST: usize = 64 << 10;
 /// The automatic rate is not less than this part of its maximum, as a divisor.
 const AUTO_RANGE: f64 = 20.0;
 /// What compactions cost per flushed byte at least, in a store that has hardly compacted.
@@ -137,6 +141,12 @@ impl RateLimiter {
         self.shared.0.lock().take(bytes, Instant::now())
     }
 
+    /// The most bytes of a file that are to be written at a time, if there is a limit.
+    pub(crate) fn request_len(&self) -> Option<usize> {
+        let len = self.shared.0.lock().most()? / REQUESTS_PER_SECOND;
+        Some(usize::try_from(len).unwrap_or(usize::MAX).max(LEAST_REQUEST))
+    }
+
     /// Takes `bytes`, whatever the bucket holds.
     pub(crate) fn borrow(&self, bytes: usize) {
         self.shared.0.lock().borrow(bytes);
@@ -176,6 +186,14 @@ impl Drop for RateLimiter {
 }
 
 impl Bucket {
+    /// The limit, or the maximum of an automatic one.
+    fn most(&self) -> Option<u64> {
+        match self.limit {
+            RateLimit::None => None,
+            RateLimit::Fixed(rate) | RateLimit::Auto { max: rate } => Some(rate),
+        }
+    }
+
     /// Bytes per second; `None` without a limit.
     fn rate(&self, now: Instant) -> Option<f64> {
         match self.limit {
@@ -319,6 +337,18 @@ mod tests {
         assert_eq!(shared.rate(), Some(10e6), "a store that is gone is not behind");
         one.note_wait(Duration::from_millis(3));
         assert_eq!(one.stats(), (Some(10e6), Duration::from_millis(3)));
+    }
+
+    #[test]
+    fn requests_are_shorter_under_a_limit() {
+        for (limit, len) in [
+            (RateLimit::None, None),
+            (RateLimit::Fixed(40_000_000), Some(250_000)),
+            (RateLimit::Auto { max: 40_000_000 }, Some(250_000)),
+            (RateLimit::Fixed(LEAST), Some(LEAST_REQUEST)),
+        ] {
+            assert_eq!(RateLimiter::new(&Arc::new(SharedRate::new(limit))).request_len(), len, "{limit:?}");
+        }
     }
 
     #[test]

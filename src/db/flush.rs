@@ -15,6 +15,7 @@ use crate::filter::FilterPolicy;
 use crate::format::filename::FileKind;
 use crate::operator::CompactionHook;
 use crate::options::Compression;
+use crate::sorted::files::WRITE_LEN;
 use crate::sorted::table::{Origin, TableMeta, TableOptions};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::compaction::covered::is_needed;
@@ -188,6 +189,7 @@ impl Store {
                 keyspace: tree.id,
             },
             table_size: self.options.table_size,
+            write_len: self.rate.request_len().map_or(WRITE_LEN, |len| len.min(WRITE_LEN)),
             snapshots: self.snapshots.all(),
             ranges: tree.version.ranges().sources().collect(),
             cleared: tree.version.ranges().largest_seqno(),

@@ -17,6 +17,7 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
 use crate::report::event::Event;
+use crate::sorted::files::WRITE_LEN;
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, ValuePolicy, write_memtable};
@@ -240,6 +241,7 @@ impl Recovery<'_> {
                     keyspace: id,
                 },
                 table_size: u64::MAX,
+                write_len: WRITE_LEN,
                 snapshots: Vec::new(),
                 ranges: Vec::new(),
                 cleared: 0,

@@ -11,6 +11,7 @@ use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::operator::CompactionHook;
 use crate::options::{Compression, KeyspaceOptions};
+use crate::sorted::files::WRITE_LEN;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::ranges::{Fragment, fold};
 use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
@@ -225,6 +226,7 @@ impl TableWriter<'_> {
                 keyspace: id,
             },
             table_size,
+            write_len: WRITE_LEN,
             snapshots: Vec::new(),
             ranges: Vec::new(),
             cleared: 0,

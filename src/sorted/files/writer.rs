@@ -7,12 +7,12 @@ use crate::format::checksum::FileChecksum;
 use crate::format::header::{FileHeader, Magic};
 use crate::vfs::{FileSystem, WritableFile};
 
-/// Bytes buffered before they are appended to the file.
+/// Bytes buffered before they are appended to the file, unless a rate limit asks for less.
 pub(crate) const WRITE_LEN: usize = 1 << 20;
 
 /// A file being written. Its user appends to `buffer`, and calls
 /// [`append_if_full`](FileWriter::append_if_full) between records, so that one `write` takes about
-/// [`WRITE_LEN`] bytes. Written bytes go to the device while the rest is made, so that the final
+/// `write_len` bytes. Written bytes go to the device while the rest is made, so that the final
 /// sync waits for little.
 pub(crate) struct FileWriter {
     file: Box<dyn WritableFile>,
@@ -20,6 +20,8 @@ pub(crate) struct FileWriter {
     number: u64,
     /// Bytes not yet appended.
     pub(crate) buffer: Vec<u8>,
+    /// Bytes that are appended, and written back to the device, at a time.
+    pub(crate) write_len: usize,
     /// Bytes already in the file, without the buffer.
     appended: u64,
     /// Checksum of the appended bytes.
@@ -35,6 +37,7 @@ impl FileWriter {
             path,
             number,
             buffer: header.encode(magic).to_vec(),
+            write_len: WRITE_LEN,
             appended: 0,
             checksum: FileChecksum::default(),
         })
@@ -56,7 +59,7 @@ impl FileWriter {
 
     /// Appends the buffer to the file if it is long enough.
     pub(crate) fn append_if_full(&mut self) -> Result<()> {
-        if self.buffer.len() >= WRITE_LEN { self.append() } else { Ok(()) }
+        if self.buffer.len() >= self.write_len { self.append() } else { Ok(()) }
     }
 
     /// Appends the buffer to the file and syncs it. Returns the checksum of the whole file.

@@ -103,6 +103,11 @@ impl<'a> TableBuilder<'a> {
         builder
     }
 
+    /// Sets how many bytes are written at a time.
+    pub(crate) fn set_write_len(&mut self, len: usize) {
+        self.output.file.write_len = len;
+    }
+
     /// This builder, which has no entry yet, with other options.
     pub(crate) fn with_options(self, options: TableOptions) -> TableBuilder<'a> {
         let is_unnumbered = self.properties.is_unnumbered;

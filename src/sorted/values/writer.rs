@@ -44,6 +44,8 @@ pub(crate) struct ValueWriter<'a> {
     compression: Compression,
     /// Length at which a file ends and the next begins.
     file_size: u64,
+    /// Bytes written at a time.
+    write_len: usize,
     current: Option<OpenFile>,
     done: Vec<ValueFileMeta>,
     pointer: Vec<u8>,
@@ -63,9 +65,10 @@ impl<'a> ValueWriter<'a> {
         keyspace: u32,
         compression: Compression,
         file_size: u64,
+        write_len: usize,
     ) -> ValueWriter<'a> {
         let (current, done, pointer) = Default::default();
-        ValueWriter { fs, dir, keyspace, compression, file_size, current, done, pointer }
+        ValueWriter { fs, dir, keyspace, compression, file_size, write_len, current, done, pointer }
     }
 
     /// Writes the value of a key; returns the encoded pointer to it. A new file, if one is needed,
@@ -77,7 +80,7 @@ impl<'a> ValueWriter<'a> {
         let (fs, dir) = (self.fs, self.dir);
         let OpenFile { file, count } = match &mut self.current {
             Some(open) => open,
-            none => none.insert(OpenFile::create(fs, dir, new_number())?),
+            none => none.insert(OpenFile::create(fs, dir, new_number(), self.write_len)?),
         };
         let (number, offset) = (file.number(), file.offset());
         put_record(&mut file.buffer, (number, offset), self.keyspace, key, value, self.compression);
@@ -118,9 +121,10 @@ impl<'a> ValueWriter<'a> {
 }
 
 impl OpenFile {
-    fn create(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<OpenFile> {
-        let path = FileKind::Values(number).path(dir);
-        Ok(OpenFile { file: FileWriter::create(fs, path, Magic::Values, number)?, count: 0 })
+    fn create(fs: &dyn FileSystem, dir: &Path, number: u64, write_len: usize) -> Result<OpenFile> {
+        let mut file = FileWriter::create(fs, FileKind::Values(number).path(dir), Magic::Values, number)?;
+        file.write_len = write_len;
+        Ok(OpenFile { file, count: 0 })
     }
 
     fn finish(&mut self, keyspace: u32) -> Result<ValueFileMeta> {

@@ -194,6 +194,7 @@ mod tests {
     use crate::operator::CompactionHook;
     use crate::options::{Compression, KeyspaceOptions};
     use crate::report::stats::ReadStats;
+    use crate::sorted::files::WRITE_LEN;
     use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
     use crate::sorted::table::{Origin, TableBuilder, TableContext, TableOptions};
     use crate::tree::compaction::ValuePolicy;
@@ -440,6 +441,7 @@ mod tests {
                 tables: &context,
                 options: OPTIONS,
                 table_size: 1 << 20,
+                write_len: WRITE_LEN,
                 snapshots: Vec::new(),
                 ranges: Vec::new(),
                 cleared: 0,

@@ -25,6 +25,8 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) options: TableOptions,
     /// Size at which a table ends and the next begins.
     pub(crate) table_size: u64,
+    /// Bytes written at a time.
+    pub(crate) write_len: usize,
     /// Live snapshots, ascending.
     pub(crate) snapshots: Vec<SeqNo>,
     /// The range deletes that are durable when the tables are, numbered up to `cleared`: what they
@@ -177,7 +179,8 @@ pub(crate) fn write_run(
     let from = part.lower.map(<[u8]>::to_vec);
     let (done, current, cleared) = (Vec::new(), CurrentKey::default(), context.cleared);
     let (fs, dir) = (context.tables.fs(), context.tables.dir());
-    let values = ValueWriter::new(fs, dir, context.options.keyspace, context.values.compression, VALUE_FILE_LEN);
+    let (keyspace, compression) = (context.options.keyspace, context.values.compression);
+    let values = ValueWriter::new(fs, dir, keyspace, compression, VALUE_FILE_LEN, context.write_len);
     let (since_yield, written) = (0, 0);
     let mut writer = RunWriter { context, builder: None, values, from, done, current, cleared, since_yield, written };
     let written = writer.write_all(cursor, part, lower).and_then(|ended| match ended {
@@ -582,7 +585,9 @@ impl<'a> RunWriter<'a> {
         };
         let tables = self.context.tables;
         let number = (self.context.new_number)();
-        Ok(none.insert(TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?))
+        let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?;
+        builder.set_write_len(self.context.write_len);
+        Ok(none.insert(builder))
     }
 
     /// Ends the current table, if any, before one that begins with `key`.

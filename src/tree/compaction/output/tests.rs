@@ -6,6 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::filter::FilterPolicy;
 use crate::operator::Append;
+use crate::sorted::files::WRITE_LEN;
 use crate::sorted::iter::InternalCursor;
 use crate::sorted::table::{Input, SalvageTable};
 use crate::tree::version::RunCursor;
@@ -109,6 +110,7 @@ fn written_by(
         tables,
         options: OPTIONS,
         table_size,
+        write_len: WRITE_LEN,
         snapshots: snapshots.to_vec(),
         ranges: Vec::new(),
         cleared: 0,
