@@ -3,14 +3,15 @@
 //!
 //! The ways take turns, round by round, each in a store of its own. Keys are 16 bytes and ascend,
 //! values 100 bytes. The time of a way ends when the data are durable and no compaction is due;
-//! that of an ingest includes writing the tables. Figures are medians over the rounds. DIRECTORY
+//! that of an ingest includes writing the tables, on one thread or on two. Figures are medians over the rounds. DIRECTORY
 //! should be on the device to measure.
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tamis::{Db, IngestMode, IngestOptions, SstWriter, WriteBatch};
+use tamis::{Db, IngestMode, IngestOptions, SstFormat, SstWriter, WriteBatch};
 
 const ROUNDS: usize = 5;
 const ENTRIES: u64 = 4_000_000;
@@ -52,18 +53,27 @@ fn batches(db: &Db, entries: u64) {
     db.write(batch).unwrap();
 }
 
-/// Writes tables; returns them.
-fn build(db: &Db, dir: &Path, entries: u64) -> Vec<PathBuf> {
+/// Writes tables on several threads; returns them.
+fn build(db: &Db, dir: &Path, entries: u64, threads: u64) -> Vec<PathBuf> {
     let format = db.sst_format().unwrap();
+    let part = |i: u64| entries * i / threads..entries * (i + 1) / threads;
+    std::thread::scope(|scope| {
+        let build = |i| build_part(&format, dir, part(i));
+        let builders: Vec<_> = (0..threads).map(|i| scope.spawn(move || build(i))).collect();
+        builders.into_iter().flat_map(|builder| builder.join().unwrap()).collect()
+    })
+}
+
+fn build_part(format: &SstFormat, dir: &Path, numbers: Range<u64>) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
     let mut writer: Option<SstWriter> = None;
-    for n in 0..entries {
+    for n in numbers {
         let open = match &mut writer {
             Some(open) => open,
             none => {
-                let path = dir.join(format!("{}.sst", files.len()));
+                let path = dir.join(format!("{n}.sst"));
                 files.push(path.clone());
-                none.insert(SstWriter::create(path, &format).unwrap())
+                none.insert(SstWriter::create(path, format).unwrap())
             }
         };
         open.put(key(n), value(n)).unwrap();
@@ -86,9 +96,9 @@ fn load(way: usize, dir: &Path, entries: u64) -> (f64, f64) {
         0 => puts(&db, entries),
         1 => batches(&db, entries),
         _ => {
-            let files = build(&db, dir, entries);
+            let files = build(&db, dir, entries, if way == 4 { 2 } else { 1 });
             let begin = Instant::now();
-            let mode = if way == 2 { IngestMode::Move } else { IngestMode::Copy };
+            let mode = if way == 3 { IngestMode::Copy } else { IngestMode::Move };
             db.ingest(files, IngestOptions::new().mode(mode)).unwrap();
             ingested = begin.elapsed();
         }
@@ -109,7 +119,7 @@ fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| !arg.starts_with("--"));
     let parent = args.next().map_or_else(std::env::temp_dir, PathBuf::from);
     let entries = args.next().map_or(ENTRIES, |text| text.parse().unwrap());
-    let ways = ["puts", "batches of 100", "tables, moved", "tables, copied"];
+    let ways = ["puts", "batches of 100", "tables, moved", "tables, copied", "two threads"];
     let mut figures = vec![(Vec::new(), Vec::new()); ways.len()];
     for _ in 0..ROUNDS {
         for (way, (seconds, ingests)) in figures.iter_mut().enumerate() {

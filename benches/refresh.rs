@@ -4,11 +4,11 @@
 //! TAMIS_SECONDS=30 cargo bench --bench refresh
 //! ```
 //!
-//! Another process, this program again, puts values of 100 bytes under random keys, each with the
-//! time of its put. The reader looks at the newest one that it sees. `TAMIS_SECONDS` sets how long
-//! each way to follow is measured (default 5), `TAMIS_DIR` the directory. The cost of a refresh
-//! without news is measured when the writer has ended, with the calls that it makes of the file
-//! system. No figure makes this program fail.
+//! Another process, this program again, puts values of 100 bytes under random keys, every ninth
+//! with the time of its put: 100,000 a second, and then as many as it can. The reader looks at the
+//! newest time that it sees. `TAMIS_SECONDS` sets how long each way to follow is measured (default
+//! 5), `TAMIS_DIR` the directory. The cost of a refresh without news is measured when the writer
+//! has ended, with the calls that it makes of the file system. No figure makes this program fail.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::io;
@@ -22,6 +22,7 @@ use tamis::vfs::{FileLock, FileSystem, OsFileSystem, ReadableFile, WritableFile}
 use tamis::{Db, Options};
 
 const WRITER: &str = "TAMIS_BENCH_WRITER";
+const RATE: &str = "TAMIS_BENCH_RATE";
 const NEWEST: &str = "newest";
 const KEYS: u64 = 1_000_000;
 
@@ -33,10 +34,15 @@ fn options() -> Options {
     Options::new().memtable_size(16 << 20)
 }
 
-fn write_for_ever(dir: &Path) -> ! {
+/// Puts `rate` values a second.
+fn write_for_ever(dir: &Path, rate: f64) -> ! {
     let db = options().open(dir).unwrap();
     let mut rng = fastrand::Rng::with_seed(7);
+    let (begin, mut puts) = (Instant::now(), 0_f64);
     loop {
+        let due = Duration::from_secs_f64(puts / rate);
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        puts += 9.0;
         for _ in 0..8 {
             db.put(rng.u64(..KEYS).to_be_bytes(), [7; 100]).unwrap();
         }
@@ -54,7 +60,7 @@ fn lag(db: &Db) -> Duration {
 fn print(name: &str, mut times: Vec<Duration>) {
     times.sort_unstable();
     let at = |part: usize| times[(times.len() - 1) * part / 1000];
-    println!("  {name:28} p50 {:9.3?}  p99 {:9.3?}  max {:9.3?}  of {}", at(500), at(990), at(1000), times.len());
+    println!("  {name:40} p50 {:9.3?}  p99 {:9.3?}  max {:9.3?}  of {}", at(500), at(990), at(1000), times.len());
 }
 
 /// Counts the calls of a reader.
@@ -130,7 +136,7 @@ impl FileSystem for Counting {
 
 fn main() {
     if let Ok(dir) = std::env::var(WRITER) {
-        write_for_ever(Path::new(&dir));
+        write_for_ever(Path::new(&dir), std::env::var(RATE).unwrap().parse().unwrap());
     }
     let time = Duration::from_secs(std::env::var("TAMIS_SECONDS").map_or(5, |text| text.parse().unwrap()));
     let dir = match std::env::var("TAMIS_DIR") {
@@ -138,11 +144,28 @@ fn main() {
         Err(_) => tempfile::tempdir().unwrap(),
     };
     let path = dir.path().join("db");
+    for rate in [1e5, f64::INFINITY] {
+        measure(&path, rate, time);
+    }
+
+    let counting = Counting { fs: OsFileSystem::new(), calls: Arc::default() };
+    let reader = options().file_system(Arc::new(counting.clone())).open_read_only(&path).unwrap();
+    let files = OsFileSystem::new().list(&path).unwrap().len();
+    reader.refresh().unwrap();
+    let (calls, begin) = (counting.calls.load(Ordering::Relaxed), Instant::now());
+    const ROUNDS: u32 = 10_000;
+    (0..ROUNDS).for_each(|_| _ = reader.refresh().unwrap());
+    let calls = (counting.calls.load(Ordering::Relaxed) - calls) as f64 / f64::from(ROUNDS);
+    println!("a refresh without news: {:?}, {calls:.1} calls, {files} files", begin.elapsed() / ROUNDS);
+}
+
+/// Follows a writer in several ways.
+fn measure(path: &Path, rate: f64, time: Duration) {
     let mut writer = Command::new(std::env::current_exe().unwrap());
-    let mut writer = writer.env(WRITER, &path).stdin(Stdio::null()).spawn().unwrap();
+    let mut writer = writer.env(WRITER, path).env(RATE, rate.to_string()).stdin(Stdio::null()).spawn().unwrap();
     let reader = loop {
-        match options().open_read_only(&path) {
-            Ok(db) if db.contains_key(NEWEST).unwrap() => break db,
+        match options().open_read_only(path) {
+            Ok(db) if db.contains_key(NEWEST).unwrap() && lag(&db) < time => break db,
             _ => std::thread::sleep(Duration::from_millis(50)),
         }
     };
@@ -158,28 +181,20 @@ fn main() {
     let puts = (reader.last_seqno() - before) as f64 / begin.elapsed().as_secs_f64();
     print("after each refresh of a loop", lags);
     print("time of a refresh", times);
-    println!("  puts a second meanwhile      {puts:.0}");
+    println!("  puts a second meanwhile                  {puts:.0}");
     drop(reader);
     for interval in [1, 10, 100] {
         let interval = Duration::from_millis(interval);
-        let reader = options().refresh_every(interval).open_read_only(&path).unwrap();
+        let reader = options().refresh_every(interval).open_read_only(path).unwrap();
         let (begin, mut lags) = (Instant::now(), Vec::new());
+        let before = reader.last_seqno();
         while begin.elapsed() < time {
             std::thread::sleep(Duration::from_micros(fastrand::u64(500..1500)));
             lags.push(lag(&reader));
         }
-        print(&format!("refreshed every {interval:?}"), lags);
+        let puts = (reader.last_seqno() - before) as f64 / begin.elapsed().as_secs_f64();
+        print(&format!("refreshed every {interval:?}, {puts:.0} puts/s"), lags);
     }
     writer.kill().unwrap();
     writer.wait().unwrap();
-
-    let counting = Counting { fs: OsFileSystem::new(), calls: Arc::default() };
-    let reader = options().file_system(Arc::new(counting.clone())).open_read_only(&path).unwrap();
-    let files = OsFileSystem::new().list(&path).unwrap().len();
-    reader.refresh().unwrap();
-    let (calls, begin) = (counting.calls.load(Ordering::Relaxed), Instant::now());
-    const ROUNDS: u32 = 10_000;
-    (0..ROUNDS).for_each(|_| _ = reader.refresh().unwrap());
-    let calls = (counting.calls.load(Ordering::Relaxed) - calls) as f64 / f64::from(ROUNDS);
-    println!("a refresh without news: {:?}, {calls:.1} calls, {files} files", begin.elapsed() / ROUNDS);
 }
