@@ -39,10 +39,8 @@ pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply,
         Operation::Append { key, suffix } => append(pending, key, suffix),
         Operation::Expire { key, deadline, condition } => expire(pending, key, *deadline, *condition),
         Operation::Persist(key) => {
-            let Some((header, value)) = pending.live(key, owned)? else { return Ok(Reply::Integer(0)) };
-            if header.deadline_ms.is_none() {
-                return Ok(Reply::Integer(0));
-            }
+            let value = pending.live(key, |header, value| header.deadline_ms.map(|_| Bytes::copy_from_slice(value)))?;
+            let Some(value) = value.flatten() else { return Ok(Reply::Integer(0)) };
             pending.put(key, &[&value], None)?;
             Ok(Reply::Integer(1))
         }
@@ -129,16 +127,16 @@ fn append(pending: &mut Pending, key: &[u8], suffix: &[u8]) -> Result<Reply, Sto
 }
 
 fn expire(pending: &mut Pending, key: &[u8], new: NewDeadline, condition: ExpireCondition) -> Result<Reply, Stop> {
-    let Some((header, value)) = pending.live(key, owned)? else { return Ok(Reply::Integer(0)) };
     let new = resolve(pending, new);
-    let old = header.deadline_ms;
-    let refused = condition.none && old.is_some()
-        || condition.some && old.is_none()
-        || condition.later && old.is_none_or(|old| new <= old)
-        || condition.earlier && old.is_some_and(|old| new >= old);
-    if refused {
-        return Ok(Reply::Integer(0));
-    }
+    let refuses = |old: Option<u64>| {
+        condition.none && old.is_some()
+            || condition.some && old.is_none()
+            || condition.later && old.is_none_or(|old| new <= old)
+            || condition.earlier && old.is_some_and(|old| new >= old)
+    };
+    // Values may be long: only one that is written again is copied.
+    let copy = |header: Header, value: &[u8]| (!refuses(header.deadline_ms)).then(|| Bytes::copy_from_slice(value));
+    let Some(value) = pending.live(key, copy)?.flatten() else { return Ok(Reply::Integer(0)) };
     pending.put(key, &[&value], Some(new))?;
     Ok(Reply::Integer(1))
 }
