@@ -3,8 +3,8 @@
 //!
 //! The ways take turns, round by round, each in a store of its own. Keys are 16 bytes and ascend,
 //! values 100 bytes. The time of a way ends when the data are durable and no compaction is due;
-//! that of an ingest includes writing the tables, on one thread or on two. Figures are medians over the rounds. DIRECTORY
-//! should be on the device to measure.
+//! that of an ingest includes writing the tables, on one thread or on two. Figures are medians over
+//! the rounds. DIRECTORY should be on the device to measure.
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::ops::Range;

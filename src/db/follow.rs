@@ -375,7 +375,7 @@ impl Follower {
         let known = self.manifest.take().filter(|manifest| manifest.number() == number);
         let (manifest, edits) = match known {
             Some(mut manifest) => {
-                let edits = manifest.read_on()?;
+                let edits = manifest.read_on(fs, dir)?;
                 (manifest, Some(edits))
             }
             None => (FollowedManifest::load(fs, dir, number)?, None),

@@ -10,15 +10,16 @@ mod history;
 mod processes;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tamis::vfs::{FileSystem, OsFileSystem};
+use tamis::vfs::{FileSystem, OsFileSystem, SimFileSystem};
 use tamis::{Db, Error, Executor, Options, Snapshot, SteppedExecutor};
 
 use self::history::{DIR, History, Map, State, contents, shown, unlogged};
 use crate::beside_writer::Interrupted;
-use crate::support::{count_from_env, for_each_seed};
+use crate::support::{count_from_env, for_each_seed, stepped_options};
 
 /// A reader, and how far it has come.
 struct Reader {
@@ -279,4 +280,27 @@ fn a_refresh_that_fails_leaves_the_reader_as_it_was() {
             }
         }
     });
+}
+
+#[test]
+fn damage_in_the_manifest_is_reported() {
+    let fs = SimFileSystem::new();
+    let db = stepped_options(&fs).0.open("/db").unwrap();
+    let flush = |n: u32| {
+        db.put(n.to_be_bytes(), "value").unwrap();
+        db.flush().unwrap();
+    };
+    flush(0);
+    let reader = stepped_options(&fs).0.open_read_only("/db").unwrap();
+    let is_manifest = |path: &PathBuf| path.to_string_lossy().contains("MANIFEST");
+    let manifest = fs.paths().into_iter().find(is_manifest).unwrap();
+    let before = fs.read(&manifest).unwrap();
+    flush(1);
+    let after = fs.read(&manifest).unwrap();
+    let edit = (0..after.len()).find(|at| before.get(*at) != Some(&after[*at])).unwrap();
+    fs.corrupt(&manifest, edit as u64 + 12, 1).unwrap();
+    // The record behind it says that it was durable once.
+    let error = (0..10).find_map(|_| reader.refresh().err()).unwrap();
+    assert!(matches!(&error, Error::Corruption { file, .. } if *file == manifest), "{error}");
+    assert_eq!(reader.get(0u32.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]), "the reader stays as it was");
 }

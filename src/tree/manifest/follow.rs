@@ -8,19 +8,21 @@ use crate::format::Malformed;
 use crate::operator::NamedOperator;
 use crate::tree::manifest::VersionEdit;
 use crate::vfs::FileSystem;
+use crate::write::log::Unverified;
 use crate::write::log::reader::{LogReader, Step};
 
 /// A manifest, and the state that it describes as far as it has been read.
 pub(crate) struct FollowedManifest {
     log: LogReader,
     state: ManifestState,
+    unverified: Unverified,
 }
 
 impl FollowedManifest {
     /// Reads manifest `number`.
     pub(crate) fn load(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<FollowedManifest> {
         let (loaded, log) = load_and_keep(fs, dir, number)?;
-        Ok(FollowedManifest { log, state: loaded.state })
+        Ok(FollowedManifest { log, state: loaded.state, unverified: Unverified::default() })
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -37,14 +39,19 @@ impl FollowedManifest {
     }
 
     /// Applies the edits that were appended since, and returns them. After an error the manifest
-    /// must be read anew.
-    pub(crate) fn read_on(&mut self) -> Result<Vec<VersionEdit>> {
+    /// must be read anew. Fails if bytes behind the last edit stay as they are and turn out to be
+    /// damaged.
+    pub(crate) fn read_on(&mut self, fs: &dyn FileSystem, dir: &Path) -> Result<Vec<VersionEdit>> {
         let mut edits = Vec::new();
         if !self.log.look_again()? {
             return Ok(edits);
         }
         let known = self.log.header().map_or(0, |header| header.features);
-        while let Step::Record(record) = self.log.read()? {
+        let end = loop {
+            let record = match self.log.read()? {
+                Step::Record(record) => record,
+                Step::End(end) => break end,
+            };
             if record.count == 0 {
                 continue;
             }
@@ -54,6 +61,9 @@ impl FollowedManifest {
             }
             self.state.apply(&edit).map_err(|rule: Malformed| record.corruption(rule))?;
             edits.push(edit);
+        };
+        if self.unverified.note(&end) {
+            load_and_keep(fs, dir, self.number())?;
         }
         Ok(edits)
     }

@@ -21,8 +21,27 @@ pub(crate) struct LogChain {
     /// The replay has judged the logs up to this number: those that do not follow the chain are
     /// void, or it was too early to tell.
     judged: u64,
-    /// Offset of bytes in the last log that did not verify, and how often that was seen.
-    unverified: Option<(u64, u32)>,
+    unverified: Unverified,
+}
+
+/// Offset of bytes behind the last record that did not verify, and how often that was seen.
+///
+/// They are a record that is being written, or the last one before a crash, or damage. Only a
+/// search behind them can tell. It takes long, and is made ever more rarely.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unverified(Option<(u64, u32)>);
+
+impl Unverified {
+    /// Notes how a log ends now. Returns whether it is time for the search.
+    pub(crate) fn note(&mut self, end: &End) -> bool {
+        let End::Bad { offset, .. } = *end else {
+            *self = Unverified::default();
+            return false;
+        };
+        let seen = self.0.filter(|(at, _)| *at == offset).map_or(1, |(_, seen)| seen.saturating_add(1));
+        self.0 = Some((offset, seen));
+        seen > 1 && seen.is_power_of_two()
+    }
 }
 
 /// Where reading on has ended.
@@ -41,7 +60,7 @@ impl LogChain {
     /// The chain of the logs that a replay has read; `None` if it has read none.
     pub(crate) fn of(logs: ReadLogs) -> Option<LogChain> {
         let ReadLogs { readers, newest } = logs;
-        (!readers.is_empty()).then_some(LogChain { readers, judged: newest, unverified: None })
+        (!readers.is_empty()).then_some(LogChain { readers, judged: newest, unverified: Unverified::default() })
     }
 
     /// The first ordinal that has not been read.
@@ -86,7 +105,7 @@ impl LogChain {
             let first = valid.as_ref().and_then(|(reader, _)| Some(reader.header().ok()?.first));
             match (valid, first.map(|first| (first, first.cmp(&self.next())))) {
                 (Some((reader, _)), Some((_, Ordering::Equal))) => {
-                    self.unverified = None;
+                    self.unverified = Unverified::default();
                     self.readers.push(reader.at_tail());
                 }
                 (_, Some((first, Ordering::Less))) => return Ok(Ahead::Undone(first)),
@@ -129,19 +148,11 @@ impl LogChain {
         later.filter_map(open).collect()
     }
 
-    /// Whether the last log may end like this. Bytes that do not verify are a record that is being
-    /// written. If they stay, a later record may state that they were durable once: then they are
-    /// damaged. The search for it takes long, and is made ever more rarely.
+    /// Whether the last log may end like this. If bytes that do not verify stay, a later record may
+    /// state that they were durable once: then they are damaged.
     fn judge(&mut self, end: End) -> Result<Ahead> {
-        let (End::Bad { offset, .. }, Some(last)) = (end, self.readers.last()) else {
-            self.unverified = None;
-            return Ok(Ahead::Nothing);
-        };
-        let seen = self.unverified.filter(|(at, _)| *at == offset).map_or(1, |(_, seen)| seen.saturating_add(1));
-        self.unverified = Some((offset, seen));
-        if seen < 2 || !seen.is_power_of_two() {
-            return Ok(Ahead::Nothing);
-        }
+        let is_due = self.unverified.note(&end);
+        let Some(last) = self.readers.last().filter(|_| is_due) else { return Ok(Ahead::Nothing) };
         let mut rest = last.at_tail();
         rest.look_again()?;
         Ok(match rest.find_synced(last.next())? {

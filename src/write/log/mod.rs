@@ -23,7 +23,7 @@ mod salvage;
 mod tail;
 mod writer;
 
-pub(crate) use follow::{Ahead, LogChain};
+pub(crate) use follow::{Ahead, LogChain, Unverified};
 pub(crate) use reader::Record;
 pub(crate) use replay::{ApplyError, replay};
 pub(crate) use salvage::{LogGap, Needed, open_damaged, salvage};

@@ -192,8 +192,8 @@ impl<R: Replica> Shared<R> {
         Ok(Reply::Integer(sum))
     }
 
-    /// Scans the group of a position, and passes on to the next one that this node leads. Position 0
-    /// is that of the first one.
+    /// Scans the group of a position, and passes on to the next one that this node leads. Position
+    /// 0 is that of the first one.
     pub(super) async fn scan(
         &self,
         from: u64,
