@@ -142,7 +142,7 @@ impl EnvironmentOptions {
         self
     }
 
-    fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         if self.max_open_files < 8 {
             return Err(Error::invalid("max_open_files must be at least 8"));
         }

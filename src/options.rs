@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 pub use self::keyspace::KeyspaceOptions;
 
-use crate::environment::Environment;
+use crate::environment::{Environment, EnvironmentOptions};
 use crate::error::{Error, Result};
 use crate::exec::Executor;
 use crate::filter::FilterPolicy;
@@ -232,21 +232,18 @@ pub struct Options {
     pub(crate) create_if_missing: bool,
     pub(crate) memtable_size: usize,
     pub(crate) table_size: u64,
-    pub(crate) cache_size: usize,
-    pub(crate) max_open_files: usize,
     pub(crate) mmap_reads: bool,
-    pub(crate) background_threads: usize,
     pub(crate) paranoid: bool,
     pub(crate) slow_operation: Option<Duration>,
     pub(crate) refresh_every: Option<Duration>,
-    pub(crate) rate_limit: RateLimit,
     pub(crate) wal_mode: WalMode,
     pub(crate) keep_log: KeepLog,
     pub(crate) hash_seed: Option<u64>,
     pub(crate) default_keyspace: Option<KeyspaceOptions>,
     pub(crate) merge_operators: Vec<NamedOperator>,
     pub(crate) file_system: Arc<dyn FileSystem>,
-    pub(crate) executor: Option<Arc<dyn Executor>>,
+    /// What the store has of its own without an `environment`.
+    pub(crate) own: EnvironmentOptions,
     pub(crate) environment: Option<Environment>,
     pub(crate) clock: Option<Arc<ClockSource>>,
     pub(crate) listener: Listener,
@@ -258,21 +255,17 @@ impl Default for Options {
             create_if_missing: true,
             memtable_size: 64 << 20,
             table_size: 64 << 20,
-            cache_size: 64 << 20,
-            max_open_files: 512,
             mmap_reads: false,
-            background_threads: 2,
             paranoid: false,
             slow_operation: None,
             refresh_every: None,
-            rate_limit: RateLimit::None,
             wal_mode: WalMode::Auto,
             keep_log: KeepLog::default(),
             hash_seed: None,
             default_keyspace: None,
             merge_operators: Vec::new(),
             file_system: Arc::new(OsFileSystem::new()),
-            executor: None,
+            own: EnvironmentOptions::default(),
             environment: None,
             clock: None,
             listener: Listener::default(),
@@ -286,14 +279,11 @@ impl fmt::Debug for Options {
             .field("create_if_missing", &self.create_if_missing)
             .field("memtable_size", &self.memtable_size)
             .field("table_size", &self.table_size)
-            .field("cache_size", &self.cache_size)
-            .field("max_open_files", &self.max_open_files)
             .field("mmap_reads", &self.mmap_reads)
-            .field("background_threads", &self.background_threads)
             .field("paranoid", &self.paranoid)
             .field("slow_operation", &self.slow_operation)
             .field("refresh_every", &self.refresh_every)
-            .field("rate_limit", &self.rate_limit)
+            .field("own", &self.own)
             .field("wal_mode", &self.wal_mode)
             .field("keep_log", &self.keep_log)
             .field("default_keyspace", &self.default_keyspace)
@@ -335,14 +325,14 @@ impl Options {
     /// Bytes of data blocks kept in memory. Default: 64 MiB. Filters and indexes take about 2 bytes
     /// per key in addition.
     pub fn cache_size(mut self, bytes: usize) -> Self {
-        self.cache_size = bytes;
+        self.own.cache_size = bytes;
         self
     }
 
     /// Table files held open at once. Default: 512, half of the usual limit of a process. A store
     /// that is opened read-only holds all of its files open.
     pub fn max_open_files(mut self, count: usize) -> Self {
-        self.max_open_files = count;
+        self.own.max_open_files = count;
         self
     }
 
@@ -380,7 +370,7 @@ impl Options {
     /// Threads for flushes and compactions. Default: 2. One of them starts no compaction, so that
     /// flushes do not wait; when idle, it helps with large compactions.
     pub fn background_threads(mut self, count: usize) -> Self {
-        self.background_threads = count;
+        self.own.background_threads = count;
         self
     }
 
@@ -454,7 +444,7 @@ impl Options {
     /// Runs background work on `executor` instead of the store's own threads. Several stores may
     /// share one. Only threads that prepare memory run beside it; they come and go.
     pub fn executor(mut self, executor: Arc<dyn Executor>) -> Self {
-        self.executor = Some(executor);
+        self.own.executor = Some(executor);
         self
     }
 
@@ -505,7 +495,7 @@ impl Options {
     /// A compaction otherwise takes what the disk gives, and reads that miss the cache wait behind
     /// it. docs/MEASUREMENTS.md has figures.
     pub fn rate_limit(mut self, limit: RateLimit) -> Self {
-        self.rate_limit = limit;
+        self.own.rate_limit = limit;
         self
     }
 
@@ -557,10 +547,7 @@ impl Options {
         if self.table_size < 4096 || self.table_size > 1 << 40 {
             return Err(Error::invalid("table_size must be 4 KiB to 1 TiB"));
         }
-        if self.max_open_files < 8 {
-            return Err(Error::invalid("max_open_files must be at least 8"));
-        }
-        self.rate_limit.validate()?;
+        self.own.validate()?;
         match &self.default_keyspace {
             Some(options) => options.validate(),
             None => Ok(()),

@@ -23,7 +23,7 @@ use super::logs::{LiveLogs, survey};
 use super::recovery::{Recovered, Recovery, Sources};
 use super::store::{Opened, Store};
 use super::view::{ReadView, Tree};
-use crate::environment::{Environment, EnvironmentOptions};
+use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::FileHeader;
@@ -47,7 +47,7 @@ impl Store {
         let mut start = StartState::load(&dir, &options)?;
         let files = list_files(&options, &dir)?;
         start.note_strays(&files);
-        let environment = environment_of(&options, options.background_threads);
+        let environment = environment_of(&options, options.own.background_threads);
         let seat = environment.enter(options.memtable_size);
         let events = environment.delivery().connect(&options.listener);
         let tables = new_tables(&options, &environment, &dir, &events);
@@ -275,14 +275,7 @@ fn remove_unneeded(
 /// The store's environment: the given one, or one of its own with so many threads.
 pub(super) fn environment_of(options: &Options, background_threads: usize) -> Environment {
     options.environment.clone().unwrap_or_else(|| {
-        let own = EnvironmentOptions {
-            cache_size: options.cache_size,
-            max_open_files: options.max_open_files,
-            background_threads,
-            executor: options.executor.clone(),
-            rate_limit: options.rate_limit,
-            ..EnvironmentOptions::default()
-        };
+        let own = options.own.clone().background_threads(background_threads);
         Environment::of_one_store(own, options.memtable_size)
     })
 }
