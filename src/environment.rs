@@ -672,13 +672,13 @@ mod tests {
         let joined = [true, true, false, true].map(|can_flush| join(&environment, can_flush));
         let stores = joined.each_ref().map(|(store, _)| store);
         let filled = || stores.each_ref().map(|store| store.memtable.lock().is_some());
-        fill(&environment, &stores[2], 500);
+        fill(&environment, stores[2], 500);
         for (store, kib) in [(0, 100), (1, 200), (3, 150)] {
-            fill(&environment, &stores[store], kib);
+            fill(&environment, stores[store], kib);
         }
         while executor.step() {}
         assert_eq!(filled(), [true; 4], "without the one that cannot be flushed, less than half of the budget");
-        fill(&environment, &stores[0], 300);
+        fill(&environment, stores[0], 300);
         while executor.step() {}
         assert_eq!(filled(), [false, true, true, true]);
         assert_eq!(environment.stats().sealed_early, 1);
