@@ -1,4 +1,5 @@
 mod cluster;
 mod network;
+mod planted;
 mod power;
 mod suite;

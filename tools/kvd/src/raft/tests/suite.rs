@@ -15,7 +15,7 @@ use crate::raft::state::StateStore;
 use crate::raft::types::{LogId, StorageError};
 use crate::store::Store;
 
-struct InMemory;
+pub(super) struct InMemory;
 
 impl StoreBuilder<Types, LogStore, StateStore> for InMemory {
     async fn build(&self) -> Result<((), LogStore, StateStore), StorageError> {
