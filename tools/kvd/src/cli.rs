@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::link::{Tls, Trust};
 use crate::node::{self, Clients, Node};
 use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, command, recover};
+use crate::rebalance::{Led, Transfer, plan};
 use crate::replica::NodeId;
 use crate::resp::hash_password;
 
@@ -159,6 +160,25 @@ enum Action {
         to: Operator,
         /// Number of the node
         id: NodeId,
+    },
+    /// Has another voter of a group lead it
+    Transfer {
+        #[command(flatten)]
+        to: Operator,
+        /// The group
+        #[arg(long)]
+        group: u32,
+        /// Number of the next leader
+        #[arg(long = "to", value_name = "ID")]
+        leader: NodeId,
+    },
+    /// Spreads the leaders of groups evenly over the voters that answer
+    Rebalance {
+        #[command(flatten)]
+        to: Operator,
+        /// Only print what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Lists the nodes of the cluster
     Members {
@@ -339,6 +359,28 @@ impl Operator {
         let nothing = || Error::Config(format!("{} reports nothing", self.node));
         self.send(Command::Status).await?.ok_or_else(nothing)
     }
+
+    /// Who leads the groups, and which voters of each could.
+    async fn leads(&self) -> Result<Vec<Led>> {
+        let (trust, status) = (self.trust.read().await?, self.status().await?);
+        let members = status.groups.iter().flat_map(|group| &group.members);
+        let voters: BTreeMap<NodeId, &str> =
+            members.filter(|(.., votes)| *votes).map(|(id, member, _)| (*id, member.raft.as_str())).collect();
+        let mut answering = BTreeSet::new();
+        for (id, address) in voters {
+            match command(&trust, address, Command::Status).await {
+                Ok(_) => drop(answering.insert(id)),
+                Err(error) => eprintln!("Node {id} gets no group to lead: {error}"),
+            }
+        }
+        let led = |group: &GroupStatus| {
+            let nobody = || Error::Config(format!("no leader of group {} is known", group.group));
+            let voters = group.members.iter().filter(|(id, _, votes)| *votes && answering.contains(id));
+            let voters = voters.map(|(id, ..)| *id).collect();
+            Ok(Led { group: group.group, leader: group.leader.ok_or_else(nobody)?, voters })
+        };
+        status.groups.iter().map(led).collect()
+    }
 }
 
 /// Runs what the arguments say.
@@ -365,6 +407,20 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
         }
         Action::Remove { to, id } => {
             to.send(Command::Remove { id }).await.map(|_| println!("Node {id} is no member any more."))
+        }
+        Action::Transfer { to, group, leader } => {
+            let sent = to.send(Command::Transfer { group, to: leader }).await;
+            sent.map(|_| println!("Node {leader} leads group {group}."))
+        }
+        Action::Rebalance { to, dry_run } => {
+            let groups = to.leads().await?;
+            let transfers = plan(&groups);
+            println!("{}", leads(&groups, &transfers));
+            for Transfer { group, to: leader, .. } in transfers.into_iter().filter(|_| !dry_run) {
+                to.send(Command::Transfer { group, to: leader }).await?;
+                println!("Node {leader} leads group {group}.");
+            }
+            Ok(())
         }
         Action::Members { to } => {
             println!("{}", members(&to.status().await?));
@@ -427,6 +483,21 @@ fn members(status: &NodeStatus) -> Table {
             format!("{count} of {}", status.groups.len())
         };
         table.add_row([id.to_string(), member.raft.clone(), member.resp.clone(), count(&votes), count(&leads)]);
+    }
+    table
+}
+
+/// How many groups each node leads, and which ones others should lead.
+fn leads(groups: &[Led], transfers: &[Transfer]) -> Table {
+    let mut table = table(&["node", "leads", "hands over", "takes over"]);
+    let voters = groups.iter().flat_map(|led| led.voters.iter().copied().chain([led.leader]));
+    for node in voters.collect::<BTreeSet<NodeId>>() {
+        let count = groups.iter().filter(|led| led.leader == node).count().to_string();
+        let list = |concerns: &dyn Fn(&&Transfer) -> bool| {
+            let concerned = transfers.iter().filter(|transfer| concerns(transfer));
+            concerned.map(|transfer| transfer.group.to_string()).collect::<Vec<_>>().join(", ")
+        };
+        table.add_row([node.to_string(), count, list(&|it| it.from == node), list(&|it| it.to == node)]);
     }
     table
 }

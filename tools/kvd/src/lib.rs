@@ -14,6 +14,7 @@
 //! raft      consensus: alone in naming openraft's types
 //! metrics   what Prometheus finds
 //! node      consensus and the server together
+//! rebalance decides which nodes should lead which groups
 //! demo      three nodes, one of which is killed
 //! cli       the command line
 //! ```
@@ -29,6 +30,7 @@ pub mod machine;
 mod metrics;
 pub mod node;
 pub mod raft;
+mod rebalance;
 pub mod replica;
 pub mod resp;
 mod store;

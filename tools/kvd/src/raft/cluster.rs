@@ -135,7 +135,7 @@ impl Cluster {
         found.ok_or_else(|| Error::Config(format!("this node has {} groups, none is {group}", self.groups.len())))
     }
 
-    fn address_of(&self, group: &Group, node: NodeId) -> Option<String> {
+    pub(super) fn address_of(&self, group: &Group, node: NodeId) -> Option<String> {
         let metrics = group.raft.metrics();
         let metrics = metrics.borrow();
         metrics.membership_config.membership().get_node(&node).map(|member| member.raft.clone())
@@ -213,11 +213,12 @@ impl Cluster {
         }
     }
 
-    /// Changes the membership of a group that this node leads.
+    /// Makes a change of a group that this node leads.
     pub(super) async fn change(&self, group: u32, change: Change) -> Result<()> {
         let raft = &self.group(group)?.raft;
         let changed = async {
             match change {
+                Change::Lead(to) => return self.hand_over(group, to).await,
                 Change::AddLearner(id, member) => raft.add_learner(id, member, true).await,
                 Change::Promote(id) => raft.change_membership(ChangeMembers::AddVoterIds([id].into()), true).await,
                 Change::Remove(id) if self.is_voter(group, id)? => {
@@ -225,14 +226,14 @@ impl Cluster {
                 }
                 Change::Remove(id) => raft.change_membership(ChangeMembers::RemoveNodes([id].into()), false).await,
             }
+            .map(drop)
             .map_err(|error| Error::Config(error.to_string()))
         };
         let late = |_| Error::Config("the change takes too long; see `kvd status` for how far it is".to_owned());
-        timeout(CHANGE_TIME, changed).await.map_err(late)??;
-        Ok(())
+        timeout(CHANGE_TIME, changed).await.map_err(late)?
     }
 
-    fn is_voter(&self, group: u32, id: NodeId) -> Result<bool> {
+    pub(super) fn is_voter(&self, group: u32, id: NodeId) -> Result<bool> {
         let metrics = self.group(group)?.raft.metrics();
         let is_voter = metrics.borrow().membership_config.voter_ids().any(|voter| voter == id);
         Ok(is_voter)
@@ -265,6 +266,10 @@ impl Cluster {
                     self.on_leader(group, Change::Remove(id)).await?;
                 }
             }
+            Command::Transfer { group, to } if !self.is_voter(group, to)? => {
+                return Err(Error::Config(format!("node {to} is no voter of group {group}")));
+            }
+            Command::Transfer { group, to } => self.on_leader(group, Change::Lead(to)).await?,
         }
         Ok(Answer::Done)
     }
@@ -351,7 +356,7 @@ impl Cluster {
             match outcome {
                 // A change that was made already is made again without harm.
                 Err(error) if Instant::now() < deadline => {
-                    tracing::info!(group, %error, "a change of membership is tried again");
+                    tracing::info!(group, %error, "an operator's change is tried again");
                     sleep(RETRY).await;
                 }
                 outcome => return outcome,

@@ -5,6 +5,7 @@
 //! confirmation serves all readers that wait for it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use openraft::ServerState;
@@ -56,6 +57,16 @@ struct Reader {
     until: Instant,
 }
 
+/// A group refuses requests and stands for no election as long as this lives.
+pub(super) struct Held<'a>(&'a Group);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.raft.runtime_config().elect(true);
+        self.0.held.store(false, Ordering::SeqCst);
+    }
+}
+
 /// A group.
 pub(super) struct Group {
     pub(super) raft: Raft,
@@ -66,7 +77,9 @@ pub(super) struct Group {
     /// This node has everything that was acknowledged before this moment.
     fresh: Mutex<Option<Instant>>,
     /// Without an answer of a majority for so long, the others may have elected another leader.
-    lost_after: Duration,
+    pub(super) lost_after: Duration,
+    /// Whether requests are refused: see [`Group::hold`].
+    held: AtomicBool,
     /// Held while a snapshot is received: one at a time.
     pub(super) receiving: tokio::sync::Mutex<()>,
 }
@@ -78,9 +91,9 @@ impl Group {
         let (reads, waiting) = mpsc::unbounded_channel();
         tokio::spawn(propose(raft.clone(), lost_after, queue));
         tokio::spawn(confirm(raft.clone(), waiting));
-        let (fresh, receiving) = Default::default();
+        let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
-        Group { raft, state, writes, shares, reads, fresh, lost_after, receiving }
+        Group { raft, state, writes, shares, reads, fresh, lost_after, held, receiving }
     }
 
     /// The leader, as far as this node knows.
@@ -97,6 +110,21 @@ impl Group {
         }
     }
 
+    /// Refuses requests and stands for no election, as long as the guard lives. `None` if another
+    /// guard does.
+    pub(super) fn hold(&self) -> Option<Held<'_>> {
+        let was_held = self.held.swap(true, Ordering::SeqCst);
+        (!was_held).then(|| {
+            self.raft.runtime_config().elect(false);
+            Held(self)
+        })
+    }
+
+    /// Whether no request waits or is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.shares.available_permits() == QUEUE_KB as usize
+    }
+
     fn enqueue(&self, request: Request) -> Result<oneshot::Receiver<WriteResult>, WriteError> {
         let weight = request.weight();
         if weight > LONGEST {
@@ -105,6 +133,10 @@ impl Group {
         check_lead(&self.raft, self.lost_after)?;
         let kilobytes = u32::try_from(weight / 1024 + 1).unwrap_or(QUEUE_KB);
         let share = Arc::clone(&self.shares).try_acquire_many_owned(kilobytes).map_err(|_| WriteError::Overloaded)?;
+        // After the share was taken: a group that is held and idle takes nothing.
+        if self.held.load(Ordering::SeqCst) {
+            return Err(WriteError::NotLeader { leader: None });
+        }
         let (reply, receiver) = oneshot::channel();
         self.writes.try_send(Queued { request, reply, _share: share }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => WriteError::Overloaded,

@@ -13,6 +13,7 @@ mod server;
 mod snapshot;
 mod start;
 mod state;
+mod transfer;
 mod types;
 mod wire;
 

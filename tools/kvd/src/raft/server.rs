@@ -89,6 +89,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
             index.map(Answer::ReadIndex).map_err(|error| stopped(group)(&error))
         }
         Call::Change { group, change } => cluster.change(group, change).await.map(|()| Answer::Done),
+        Call::Stand { group } => cluster.stand(group).await.map(|()| Answer::Done),
         Call::Begin { group, members } => cluster.begin(group, members).await.map(|()| Answer::Done),
     }
 }

@@ -21,7 +21,7 @@ pub(super) enum Call {
     Snapshot { group: u32, vote: Vote, meta: SnapshotMeta },
     /// A follower asks up to which entry it must have applied to have missed nothing.
     ReadIndex { group: u32 },
-    /// A node passes on a change of membership to the leader.
+    /// A node passes on an operator's change to the leader.
     Change { group: u32, change: Change },
     /// Takes a node into a cluster. `as_new`: its store may be new.
     Admit { cluster: u64, groups: u32, as_new: bool },
@@ -29,6 +29,8 @@ pub(super) enum Call {
     Begin { group: u32, members: BTreeMap<NodeId, Member> },
     /// An operator's command.
     Command(Command),
+    /// The leader of a group, which takes no requests meanwhile, has this node stand for election.
+    Stand { group: u32 },
 }
 
 /// For a call that waits for no disk.
@@ -49,7 +51,11 @@ impl Call {
     pub(super) fn limit(&self) -> Duration {
         match self {
             Call::Append { request, .. } if !request.entries.is_empty() => APPEND_TIME,
-            Call::Append { .. } | Call::Vote { .. } | Call::ReadIndex { .. } | Call::Command(Command::Status) => SHORT,
+            Call::Append { .. }
+            | Call::Vote { .. }
+            | Call::ReadIndex { .. }
+            | Call::Stand { .. }
+            | Call::Command(Command::Status) => SHORT,
             Call::Admit { .. } | Call::Begin { .. } => ADMIT_TIME,
             // The leader gives up first, and says why.
             Call::Change { .. } => CHANGE_TIME + SHORT,
@@ -71,7 +77,7 @@ pub(super) enum Answer {
     Refused(String),
 }
 
-/// One step of a change of membership.
+/// A change of a group that its leader makes for an operator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Change {
     /// Adds a node that follows and does not vote, and waits until it has caught up.
@@ -80,6 +86,8 @@ pub(super) enum Change {
     Promote(NodeId),
     /// Removes a node.
     Remove(NodeId),
+    /// Hands the lead over to a voter.
+    Lead(NodeId),
 }
 
 /// What an operator wants of a node.
@@ -106,6 +114,13 @@ pub enum Command {
     },
     /// Asks for a report.
     Status,
+    /// Has another voter of a group lead it.
+    Transfer {
+        /// The group.
+        group: u32,
+        /// The next leader.
+        to: NodeId,
+    },
 }
 
 /// A node's report.

@@ -1,7 +1,8 @@
 //! Nodes in one process, on loopback.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use crate::error::Error;
 use crate::link::Trust;
 use crate::machine::{Body, Condition, Deadline, Operation, Query, Reply, Request, SetAnswer};
 use crate::raft::{Cluster, Command, Member, Settings, command, recover};
+use crate::rebalance::{Led, Transfer, plan};
 use crate::replica::{NodeId, ReadError, Replica, WriteError};
 
 /// For anything that a healthy cluster does by itself. Nothing is measured by it.
@@ -465,6 +467,105 @@ async fn a_node_joins_while_more_is_written_than_the_log_keeps() {
     writer.abort();
     write(&hosts, 0, "after", "all").await;
     until(hosts[1].node(), "caught up", |node| get(node, 0, "after") == Reply::bulk("all")).await;
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+/// How many groups each node leads, by the report of one that knows a leader of each.
+async fn leads(node: &Cluster, nodes: u64) -> Vec<usize> {
+    let known = |node: &Cluster| node.report().groups.iter().all(|group| group.leader.is_some());
+    until(node, "a leader of each group", known).await;
+    let report = node.report();
+    let count = |id| report.groups.iter().filter(|group| group.leader == Some(id)).count();
+    (1..=nodes).map(count).collect()
+}
+
+/// Hands the lead to each node in turn while clients write, and compares what was acknowledged.
+async fn hand_over_under_load(count: u64) {
+    let hosts = Arc::new(hosts(count, 2).await);
+    let ended = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..8)
+        .map(|writer| {
+            let (hosts, ended) = (Arc::clone(&hosts), Arc::clone(&ended));
+            tokio::spawn(async move {
+                let mut last = 0;
+                while !ended.load(Ordering::Relaxed) {
+                    last += 1;
+                    write(&hosts, 1, &format!("writer {writer}"), &last.to_string()).await;
+                }
+                last
+            })
+        })
+        .collect();
+    for host in hosts.iter().chain(&hosts[..1]) {
+        let to = host.settings.id;
+        // Any node passes the command on.
+        hosts[usize::from(to == 1)].command(Command::Transfer { group: 1, to }).await.unwrap();
+        until(host.node(), "leads", |node| node.leader(1) == Some(to)).await;
+        write(&hosts, 1, "led by", &to.to_string()).await;
+    }
+    ended.store(true, Ordering::Relaxed);
+    for (writer, last) in writers.into_iter().enumerate() {
+        let last = last.await.unwrap();
+        assert_eq!(read(&hosts, 1, &format!("writer {writer}")).await, Reply::bulk(last.to_string()));
+    }
+    for host in &*hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lead_is_handed_over_among_three_nodes_under_load() {
+    hand_over_under_load(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lead_is_handed_over_among_five_nodes_under_load() {
+    hand_over_under_load(5).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lead_is_not_handed_to_a_node_that_cannot_take_it() {
+    let mut hosts = hosts(3, 1).await;
+    hosts.push(Host::new(4, 1).await);
+    let member = hosts[3].settings.member.clone();
+    hosts[0].command(Command::Add { id: 4, member, learner: true }).await.unwrap();
+    for to in [4, 7] {
+        let error = hosts[0].command(Command::Transfer { group: 0, to }).await.unwrap_err().to_string();
+        assert!(error.contains("is no voter of group 0"), "{error}");
+    }
+    let error = hosts[0].command(Command::Transfer { group: 5, to: 1 }).await.unwrap_err().to_string();
+    assert!(error.contains("none is 5"), "{error}");
+    let leads = leader(&hosts, 0).await;
+    let (away, term) = ((leads + 1) % 3, hosts[leads].node().status(0).term);
+    hosts[away].cut_power(1).await;
+    let to = hosts[away].settings.id;
+    hosts[leads].node().hand_over(0, to).await.unwrap_err();
+    // It leads on, in the term that it had, and takes requests.
+    write(&hosts, 0, "a", "1").await;
+    assert_eq!(hosts[leads].node().status(0).term, term);
+    for host in hosts.iter().filter_map(|host| host.node.as_ref()) {
+        host.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leads_are_spread_evenly() {
+    let hosts = hosts(3, 7).await;
+    for group in 0..7 {
+        hosts[0].command(Command::Transfer { group, to: 2 }).await.unwrap();
+    }
+    assert_eq!(leads(hosts[1].node(), 3).await, [0, 7, 0]);
+    let voters = BTreeSet::from([1, 2, 3]);
+    let groups: Vec<Led> = (0..7).map(|group| Led { group, leader: 2, voters: voters.clone() }).collect();
+    for Transfer { group, to, .. } in plan(&groups) {
+        hosts[0].command(Command::Transfer { group, to }).await.unwrap();
+        until(hosts[0].node(), "leads", |node| node.leader(group) == Some(to)).await;
+    }
+    let mut spread = leads(hosts[0].node(), 3).await;
+    spread.sort_unstable();
+    assert_eq!(spread, [2, 2, 3]);
     for host in &hosts {
         host.node().stop().await.unwrap();
     }

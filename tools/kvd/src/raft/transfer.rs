@@ -1,0 +1,108 @@
+//! Handing the lead of a group over to another of its voters.
+//!
+//! The consensus library has no such call. A follower can be told to stand for election at once,
+//! and a leader gives its vote like any other voter. Three things stand in the way:
+//!
+//! - A candidate whose log is shorter than the leader's gets no vote, and ends the leader's term
+//!   nevertheless. The leader therefore refuses new requests, finishes those that it has, and only
+//!   then tells the other node to stand, whose log is then as long as its own.
+//! - A leader refuses its vote in the first 8 heartbeats of its term. It lets them pass before it
+//!   refuses requests.
+//! - The other followers refuse their votes for 8 heartbeats after the leader's last message. With
+//!   three voters, the candidate and the old leader are a majority. With more, the candidate stands
+//!   again when that time is over, and the old leader does not stand meanwhile.
+
+use std::time::{Duration, Instant};
+
+use openraft::ServerState;
+use tokio::time::{sleep, timeout};
+
+use super::cluster::Cluster;
+use super::group::Group;
+use super::wire::{Call, Command};
+use crate::error::{Error, Result};
+use crate::replica::NodeId;
+
+/// Between two looks at how far the next leader is.
+const LOOK: Duration = Duration::from_millis(5);
+/// How often the next leader stands for election.
+const ATTEMPTS: u32 = 3;
+/// Entries that the next leader may lack when the leader begins to refuse requests.
+const LAG: u64 = 64;
+
+impl Cluster {
+    /// Hands the lead of a group over to `to`. Without harm if `to` leads already.
+    pub(super) async fn hand_over(&self, number: u32, to: NodeId) -> Result<()> {
+        let group = self.group(number)?;
+        let fail = |reason: String| Error::Config(format!("group {number}: {reason}"));
+        let lag = || lag(group, to).ok_or_else(|| fail(format!("node {} does not lead", self.settings.id)));
+        if to == self.settings.id {
+            return lag().map(drop);
+        }
+        if !self.is_voter(number, to)? {
+            return Err(fail(format!("node {to} is no voter")));
+        }
+        let address = self.address_of(group, to).unwrap_or_default();
+        // Found out while requests are still taken: a node that is gone, or far behind.
+        let answers = timeout(group.lost_after, self.pool.call(to, &address, &Call::Command(Command::Status)));
+        answers.await.map_err(|_| fail(format!("node {to} does not answer")))??;
+        let behind = |entries| fail(format!("node {to} is {entries} entries behind"));
+        let term = group.raft.metrics().borrow().current_term;
+        sleep(group.lost_after + self.settings.heartbeat).await;
+        reach(group.lost_after, LAG, &lag).await?.map_err(behind)?;
+        if group.raft.metrics().borrow().current_term != term {
+            return Err(fail("another election has just been held".to_owned()));
+        }
+
+        let Some(_held) = group.hold() else {
+            return Err(fail("the lead is being handed over already".to_owned()));
+        };
+        let idle = || Ok(if group.is_idle() { lag()? } else { lag()?.max(1) });
+        reach(group.lost_after, 0, &idle).await?.map_err(behind)?;
+        let stand = Call::Stand { group: number };
+        for _ in 0..ATTEMPTS {
+            let stands = timeout(group.lost_after, self.pool.call(to, &address, &stand));
+            stands.await.map_err(|_| fail(format!("node {to} does not answer")))??;
+            // Until the followers have forgotten the old leader.
+            let deadline = Instant::now() + group.lost_after + self.settings.heartbeat;
+            while Instant::now() < deadline {
+                match group.leader() {
+                    Some(leader) if leader == to => return Ok(()),
+                    Some(leader) if leader != self.settings.id => {
+                        return Err(fail(format!("node {leader} was elected, not node {to}")));
+                    }
+                    _ => sleep(LOOK).await,
+                }
+            }
+        }
+        Err(fail(format!("node {to} was not elected")))
+    }
+
+    /// Stands for election in a group.
+    pub(super) async fn stand(&self, group: u32) -> Result<()> {
+        let triggered = self.group(group)?.raft.trigger().elect().await;
+        triggered.map_err(|error| Error::Stopped { group, reason: error.to_string() })
+    }
+}
+
+/// On the leader: how many entries a node's log lacks.
+fn lag(group: &Group, node: NodeId) -> Option<u64> {
+    let metrics = group.raft.metrics();
+    let metrics = metrics.borrow();
+    let matched = metrics.replication.as_ref()?.get(&node).copied().flatten().map_or(0, |id| id.index);
+    let last = metrics.last_log_index.unwrap_or(0);
+    (metrics.state == ServerState::Leader).then(|| last.saturating_sub(matched))
+}
+
+/// Waits until `lag` is no more than `goal`. Fails with the last one if that takes longer than
+/// `limit`.
+async fn reach(limit: Duration, goal: u64, lag: &impl Fn() -> Result<u64>) -> Result<Result<(), u64>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match lag()? {
+            behind if behind <= goal => return Ok(Ok(())),
+            behind if Instant::now() >= deadline => return Ok(Err(behind)),
+            _ => sleep(LOOK).await,
+        }
+    }
+}
