@@ -101,6 +101,9 @@ struct Run {
     /// Entries that the log keeps for nodes that are away
     #[arg(long, env = "KVD_KEEP_LOG", default_value_t = 20_000)]
     keep_log: u64,
+    /// Milliseconds by which each sync of the logs is delayed: a slow disk, for tests
+    #[arg(long, default_value_t = 0, hide = true)]
+    test_sync_delay_ms: u64,
     /// Megabytes for the store's block cache
     #[arg(long, env = "KVD_CACHE_MB", default_value_t = 256)]
     cache_mb: usize,
@@ -334,6 +337,7 @@ impl Run {
             heartbeat: Duration::from_millis(self.heartbeat_ms),
             snapshot_after: self.snapshot_after,
             keep_log: self.keep_log,
+            sync_delay: Duration::from_millis(self.test_sync_delay_ms),
             store: tamis::Options::new().cache_size(self.cache_mb.saturating_mul(1 << 20)),
         };
         let listen = node::Listen {

@@ -50,6 +50,8 @@ pub struct Settings {
     /// Entries that the log keeps though a snapshot has them: nodes that were away for fewer catch
     /// up by the log.
     pub keep_log: u64,
+    /// How long each sync of the logs takes longer than it would, in tests.
+    pub sync_delay: Duration,
     /// Options of the store.
     pub store: tamis::Options,
 }

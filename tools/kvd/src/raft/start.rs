@@ -43,7 +43,11 @@ impl Cluster {
         let number = Arc::new(AtomicU64::new(super::blocking(|| store.cluster())?));
         let pool = Pool::new(settings.trust.clone(), Arc::clone(&number), settings.routes.clone());
         let db = store.db.clone();
-        let syncer = Syncer::start(move || db.sync())?;
+        let delay = settings.sync_delay;
+        let syncer = Syncer::start(move || {
+            std::thread::sleep(delay);
+            db.sync()
+        })?;
         let mut groups = Vec::new();
         for group in 0..count {
             let states = super::blocking(|| StateStore::open(&store, group))?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use todc_utils::{Action, History, Specification, WGLChecker};
 
@@ -65,6 +66,26 @@ pub(crate) struct Recorder {
     events: Mutex<Vec<Event>>,
     operations: AtomicUsize,
     written: AtomicUsize,
+    gaps: Mutex<Gaps>,
+}
+
+/// Times between two writes that succeeded.
+struct Gaps {
+    last: Instant,
+    longest: Duration,
+}
+
+impl Default for Gaps {
+    fn default() -> Gaps {
+        Gaps { last: Instant::now(), longest: Duration::ZERO }
+    }
+}
+
+impl Gaps {
+    /// Notes the time since the last write.
+    fn note(&mut self) {
+        self.longest = self.longest.max(self.last.elapsed());
+    }
 }
 
 impl Recorder {
@@ -79,8 +100,19 @@ impl Recorder {
     pub(crate) fn response(&self, operation: usize, what: Option<Operation>) {
         if matches!(what, Some(Operation::Write { .. } | Operation::Swap { .. })) {
             self.written.fetch_add(1, Ordering::Relaxed);
+            let mut gaps = self.gaps.lock().unwrap();
+            gaps.note();
+            gaps.last = Instant::now();
         }
         self.events.lock().unwrap().push(Event::Response { operation, what });
+    }
+
+    /// The longest time without a write that succeeded, since the call before. One that goes on
+    /// counts in both calls.
+    pub(crate) fn take_gap(&self) -> Duration {
+        let mut gaps = self.gaps.lock().unwrap();
+        gaps.note();
+        std::mem::take(&mut gaps.longest)
     }
 
     /// How many writes have succeeded so far.

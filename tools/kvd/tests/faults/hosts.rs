@@ -1,13 +1,16 @@
 //! Nodes as processes on loopback, with a relay for each direction of each link.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -22,6 +25,8 @@ struct Host {
     raft: SocketAddr,
     resp: SocketAddr,
     child: Option<Child>,
+    /// Snapshots that it has begun to receive, by what it has logged.
+    received: Arc<AtomicUsize>,
 }
 
 pub(crate) struct Hosts {
@@ -48,6 +53,7 @@ impl Hosts {
             raft: addresses[2 * at],
             resp: addresses[2 * at + 1],
             child: None,
+            received: Arc::default(),
         };
         let hosts: Vec<Host> = (0..count).map(host).collect();
         let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to))).filter(|(from, to)| from != to);
@@ -74,13 +80,25 @@ impl Hosts {
         self.hosts.iter().map(|host| host.resp).collect()
     }
 
+    /// All nodes but one.
+    pub(crate) fn others(&self, at: usize) -> Vec<usize> {
+        (1..self.count()).map(|away| (at + away) % self.count()).collect()
+    }
+
     /// Starts a node that does not run, and waits until it answers.
     pub(crate) fn run(&mut self, at: usize) {
+        self.run_with(at, &[]);
+    }
+
+    /// Likewise, with further flags.
+    pub(crate) fn run_with(&mut self, at: usize, flags: &[&str]) {
         let routes = (0..self.count()).filter(|to| *to != at);
         let routes: Vec<String> = routes.map(|to| format!("{}={}", to + 1, self.links[&(at, to)].address)).collect();
         let (dir, groups) = (self.hosts[at].dir.clone(), self.groups.to_string());
         let host = &mut self.hosts[at];
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kvd"));
+        // A write beyond the limit that `fill_disk` sets then fails, and does not end the process.
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_kvd")]).args(flags);
         command.args([
             "--id",
             &(at + 1).to_string(),
@@ -91,7 +109,19 @@ impl Hosts {
         ]);
         command.args(["--groups", &groups, "--snapshot-after", "300", "--keep-log", "200", "--cache-mb", "8"]);
         command.arg("--dir").arg(dir).args(routes.iter().flat_map(|route| ["--route", route]));
-        host.child = Some(command.env("KVD_LOG", "kvd=error").stdin(Stdio::null()).spawn().unwrap());
+        command.env("KVD_LOG", "kvd=error,kvd::raft::server=info").stdin(Stdio::null());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let (log, received) = (child.stderr.take().unwrap(), Arc::clone(&host.received));
+        thread::spawn(move || {
+            for line in BufReader::new(log).lines().map_while(Result::ok) {
+                if line.contains("a snapshot is being received") {
+                    received.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    println!("node {}: {line}", at + 1);
+                }
+            }
+        });
+        host.child = Some(child);
         self.until("a node answers", || self.status(at));
     }
 
@@ -103,9 +133,76 @@ impl Hosts {
         self.hosts[at].child = None;
     }
 
-    fn signal(&self, at: usize, signal: Signal) {
+    /// Takes a node's disk away. It must not run.
+    pub(crate) fn wipe(&self, at: usize) {
+        assert!(self.hosts[at].child.is_none());
+        std::fs::remove_dir_all(&self.hosts[at].dir).unwrap();
+    }
+
+    /// From now on, no file of a node that runs can grow, as on a full disk.
+    pub(crate) fn fill_disk(&self, at: usize) {
+        let limit = Rlimit { current: Some(1), maximum: Some(1) };
+        prlimit(Some(self.process(at)), Resource::Fsize, limit).unwrap();
+    }
+
+    /// Waits until a node's process has ended by itself, and says how.
+    pub(crate) fn wait_ended(&mut self, at: usize) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let child = self.hosts[at].child.as_mut().unwrap();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "node {} goes on", at + 1);
+            thread::sleep(PAUSE);
+        };
+        assert_eq!(status.code(), Some(1), "{status}");
+        self.hosts[at].child = None;
+        status.to_string()
+    }
+
+    /// Snapshots that a node has begun to receive.
+    pub(crate) fn snapshots_received(&self, at: usize) -> usize {
+        self.hosts[at].received.load(Ordering::Relaxed)
+    }
+
+    /// Gives an operator's command to a node, until it is carried out.
+    fn operate(&self, at: usize, action: &str, arguments: &[&str]) {
+        let node = self.hosts[at].raft.to_string();
+        self.until(action, || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_kvd"));
+            let output = command.args([action, "--node", &node]).args(arguments).output().unwrap();
+            let done = output.status.success();
+            if !done {
+                println!("{action}: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+            }
+            done.then_some(())
+        });
+    }
+
+    /// Makes node `to` the leader of a group.
+    pub(crate) fn hand_over(&self, group: usize, to: usize) {
+        self.operate(to, "transfer", &["--group", &group.to_string(), "--to", &(to + 1).to_string()]);
+    }
+
+    /// Removes a node from the cluster, by a command to node `by`.
+    pub(crate) fn remove(&self, at: usize, by: usize) {
+        self.operate(by, "remove", &[&(at + 1).to_string()]);
+    }
+
+    /// Adds a node to the cluster, by a command to node `by`.
+    pub(crate) fn add(&self, at: usize, by: usize) {
+        let Host { raft, resp, .. } = &self.hosts[at];
+        self.operate(by, "add", &[&format!("{}={raft},{resp}", at + 1)]);
+    }
+
+    fn process(&self, at: usize) -> Pid {
         let id = i32::try_from(self.hosts[at].child.as_ref().unwrap().id()).unwrap();
-        kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
+        Pid::from_raw(id).unwrap()
+    }
+
+    fn signal(&self, at: usize, signal: Signal) {
+        kill_process(self.process(at), signal).unwrap();
     }
 
     /// Stops a process without its knowledge.
@@ -151,6 +248,20 @@ impl Hosts {
             let of = |at: usize| self.hosts[at].child.as_ref().and_then(|_| Some((self.leads(at, group)?, at)));
             nodes.iter().filter_map(|at| of(*at)).max().map(|(_, at)| at)
         })
+    }
+
+    fn index(&self, at: usize, name: &str) -> u64 {
+        self.until("a node answers", || self.status(at)?["groups"][0][name].as_u64())
+    }
+
+    /// Index of the last entry in a node's log of the first group.
+    pub(crate) fn last_index(&self, at: usize) -> u64 {
+        self.index(at, "last")
+    }
+
+    /// Index of the last entry that a node has removed from the front of that log.
+    pub(crate) fn purged_index(&self, at: usize) -> u64 {
+        self.index(at, "purged")
     }
 
     /// Waits until a node has applied what another one has committed.

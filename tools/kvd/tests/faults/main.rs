@@ -1,6 +1,7 @@
 //! Whole clusters of processes under faults, and histories of clients checked for linearizability.
 //!
-//! Processes are killed and paused; links between nodes go through relays that stop relaying.
+//! Processes are killed and paused; links between nodes go through relays that stop relaying;
+//! members are replaced, disks are slow or full.
 //! Clients write and read a few keys, and readers are pinned to one node each: without those, a
 //! deposed leader's reads would stay unseen. Each fault is shown to have taken effect. Nothing is
 //! decided by how long something takes.

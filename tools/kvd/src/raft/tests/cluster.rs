@@ -45,6 +45,7 @@ impl Host {
             heartbeat: Duration::from_millis(100),
             snapshot_after: 40,
             keep_log: 20,
+            sync_delay: Duration::ZERO,
             store: Options::new().memtable_size(1 << 20),
         };
         let mut host = Host { settings, fs, node: None };
