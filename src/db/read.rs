@@ -83,13 +83,13 @@ enum Kept {
 pub(super) struct ReadTarget<'a> {
     pub(super) keyspace: u32,
     pub(super) name: &'a str,
-    pub(super) snapshot: Option<&'a Moment>,
+    pub(super) snapshot: Option<&'a ReadPoint>,
     /// When deadlines are judged; `None` for the time of the read.
     pub(super) at: Option<Deadline>,
 }
 
 /// What a snapshot sees.
-pub(super) struct Moment {
+pub(super) struct ReadPoint {
     pub(super) seqno: SeqNo,
     /// The view in which to read it, in a store that is open read-only: the process that writes
     /// keeps no versions for it. Elsewhere any view from then on has what it sees.
@@ -98,7 +98,7 @@ pub(super) struct Moment {
 
 impl ReadTarget<'_> {
     pub(super) fn seqno(&self) -> Option<SeqNo> {
-        self.snapshot.map(|moment| moment.seqno)
+        self.snapshot.map(|point| point.seqno)
     }
 }
 
@@ -128,7 +128,7 @@ impl Store {
 
     /// The view for a read of several keys.
     pub(super) fn view_for(&self, target: ReadTarget<'_>) -> Arc<ReadView> {
-        target.snapshot.and_then(|moment| moment.view.clone()).unwrap_or_else(|| self.view.load())
+        target.snapshot.and_then(|point| point.view.clone()).unwrap_or_else(|| self.view.load())
     }
 
     /// Reads a key in `view`.
@@ -164,7 +164,7 @@ impl Store {
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
         let find = |view: &ReadView, pin: &Pin<'_>| self.find(view, pin, target, key, mode, trace, take);
-        let find = || match target.snapshot.and_then(|moment| moment.view.as_ref()) {
+        let find = || match target.snapshot.and_then(|point| point.view.as_ref()) {
             Some(view) => self.tables.epoch().pin(|pin| find(view, pin)),
             None => self.view.with(find),
         };

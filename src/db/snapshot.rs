@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::StoreHandle;
 use super::keyspace::Keyspace;
-use super::read::{Moment, ReadTarget};
+use super::read::{ReadPoint, ReadTarget};
 use super::reads::reads;
 use super::store::Store;
 use crate::format::key::SeqNo;
@@ -36,7 +36,7 @@ pub struct Snapshot {
 /// A sequence number registered as a live snapshot.
 struct Pinned {
     handle: Arc<StoreHandle>,
-    moment: Moment,
+    point: ReadPoint,
 }
 
 impl Pinned {
@@ -47,17 +47,17 @@ impl Pinned {
             Some(view) => view.visible(&store.sequence),
             None => store.sequence.visible(),
         });
-        Pinned { handle: Arc::clone(handle), moment: Moment { seqno, view } }
+        Pinned { handle: Arc::clone(handle), point: ReadPoint { seqno, view } }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         let store = &self.handle.store;
-        if store.snapshots.remove(self.moment.seqno) {
+        if store.snapshots.remove(self.point.seqno) {
             store.schedule();
         }
-        if !store.gate.is_read_only() && store.has_ranges_after(self.moment.seqno) {
+        if !store.gate.is_read_only() && store.has_ranges_after(self.point.seqno) {
             store.spawn_help(|store| _ = store.tidy_ranges());
         }
     }
@@ -77,16 +77,16 @@ impl Snapshot {
     }
 
     fn target(&self) -> ReadTarget<'_> {
-        ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.moment()), at: None }
+        ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.point()), at: None }
     }
 
-    pub(super) fn moment(&self) -> &Moment {
-        &self.pinned.moment
+    pub(super) fn point(&self) -> &ReadPoint {
+        &self.pinned.point
     }
 
     /// Sequence number of the last write that the snapshot sees.
     pub fn seqno(&self) -> SeqNo {
-        self.pinned.moment.seqno
+        self.pinned.point.seqno
     }
 
     /// This snapshot of another keyspace.

@@ -236,7 +236,7 @@ impl Transaction {
         if keyspace.store().id != self.store().id {
             return Err(Error::invalid("the keyspace is of another store than the transaction"));
         }
-        let (snapshot, at) = (Some(self.snapshot.moment()), Some(self.overlay.at));
+        let (snapshot, at) = (Some(self.snapshot.point()), Some(self.overlay.at));
         Ok(ReadTarget { snapshot, at, ..keyspace.target() })
     }
 

@@ -72,7 +72,7 @@ impl RangeSource for RangeTree {
 }
 
 /// The fragments from write `since` on.
-struct Moment {
+struct FragmentVersion {
     since: SeqNo,
     fragments: Fragments,
 }
@@ -85,7 +85,7 @@ pub(super) struct RangeHistory {
     /// Estimated memory.
     used: AtomicUsize,
     /// Oldest first.
-    moments: RwLock<Vec<Moment>>,
+    versions: RwLock<Vec<FragmentVersion>>,
 }
 
 impl RangeHistory {
@@ -101,66 +101,66 @@ impl RangeHistory {
 
     /// The fragments as of the last write.
     pub(super) fn newest(&self) -> Fragments {
-        self.moments.read().last().map(|moment| moment.fragments.clone()).unwrap_or_default()
+        self.versions.read().last().map(|version| version.fragments.clone()).unwrap_or_default()
     }
 
     /// Publishes the fragments after a group of writes that ends with `last`. Of the earlier ones
     /// those stay that `snapshots`, ascending, need.
     pub(super) fn publish(&self, fragments: Fragments, last: SeqNo, snapshots: &[SeqNo]) {
         self.used.store(fragments.len() * FRAGMENT_LEN, Ordering::Relaxed);
-        let mut moments = self.moments.write();
+        let mut versions = self.versions.write();
         let is_needed = |since: SeqNo, until: SeqNo| {
             let first = snapshots.partition_point(|&snapshot| snapshot < since);
             snapshots.get(first).is_some_and(|&snapshot| snapshot < until)
         };
-        let next: Vec<SeqNo> = moments.iter().skip(1).map(|moment| moment.since).collect();
+        let next: Vec<SeqNo> = versions.iter().skip(1).map(|version| version.since).collect();
         let mut next = next.into_iter();
         // The last one has no successor yet.
-        let is_over = |moment: &mut Moment| next.next().is_some_and(|until| !is_needed(moment.since, until));
-        let over: Vec<Moment> = moments.extract_if(.., is_over).collect();
-        moments.push(Moment { since: last, fragments });
+        let is_over = |version: &mut FragmentVersion| next.next().is_some_and(|until| !is_needed(version.since, until));
+        let over: Vec<FragmentVersion> = versions.extract_if(.., is_over).collect();
+        versions.push(FragmentVersion { since: last, fragments });
         self.any.store(true, Ordering::Release);
         // Freeing them takes time, and readers wait for the lock.
-        drop(moments);
+        drop(versions);
         drop(over);
     }
 
     /// Calls `read` with the visible number and the number that deletes `key` for a reader of it;
     /// both are of one moment.
     pub(super) fn cover(&self, keyspace: u32, key: &[u8], snapshot: impl FnOnce() -> SeqNo) -> (SeqNo, SeqNo) {
-        let moments = self.moments.read();
+        let versions = self.versions.read();
         let snapshot = snapshot();
-        let newest = moments.last().map_or(0, |moment| moment.fragments.piece(keyspace, key).seqno);
+        let newest = versions.last().map_or(0, |version| version.fragments.piece(keyspace, key).seqno);
         // A fragment of the newest root that the snapshot sees is the newest one for it as well.
         if newest <= snapshot {
             return (snapshot, newest);
         }
-        let cover = at(&moments, snapshot).map_or(0, |moment| moment.fragments.piece(keyspace, key).seqno);
+        let cover = at(&versions, snapshot).map_or(0, |version| version.fragments.piece(keyspace, key).seqno);
         (snapshot, cover)
     }
 
     /// The fragments of a keyspace as of `snapshot`, which is called while no ranges can be
     /// published.
     pub(super) fn as_of(&self, keyspace: u32, snapshot: impl FnOnce() -> SeqNo) -> (SeqNo, Option<RangeTree>) {
-        let moments = self.moments.read();
+        let versions = self.versions.read();
         let snapshot = snapshot();
-        (snapshot, at(&moments, snapshot).and_then(|moment| moment.fragments.tree(keyspace)).cloned())
+        (snapshot, at(&versions, snapshot).and_then(|version| version.fragments.tree(keyspace)).cloned())
     }
 
     /// The fragments of a keyspace that any reader still needs, with those of live snapshots.
     pub(super) fn all(&self, keyspace: u32) -> Vec<Fragment> {
-        let moments = self.moments.read();
-        let mut all: Vec<Fragment> = moments.iter().flat_map(|moment| moment.fragments.list(keyspace)).collect();
+        let versions = self.versions.read();
+        let mut all: Vec<Fragment> = versions.iter().flat_map(|version| version.fragments.list(keyspace)).collect();
         all.sort_unstable_by(|a, b| (a.seqno, &a.start).cmp(&(b.seqno, &b.start)));
         all.dedup();
         all
     }
 }
 
-/// The newest moment that `snapshot` sees whole.
-fn at(moments: &[Moment], snapshot: SeqNo) -> Option<&Moment> {
-    let count = moments.partition_point(|moment| moment.since <= snapshot);
-    moments.get(count.checked_sub(1)?)
+/// The newest version that `snapshot` sees whole.
+fn at(versions: &[FragmentVersion], snapshot: SeqNo) -> Option<&FragmentVersion> {
+    let count = versions.partition_point(|version| version.since <= snapshot);
+    versions.get(count.checked_sub(1)?)
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ mod at_the_server {
         use super::*;
 
         #[test]
-        #[ignore = "run by the tests of this file"]
+        #[ignore = "at the server that the tests of this file start; cargo test -p tamis-backup --features object-store bucket"]
         fn every_generation_restores_to_what_it_was() {
             let (db, mut expected) = (store(), BTreeMap::new());
             let repository = Repository::create_in_bucket(&address("a/generations/")).unwrap();
@@ -121,7 +121,7 @@ mod at_the_server {
         }
 
         #[test]
-        #[ignore = "run by the tests of this file"]
+        #[ignore = "at the server that the tests of this file start; cargo test -p tamis-backup --features object-store bucket"]
         fn what_is_not_a_repository_is_left_alone() {
             assert!(matches!(Repository::open_in_bucket(&address("absent")), Err(Error::InvalidArgument(_))));
             Repository::create_in_bucket(&address("outer/inner")).unwrap();
@@ -137,7 +137,7 @@ mod at_the_server {
         }
 
         #[test]
-        #[ignore = "run by the tests of this file"]
+        #[ignore = "at the server that the tests of this file start; cargo test -p tamis-backup --features object-store bucket"]
         fn many_writers_share_a_bucket() {
             let address = address("shared");
             Repository::create_in_bucket(&address).unwrap();
@@ -171,7 +171,7 @@ mod at_the_server {
         }
 
         #[test]
-        #[ignore = "run by the tests of this file"]
+        #[ignore = "at the server that the tests of this file start; cargo test -p tamis-backup --features object-store bucket"]
         fn a_store_is_followed() {
             let (db, address) = (store(), address("followed"));
             let repository = Repository::create_in_bucket(&address).unwrap();
@@ -189,14 +189,14 @@ mod at_the_server {
         }
 
         #[test]
-        #[ignore = "run by the tests of this file"]
+        #[ignore = "at the server that the tests of this file start; cargo test -p tamis-backup --features object-store bucket"]
         fn a_kill_leaves_whole_generations() {
             let address = address("killed");
             kill_backups(Some(&address), |_| Repository::open_in_bucket(&address), 15);
         }
 
         #[test]
-        #[ignore = "run by the tests of this file"]
+        #[ignore = "at the server that the tests of this file start; cargo test -p tamis-backup --features object-store bucket"]
         fn a_repository_may_be_used_and_dropped_within_a_runtime() {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
@@ -211,7 +211,7 @@ mod at_the_server {
         use super::*;
 
         #[test]
-        #[ignore = "run by the tests of this file"]
+        #[ignore = "at the server that the tests of this file start; cargo test -p tamis-backup --features object-store bucket"]
         fn before_anything_is_written() {
             match Repository::create_in_bucket(&address("unconditional")) {
                 Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::Unsupported => {}
