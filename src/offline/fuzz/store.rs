@@ -47,7 +47,7 @@ fn forged(sealed: bool, data: &[u8]) -> SimFileSystem {
     fs
 }
 
-/// Repairs a store. The result opens and can be read, and a second repair finds nothing to do.
+/// Repairs a store. The result verifies, opens and can be read; a second repair has nothing to do.
 pub(super) fn repair(sealed: bool, data: &[u8]) -> bool {
     let fs = forged(sealed, data);
     let run = |dry_run| {
@@ -63,6 +63,10 @@ pub(super) fn repair(sealed: bool, data: &[u8]) -> bool {
     let again = run(false).expect("it was repaired");
     assert!(again.is_sound() && !again.has_losses(), "{report}\nagain: {again}");
     assert!(files() == after, "a second repair changes nothing");
+    let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(DIR), &mut |finding| {
+        assert!(!finding.kind.is_damage(), "{report}\nverify: {finding}");
+    });
+    verified.expect("it was repaired");
     let db = options(&fs).open(DIR).expect("it was repaired");
     entries(&db, false).expect("it was repaired");
     db.close().expect("nothing fails");

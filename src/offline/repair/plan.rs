@@ -313,20 +313,33 @@ fn missing_table(
     whole_table(path, keyspace, Some(meta), why)
 }
 
-/// Keeps a live table, or plans to rewrite what is left of it.
-fn keep_or_rewrite(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, checked: Checked) -> Result<()> {
+/// Reports what is wrong with a live table and with the values to which it points. Returns the
+/// table's entry for a manifest, if nothing is.
+fn report_table(plan: &Plan, report: &mut RepairReport, id: u32, checked: &mut Checked) -> Result<Option<TableMeta>> {
     let name = plan.state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
+    let sound = checked.sound.take();
+    let has_values = sound.as_ref().is_none_or(|meta| !meta.references.is_empty());
+    let of_values = if has_values { plan.values.loss(&checked.table)? } else { None };
+    let stays = sound.filter(|meta| plan.values.keeps(&meta.references));
+    report.faults.extend(checked.fault.take());
+    if let (Some(_), Some(loss)) = (&stays, &of_values) {
+        // The table and the value files are sound, but do not belong together.
+        let file = loss.file.clone().unwrap_or_default();
+        report.faults.push(RepairFault { file, offset: 0, what: loss.why.clone() });
+    }
+    let stays = stays.filter(|_| of_values.is_none());
+    let losses = checked.losses.drain(..).chain(of_values);
+    report.losses.extend(losses.map(|loss| Loss { keyspace: name.clone(), ..loss }));
+    Ok(stays)
+}
+
+/// Keeps a live table, or plans to rewrite what is left of it.
+fn keep_or_rewrite(plan: &mut Plan, report: &mut RepairReport, id: u32, level: u8, mut checked: Checked) -> Result<()> {
     if level == RANGE_LEVEL && checked.sound.is_none() {
-        note_lost_ranges(report, checked.table.number(), name.as_deref());
+        let name = plan.state.keyspaces.get(&id).map(|keyspace| keyspace.name.as_str());
+        note_lost_ranges(report, checked.table.number(), name);
     }
-    report.faults.extend(checked.fault);
-    report.losses.extend(checked.losses.into_iter().map(|loss| Loss { keyspace: name.clone(), ..loss }));
-    let sound = checked.sound.filter(|meta| plan.values.keeps(&meta.references));
-    if sound.is_none() {
-        let loss = plan.values.loss(&checked.table)?;
-        report.losses.extend(loss.map(|loss| Loss { keyspace: name, ..loss }));
-    }
-    match sound {
+    match report_table(plan, report, id, &mut checked)? {
         // New files get larger numbers.
         Some(meta) if meta.number <= GREATEST_COUNTED => {
             plan.state.next_file_number = plan.state.next_file_number.max(meta.number + 1);
@@ -768,14 +781,10 @@ fn place_tables(plan: &mut Plan, report: &mut RepairReport, id: u32, tables: Vec
             Ok(Placing::InLevels)
         }
         None => {
-            let name = plan.state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
             let keys = readable.iter().map(|table| table.checked.keys).sum();
             let holes = readable.iter().map(|table| table.checked.holes).sum();
-            for table in tables {
-                report.faults.extend(table.checked.fault);
-                let of_values = plan.values.loss(&table.checked.table)?;
-                let losses = table.checked.losses.into_iter().chain(of_values);
-                report.losses.extend(losses.map(|loss| Loss { keyspace: name.clone(), ..loss }));
+            for mut table in tables {
+                report_table(plan, report, id, &mut table.checked)?;
             }
             let count = shared.len();
             report.notes.push(format!(

@@ -1,7 +1,9 @@
 //! Value files in a repair: which of them stay, and what becomes of entries that point to others.
 //!
-//! A value file stays if all of it is sound. Tables that point to another one are rewritten: what
-//! can be read of it goes into them, and entries whose values cannot be read are left out.
+//! A value file stays if all of it is sound. A table stays if it points only to value files that
+//! stay, and each of its pointers leads to a value of the entry's key. Other tables are rewritten:
+//! values of files that do not stay go into them, and entries whose values cannot be read are left
+//! out. As in a `verify`, every value is read twice: with its file, and by its pointer.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::ErrorKind;
@@ -61,8 +63,8 @@ impl FoundValues {
         references.iter().all(|reference| self.kept.contains(&reference.file))
     }
 
-    /// The value of an entry that points to a file which does not stay. `None` if it is lost.
-    fn rescue(&self, key: &[u8], pointer: &[u8]) -> Result<Option<SeparateValue>> {
+    /// The value of an entry that points to a value file. `None` if it is lost.
+    fn read(&self, key: &[u8], pointer: &[u8]) -> Result<Option<SeparateValue>> {
         match self.files.read(key, pointer) {
             Ok(value) => Ok(Some(value)),
             Err(Error::Corruption { .. } | Error::Unsupported { .. }) => Ok(None),
@@ -110,12 +112,12 @@ fn scan(files: &Arc<ValueFiles>, number: u64) -> Result<(u32, ValueFileMeta)> {
     Ok((scan.keyspace(), scan.finish()?))
 }
 
-/// The entries of a cursor. Those that point to value files which do not stay have their values, or
-/// are left out.
+/// The entries of a cursor, without those whose values cannot be read. Entries that point to value
+/// files which do not stay have their values.
 pub(super) struct RescuingCursor<C> {
     inner: C,
     values: Arc<FoundValues>,
-    /// The value of the current entry, if it was rescued.
+    /// The value of the current entry, if its value file does not stay.
     value: Option<SeparateValue>,
     /// Number of entries left out, with the first and the last key among them.
     lost: u64,
@@ -132,12 +134,9 @@ impl<C: MergeCursor> RescuingCursor<C> {
         while self.inner.valid()
             && let Some((_, encoded)) = split_separate(self.inner.kind(), self.inner.value())
         {
-            let pointer = ValuePointer::decode(encoded);
-            if pointer.is_ok_and(|pointer| self.values.kept.contains(&pointer.file)) {
-                return Ok(());
-            }
-            self.value = self.values.rescue(self.inner.key(), encoded)?;
-            if self.value.is_some() {
+            if let Some(value) = self.values.read(self.inner.key(), encoded)? {
+                let stays = ValuePointer::decode(encoded).is_ok_and(|at| self.values.kept.contains(&at.file));
+                self.value = Some(value).filter(|_| !stays);
                 return Ok(());
             }
             self.lost += 1;
