@@ -6,6 +6,8 @@
 //!
 //! `TAMIS_SEEDS` sets the number of histories; `TAMIS_SEED` runs one seed.
 
+#[cfg(unix)]
+mod descriptors;
 mod history;
 mod processes;
 
