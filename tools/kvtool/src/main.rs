@@ -21,8 +21,21 @@ use clap::Parser;
 use args::{Args, Command};
 use output::say;
 
+/// Raises the number of files that the process may open as far as it may: a command that opens a
+/// store read-only keeps all of its files open.
+#[cfg(unix)]
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // A system may have a lower limit yet, and refuse: what is allowed now stays.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 fn main() -> ExitCode {
     let Args { command, common } = Args::parse();
+    #[cfg(unix)]
+    raise_file_limit();
     let result = match command {
         Command::Put(args) => commands::put::put(&common, args),
         Command::Merge(args) => commands::put::merge(&common, args),

@@ -34,6 +34,28 @@ fn a_put_value_is_found_until_it_is_deleted() {
 }
 
 #[test]
+fn a_store_of_more_files_than_the_soft_limit_is_read() {
+    let sandbox = Sandbox::new();
+    let db = tamis::Db::open(sandbox.path("db")).unwrap();
+    for i in 0..100 {
+        db.keyspace(&format!("keyspace {i}")).unwrap().put("key", "value").unwrap();
+    }
+    db.put("key", "value").unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    let get = |limit: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &format!("ulimit {limit} && exec \"$0\" get db key"), env!("CARGO_BIN_EXE_kvtool")]);
+        shell.current_dir(sandbox.dir()).output().unwrap()
+    };
+    assert_eq!(get("-Sn 64").stdout, b"value\n");
+    let refused = get("-n 64");
+    let words = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(IO), "{words}");
+    assert!(words.contains("101 files") && words.contains("ulimit -n"), "{words}");
+}
+
+#[test]
 fn an_operand_changes_the_value_as_the_keyspace_s_operator_says() {
     let sandbox = Sandbox::new();
     sandbox.check(&["put", "db", "apple", "red"], DONE);
