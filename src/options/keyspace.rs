@@ -158,6 +158,10 @@ impl KeyspaceOptions {
     /// cached; scans of keys read none of them. With values of 4 KiB and more, that is usually
     /// worth it.
     ///
+    /// Each iterator or cursor over such values reads ahead in up to eight value files, and has a
+    /// buffer of at most 256 KiB for each. No limit of the store counts these 2 MiB: bound the
+    /// number of scans that are open at once.
+    ///
     /// Up to a quarter of the value files may be garbage, also after
     /// [`compact_range`](crate::Db::compact_range).
     ///
