@@ -258,6 +258,11 @@ impl Searched {
 
 /// The lowest level for a table of entries: no table in it or above it overlaps, nor does a running
 /// task that reads or writes it or a level above it.
+///
+/// Tables that ranges of the same ingest cover count, too. They stay in the version until the
+/// ingest's number is published and no snapshot needs them, and reads go from new to old: in such a
+/// table, or below it, the new entries would be met after those that they replace. Once
+/// `Store::tidy_ranges` has removed the covered tables, compactions take the new ones down.
 fn level_for(meta: &TableMeta, version: &Version, running: &[Task]) -> u8 {
     let overlaps = |(number, level): (usize, &[Arc<Table>])| match number {
         0 => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tamis::vfs::{Fault, FaultMode};
 use tamis::{Change, Db, Error, IngestMode, IngestOptions, KeyspaceOptions, Options};
 
-use super::{check_sound, file_system, get, open, write, write_ranges};
+use super::{check_sound, file_system, get, levels, open, write, write_ranges};
 use crate::support::stepped_options;
 
 fn put_all(db: &Db, keys: impl IntoIterator<Item = u32>) {
@@ -79,6 +79,32 @@ fn they_alone_are_an_ingest_that_drops_tables_unread() {
     drop(db);
     check_sound(&fs);
     check(&open(&fs), expected);
+}
+
+#[test]
+fn tables_go_above_those_that_their_ranges_cover() {
+    for is_compacted in [true, false] {
+        let fs = file_system();
+        let db = open(&fs);
+        put_all(&db, 0..100);
+        db.flush().unwrap();
+        if is_compacted {
+            db.compact_range(..).unwrap();
+        }
+        let format = db.sst_format().unwrap();
+        let ranges = write_ranges(&fs, &format, "ranges", Some(0..100));
+        let tables = (0..20u32).map(|i| write(&fs, &format, &format!("puts {i}"), [5 * i, 5 * i + 3], Some("new")));
+        let files: Vec<_> = tables.chain([ranges]).collect();
+        db.ingest(&files, IngestOptions::new()).unwrap();
+        // What they replace was in the last level or in level 0, and has gone since.
+        let level = if is_compacted { 5 } else { 0 };
+        assert_eq!((levels(&db)[level], db.stats().covered_tables), (20, 1));
+        db.wait_for_compactions().unwrap();
+        assert_eq!(levels(&db)[0], 0, "no table stays there");
+        check(&db, |key| matches!(key % 5, 0 | 3).then_some("new"));
+        db.close().unwrap();
+        check_sound(&fs);
+    }
 }
 
 #[test]
