@@ -200,6 +200,8 @@ struct Shared {
     syncers: AtomicUsize,
     /// Whether a flush of some store may wait for a thread.
     flush_waiting: AtomicBool,
+    /// Which store is looked at first for one: each in turn, so that none waits for long.
+    turn: AtomicUsize,
 }
 
 /// The right to have a thread that syncs a store for a follower; see [`Environment::syncer`].
@@ -222,8 +224,8 @@ pub(crate) trait Tenant: Send + Sync {
     /// Begins work again that has failed and whose back-off has ended.
     fn retry(self: Arc<Self>);
 
-    /// Runs the store's flush on this thread, if it waits for one.
-    fn flush_waiting(self: Arc<Self>);
+    /// Runs the store's flush on this thread, if it waits for one; returns whether it did.
+    fn flush_waiting(self: Arc<Self>) -> bool;
 }
 
 /// At which size the memtable of a store counts as full.
@@ -366,6 +368,7 @@ impl Environment {
             reader_memtables: MemtablePool::new(idle),
             syncers: AtomicUsize::new(0),
             flush_waiting: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
         }))
     }
 
@@ -489,13 +492,27 @@ impl Environment {
         self.0.flush_waiting.store(true, Ordering::Relaxed);
     }
 
-    /// Runs the flushes of all stores that wait for a thread. Costs one load while none does. For
-    /// threads that hold no lock.
-    pub(crate) fn run_waiting_flushes(&self) {
-        if self.0.flush_waiting.load(Ordering::Relaxed) && self.0.flush_waiting.swap(false, Ordering::Relaxed) {
-            self.0.budget.stores().into_iter().for_each(Tenant::flush_waiting);
+    /// Does what waits for a thread: has the largest memtables sealed if that is due, and runs the
+    /// flush of one store. Costs two loads while nothing waits. For threads that hold no lock.
+    pub(crate) fn run_waiting(&self) {
+        let Shared { budget, flush_waiting, turn, .. } = &*self.0;
+        budget.seal_largest();
+        if !take(flush_waiting) {
+            return;
+        }
+        let mut stores = budget.stores();
+        let first = turn.fetch_add(1, Ordering::Relaxed) % stores.len().max(1);
+        stores.rotate_left(first);
+        if stores.into_iter().any(Tenant::flush_waiting) {
+            // There may be more.
+            self.note_flush_waiting();
         }
     }
+}
+
+/// Takes a request; returns whether there was one.
+fn take(request: &AtomicBool) -> bool {
+    request.load(Ordering::Relaxed) && request.swap(false, Ordering::Relaxed)
 }
 
 impl Budget {
@@ -554,10 +571,13 @@ impl Budget {
         (taken + self.bytes / STEP).max(self.bytes / FILLING)
     }
 
-    /// Has the largest memtables sealed until the others that still fill take no more than they
-    /// may.
+    /// If that is due, has the largest memtables sealed until the others that still fill take no
+    /// more than they may. The first thread that comes does it: that of the queued job, or one that
+    /// does longer work before that job.
     fn seal_largest(&self) {
-        self.is_queued.store(false, Ordering::Relaxed);
+        if !take(&self.is_queued) {
+            return;
+        }
         let stores = self.stores();
         stores.iter().for_each(|store| Arc::clone(store).retry());
         let mut filling: Vec<(usize, Arc<dyn Tenant>)> =
@@ -642,8 +662,8 @@ mod tests {
 
         fn retry(self: Arc<Self>) {}
 
-        fn flush_waiting(self: Arc<Self>) {
-            *self.memtable.lock() = None;
+        fn flush_waiting(self: Arc<Self>) -> bool {
+            self.memtable.lock().take().is_some()
         }
     }
 
@@ -709,21 +729,44 @@ mod tests {
     }
 
     #[test]
-    fn waiting_flushes_of_all_stores_are_run_once() {
+    fn waiting_flushes_are_run_one_at_a_time_in_turn() {
         let (environment, _executor) = environment();
+        let joined: Vec<_> = (0..3).map(|_| join(&environment, true)).collect();
+        let filled = || joined.iter().filter(|(store, _)| store.memtable.lock().is_some()).count();
+        let fill_all = || joined.iter().for_each(|(store, _)| fill(&environment, store, 1));
+        fill_all();
+        environment.run_waiting();
+        assert_eq!(filled(), 3, "nobody has said that one waits");
+        environment.note_flush_waiting();
+        for left in [2, 1, 0, 0] {
+            environment.run_waiting();
+            assert_eq!(filled(), left);
+        }
+        fill_all();
+        environment.run_waiting();
+        assert_eq!(filled(), 3, "all have been looked at");
+        // A store whose next flush waits at once keeps no other from having its turn.
+        environment.note_flush_waiting();
+        for _ in 0..3 {
+            environment.run_waiting();
+            fill(&environment, &joined[0].0, 1);
+        }
+        assert_eq!(filled(), 1);
+        drop(joined);
+        environment.note_flush_waiting();
+        environment.run_waiting();
+    }
+
+    #[test]
+    fn memtables_are_sealed_by_a_thread_that_does_longer_work() {
+        let (environment, executor) = environment();
         let (store, _seat) = join(&environment, true);
-        fill(&environment, &store, 1);
-        environment.run_waiting_flushes();
-        assert!(store.memtable.lock().is_some(), "nobody has said that one waits");
-        environment.note_flush_waiting();
-        environment.run_waiting_flushes();
-        assert!(store.memtable.lock().is_none());
-        fill(&environment, &store, 1);
-        environment.run_waiting_flushes();
-        assert!(store.memtable.lock().is_some());
-        drop(store);
-        environment.note_flush_waiting();
-        environment.run_waiting_flushes();
+        environment.run_waiting();
+        fill(&environment, &store, 600);
+        environment.run_waiting();
+        assert!(store.memtable.lock().is_none(), "the executor has run no job");
+        while executor.step() {}
+        assert_eq!(environment.stats().sealed_early, 1);
     }
 
     #[test]

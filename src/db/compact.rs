@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::background::{Request, Urgent};
+use super::background::Request;
 use super::read::tree_of;
 use super::store::Store;
 use super::view::Tree;
@@ -344,8 +344,7 @@ impl Store {
         let StageMerge { tree, task, filter, compression, .. } = merge;
         let new_number = || self.catalog.new_file_number();
         let cancelled = |bytes| {
-            self.do_urgent(Urgent::All);
-            self.help_others();
+            self.give_way();
             self.pace(bytes);
             self.is_stopping() || merge.failed.load(Ordering::Relaxed) || self.is_pointless(merge)
         };

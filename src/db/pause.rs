@@ -28,7 +28,7 @@ impl Store {
         // From here on, an early return ends the pause.
         let pause = BackgroundPause { store: Arc::clone(self), thread };
         loop {
-            if self.do_urgent(Urgent::All) || self.executor.step() {
+            if self.help(Urgent::All) {
                 continue;
             }
             let mut jobs = self.background.lock();

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::background::{Request, Urgent};
+use super::background::Request;
 use super::store::Store;
 use super::view::Tree;
 use crate::error::{Error, Result};
@@ -115,7 +115,7 @@ impl Store {
         let filter_bytes = filter_bytes(policy, keys);
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
         let cancelled = |bytes| {
-            self.do_urgent(Urgent::All);
+            self.give_way();
             self.pace(bytes);
             self.is_stopping()
         };

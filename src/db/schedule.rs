@@ -8,7 +8,7 @@
 //! A flush waits for no compaction, whatever the executor is. It is *urgent* work: it stands in a
 //! list beside the executor's queue until a thread takes it. Compactions look at that list between
 //! blocks, and so do waiting callers; compactions also look at those of other stores of the
-//! environment. *Relief* is urgent too: a compaction among runs of level 0 only. It is due when
+//! environment, unless they run for a caller, who may hold locks of its store. *Relief* is urgent too: a compaction among runs of level 0 only. It is due when
 //! these are many and the limit on compactions is reached or a caller has reserved the keyspace.
 //! Thus a task of minutes does not stop writers.
 //!
@@ -24,6 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::background::{Jobs, LONGEST_RETRY, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
+use super::locks::HeldRank;
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
@@ -47,11 +48,11 @@ const L0_URGENT: usize = L0_TRIGGER + L0_TRIGGER / 2;
 const DEBT_URGENT: u64 = 8;
 
 thread_local! {
-    /// Whether this thread does urgent work for a caller that waits.
+    /// Whether this thread does work for a caller of a store, who may hold locks.
     static FOR_CALLER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs work that other threads would do, on that of a caller that waits.
+/// Runs work that other threads would do, on that of a caller.
 fn for_caller<R>(work: impl FnOnce() -> R) -> R {
     let outer = FOR_CALLER.replace(true);
     let result = work();
@@ -175,15 +176,30 @@ impl Store {
             self.background.urgent_waiting.store(true, Ordering::Relaxed);
             drop(jobs);
             self.environment.note_flush_waiting();
-            let job = move || _ = store.upgrade().map(|store| store.do_urgent(Urgent::All));
-            return self.executor.spawn(priority, Box::new(job));
+            return self.hand_over(priority, move || _ = store.upgrade().map(|store| store.do_urgent(Urgent::All)));
         }
         let number = jobs.next_job;
         jobs.next_job += 1;
         jobs.queued.push((number, work));
         drop(jobs);
-        let job = move || _ = store.upgrade().map(|store| store.run_queued(number));
-        self.executor.spawn(priority, Box::new(job));
+        self.hand_over(priority, move || _ = store.upgrade().map(|store| store.run_queued(number)));
+    }
+
+    /// Gives a job to the executor, which may run it at once: one whose threads could not be
+    /// started does so.
+    fn hand_over(&self, priority: Priority, job: impl FnOnce() + Send + 'static) {
+        for_caller(|| self.executor.spawn(priority, Box::new(job)));
+    }
+
+    /// Runs a job of a stepped executor, for a caller; returns whether there was one.
+    pub(super) fn step(&self) -> bool {
+        for_caller(|| self.executor.step())
+    }
+
+    /// Does some work for which a caller waits, if no thread has taken it; returns whether there
+    /// was any.
+    pub(super) fn help(self: &Arc<Self>, which: Urgent) -> bool {
+        for_caller(|| self.do_urgent(which)) || self.step()
     }
 
     /// Runs the work of a job, unless it was abandoned.
@@ -238,7 +254,7 @@ impl Store {
             let _ended = JobGuard(&store);
             help(&store);
         };
-        self.executor.spawn(Priority::Help, Box::new(job));
+        self.hand_over(Priority::Help, job);
     }
 
     /// Waits until the rate limit lets background work go on that has read and written `bytes`
@@ -251,19 +267,21 @@ impl Store {
                 break;
             }
             thread::sleep(wait.min(LONGEST_NAP));
-            self.do_urgent(Urgent::All);
-            self.help_others();
+            self.give_way();
         }
         if let Some(begin) = begin {
             self.rate.note_wait(begin.elapsed());
         }
     }
 
-    /// Runs the flushes of other stores that wait for a thread, unless this thread works for a
-    /// caller: a writer holds locks of its store, which must not wait for another store's disk.
-    pub(super) fn help_others(&self) {
+    /// Does, between two blocks of longer work, what waits for a thread and is urgent. What other
+    /// stores wait for is left to other threads if this one works for a caller: a writer holds
+    /// locks of its store, which must not wait for another store's disk.
+    pub(super) fn give_way(self: &Arc<Self>) {
+        self.do_urgent(Urgent::All);
         if !FOR_CALLER.get() {
-            self.environment.run_waiting_flushes();
+            debug_assert!(HeldRank::is_none(), "locks of a store would wait for another store's disk");
+            self.environment.run_waiting();
         }
     }
 
@@ -507,8 +525,7 @@ impl Store {
             if jobs.unfinished == 0 && self.is_stopping() {
                 return Err(Error::Closed);
             }
-            let help = || for_caller(|| self.do_urgent(urgent)) || self.executor.step();
-            if jobs.unlocked(help) || done(&jobs) {
+            if jobs.unlocked(|| self.help(urgent)) || done(&jobs) {
                 continue;
             }
             // The timeout covers events that no job's end announces, such as the end of a back-off.
@@ -528,7 +545,7 @@ impl Store {
             jobs.unfinished == 0 && jobs.failed.is_empty() && jobs.pausers.is_empty()
         })?;
         // On a stepped executor, removes jobs whose work other threads have done.
-        while self.executor.step() {}
+        while self.step() {}
         // A poisoned or closing store begins no more work, so due work may remain.
         self.gate.check_open()?;
         self.gate.check_poison()?;
@@ -547,7 +564,7 @@ impl Store {
         self.end_urgency();
         not_begun.into_iter().for_each(|work| self.abandon(work));
         loop {
-            if self.executor.step() {
+            if self.step() {
                 continue;
             }
             let mut jobs = self.background.lock();

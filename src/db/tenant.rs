@@ -54,7 +54,7 @@ impl Tenant for Store {
         self.retry_failed();
     }
 
-    fn flush_waiting(self: Arc<Self>) {
-        self.do_urgent(Urgent::Flush);
+    fn flush_waiting(self: Arc<Self>) -> bool {
+        self.do_urgent(Urgent::Flush)
     }
 }

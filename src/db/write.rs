@@ -321,7 +321,7 @@ impl Store {
     fn delay(&self, bytes: usize) {
         let filled = || self.view.load().active.used() as f64 / self.options.memtable_size as f64;
         let wait = self.throttle.charge(bytes, filled);
-        if !wait.is_zero() && !self.executor.step() {
+        if !wait.is_zero() && !self.step() {
             self.stalls.measure(Cause::Slowed, || std::thread::sleep(wait));
         }
     }

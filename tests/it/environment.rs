@@ -4,7 +4,7 @@ mod model;
 #[cfg(target_os = "linux")]
 mod process;
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -216,13 +216,61 @@ fn a_failed_flush_is_tried_again_although_nobody_writes() {
     }
 }
 
-/// An executor that is always busy: no thread ever takes a job.
-#[derive(Debug)]
-struct Busy;
+/// An executor may drop jobs with a delay, as this one does.
+#[test]
+fn a_failed_flush_is_tried_again_when_another_store_needs_the_memory() {
+    let _watchdog = Watchdog::new("environment");
+    let fs = SimFileSystem::new();
+    let (environment, executor) = stepped(EnvironmentOptions::new().memtable_budget(1 << 20));
+    let open = |name: &str| options(&fs, &environment).open(name).unwrap();
+    let (sick, healthy) = (open("/sick"), open("/healthy"));
+    fill(&sick, 0, 400).unwrap();
+    fs.set_capacity(Some(0));
+    assert!(sick.flush().is_err());
+    fs.set_capacity(None);
+    for n in 0.. {
+        fill(&healthy, n, 1).unwrap();
+        step_all(&executor);
+        if sick.stats().flushes > 0 {
+            break;
+        }
+    }
+    assert!(sick.stats().background_error.is_none());
+}
+
+#[test]
+fn a_store_that_fails_to_open_gives_its_seat_back() {
+    let fs = SimFileSystem::new();
+    let (environment, _executor) = stepped(EnvironmentOptions::new());
+    let open = || options(&fs, &environment).open("/db");
+    fill(&open().unwrap(), 0, 100).unwrap();
+    for mode in [FaultMode::Io, FaultMode::ReadError] {
+        for at in 1.. {
+            fs.set_fault(Some(Fault { at, mode, sticky: true }));
+            let opened = open();
+            fs.set_fault(None);
+            assert_eq!(environment.stats().stores, usize::from(opened.is_ok()), "{mode:?} {at}");
+            if let Ok(db) = opened {
+                assert!(at > 2, "{mode:?}: opening fails at each of its calls");
+                assert_eq!(db.iter().count(), 100);
+                break;
+            }
+        }
+    }
+}
+
+/// An executor whose threads are always busy. Callers may step through its compactions.
+#[derive(Default)]
+struct Busy {
+    is_stepped: bool,
+    compactions: Mutex<VecDeque<Job>>,
+}
 
 impl Executor for Busy {
-    fn spawn(&self, _priority: Priority, job: Job) {
-        drop(job);
+    fn spawn(&self, priority: Priority, job: Job) {
+        if self.is_stepped && priority == Priority::Low {
+            self.compactions.lock().push_back(job);
+        }
     }
 
     fn parallelism(&self) -> usize {
@@ -230,8 +278,23 @@ impl Executor for Busy {
     }
 
     fn step(&self) -> bool {
-        false
+        let job = self.compactions.lock().pop_front();
+        job.map(|job| job()).is_some()
     }
+}
+
+#[test]
+fn a_writer_that_steps_runs_no_flush_of_another_store() {
+    let _watchdog = Watchdog::new("environment");
+    let fs = SimFileSystem::new();
+    let executor = Arc::new(Busy { is_stepped: true, ..Busy::default() });
+    let environment = Environment::new(EnvironmentOptions::new().executor(executor)).unwrap();
+    let open = |name: &str| options(&fs, &environment).memtable_size(64 << 10).open(name).unwrap();
+    let (busy, other) = (open("/busy"), open("/other"));
+    fill(&other, 0, 100).unwrap();
+    (0..).find(|n| fill(&busy, 100 * n, 100).is_err() || busy.stats().compactions > 0).unwrap();
+    assert!(busy.stats().background_error.is_none());
+    assert_eq!(other.stats().flushes, 0, "a writer waits for no other store's disk");
 }
 
 #[test]
@@ -242,7 +305,7 @@ fn a_writer_does_the_work_of_its_own_store_alone() {
     let max = 1_000_000_000_000_000;
     for end in ["closed", "poisoned"] {
         let limit = RateLimit::Auto { max };
-        let environment = EnvironmentOptions::new().executor(Arc::new(Busy)).rate_limit(limit);
+        let environment = EnvironmentOptions::new().executor(Arc::new(Busy::default())).rate_limit(limit);
         let environment = Environment::new(environment).unwrap();
         let open =
             |name: &str| options(&fs, &environment).memtable_size(64 << 10).open(format!("/{name}{end}")).unwrap();
@@ -397,38 +460,49 @@ fn figures_of_what_is_shared_are_counted_once() {
     assert_eq!(alone.memory.cache_limit, 64 << 20);
 }
 
+/// Runs `test` while a compaction of a minute has one of the environment's threads.
+fn during_a_long_compaction(options: Options, test: impl FnOnce()) {
+    let keyspace = KeyspaceOptions::new().compression(Compression::None);
+    let busy = options.default_keyspace(keyspace).memtable_size(4 << 20).open("/busy").unwrap();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            fill(&busy, 0, 1000).unwrap();
+            busy.flush().unwrap();
+        }
+        let compaction = scope.spawn(|| busy.compact_range(..));
+        while busy.stats().rate_limited_time.is_zero() && !compaction.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        test();
+        assert!(!compaction.is_finished());
+        busy.clone().close().unwrap();
+        assert!(matches!(compaction.join().unwrap(), Err(Error::Closed)));
+    });
+}
+
 #[test]
 fn a_flush_waits_for_no_compaction_of_another_store() {
     let _watchdog = Watchdog::new("environment");
-    let fs = SimFileSystem::new();
     for threads in [1, 2] {
+        let fs = SimFileSystem::new();
         let limit = RateLimit::Fixed(LEAST_RATE);
-        let environment =
-            Environment::new(EnvironmentOptions::new().background_threads(threads).rate_limit(limit)).unwrap();
-        let open = |name: &str, memtable_size| {
-            let keyspace = KeyspaceOptions::new().compression(Compression::None);
-            let options = options(&fs, &environment).default_keyspace(keyspace).memtable_size(memtable_size);
-            options.open(format!("/{name}{threads}")).unwrap()
-        };
-        let (busy, other) = (open("busy", 4 << 20), open("other", 64 << 10));
-        thread::scope(|scope| {
-            // A compaction of a minute.
-            for _ in 0..2 {
-                fill(&busy, 0, 1000).unwrap();
-                busy.flush().unwrap();
-            }
-            let compaction = scope.spawn(|| busy.compact_range(..));
-            while busy.stats().rate_limited_time.is_zero() && !compaction.is_finished() {
-                thread::sleep(Duration::from_millis(1));
-            }
+        // Half of it is more than the busy store takes.
+        let shared = EnvironmentOptions::new().rate_limit(limit).memtable_budget(8 << 20);
+        let environment = Environment::new(shared.background_threads(threads)).unwrap();
+        let open =
+            |name: &str, memtable_size| options(&fs, &environment).memtable_size(memtable_size).open(name).unwrap();
+        let (small, large) = (open("/small", 64 << 10), open("/large", 64 << 20));
+        during_a_long_compaction(options(&fs, &environment), || {
             // Seals two memtables, and then waits for nothing.
-            fill(&other, 0, 130).unwrap();
-            while other.stats().flushes < 2 {
+            fill(&small, 0, 130).unwrap();
+            while small.stats().flushes < 2 {
                 thread::sleep(Duration::from_millis(1));
             }
-            assert!(!compaction.is_finished());
-            busy.clone().close().unwrap();
-            assert!(matches!(compaction.join().unwrap(), Err(Error::Closed)));
+            // Takes half of the budget, so that a job is to seal the memtable.
+            fill(&large, 0, 5000).unwrap();
+            while large.stats().flushes == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
         });
     }
 }

@@ -203,9 +203,13 @@ impl CacheShard {
         Some(frame)
     }
 
-    pub(super) fn forget(&mut self, slots: &BlockSlots) {
-        let mut evicted = Vec::new();
+    /// Evicts the blocks of a table, of which there are `count` at most.
+    pub(super) fn forget(&mut self, slots: &BlockSlots, count: usize) {
+        let mut evicted = Vec::with_capacity(count);
         for (position, entry) in self.ring.iter_mut().enumerate() {
+            if evicted.len() == count {
+                break;
+            }
             if let Some(linked) = entry.take_if(|linked| linked.is_in(slots)) {
                 self.empty.push(position);
                 evicted.push(linked);

@@ -101,17 +101,26 @@ impl BlockCache {
         self.shard(slots, i).lock().insert(slots, i, block);
     }
 
-    /// Evicts all blocks of a table that has no readers any more.
+    /// Evicts all blocks of a table that has no readers any more. Looks only into shards that have
+    /// some: a shard's ring has the blocks of all stores.
     pub(super) fn forget(&self, slots: &BlockSlots) {
-        for shard in &self.shards {
-            shard.lock().forget(slots);
+        let mut counts = [0; MAX_SHARDS];
+        for i in slots.linked() {
+            counts[self.shard_of(slots, i)] += 1;
+        }
+        for (shard, count) in self.shards.iter().zip(counts).filter(|(_, count)| *count > 0) {
+            shard.lock().forget(slots, count);
         }
     }
 
     fn shard(&self, slots: &BlockSlots, i: usize) -> &Mutex<CacheShard> {
+        &self.shards[self.shard_of(slots, i)]
+    }
+
+    fn shard_of(&self, slots: &BlockSlots, i: usize) -> usize {
         // Neighbouring blocks do not share a shard, and the first blocks of all tables do not
         // either.
-        &self.shards[slots.first_shard().wrapping_add(i) % self.shards.len()]
+        slots.first_shard().wrapping_add(i) % self.shards.len()
     }
 }
 

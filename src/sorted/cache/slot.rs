@@ -90,6 +90,13 @@ impl BlockSlots {
         }
     }
 
+    /// Positions of the blocks that are in memory. Blocks may leave meanwhile; without readers of
+    /// the table, none come.
+    pub(super) fn linked(&self) -> impl Iterator<Item = usize> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter(|(_, slot)| block_in(slot.load(Ordering::Relaxed)).is_some()).map(|(i, _)| i)
+    }
+
     /// Marks the block at position `i`, unless it is in memory, and returns its former mark. A mark
     /// loses its highest bit.
     pub(super) fn mark(&self, i: usize, mark: usize) -> Option<usize> {

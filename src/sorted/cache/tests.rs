@@ -219,6 +219,24 @@ fn forgetting_a_table_evicts_its_blocks() {
 }
 
 #[test]
+fn forgetting_a_table_waits_for_no_shard_without_its_blocks() {
+    let fixture = Fixture::new(MAX_SHARDS * MIN_SHARD_BYTES, 2, 100);
+    let shards = &fixture.cache.shards;
+    assert_eq!(shards.len(), MAX_SHARDS);
+    assert!(fixture.miss(0, 5, &block(4000)) && fixture.miss(0, 5 + MAX_SHARDS, &block(4000)));
+    let (own, other) = (fixture.cache.shard_of(&fixture.slots[0], 5), fixture.slots[1].first_shard());
+    assert_ne!(own, other);
+    assert!(fixture.miss(1, 0, &block(4000)) && !fixture.hit(0, 6));
+    // A mark is no block.
+    assert_eq!(fixture.slots[0].mark(6, 3), None);
+    let busy: Vec<_> = shards.iter().enumerate().filter(|(i, _)| *i != own).map(|(_, shard)| shard.lock()).collect();
+    fixture.cache.forget(&fixture.slots[0]);
+    drop(busy);
+    assert_eq!(fixture.cache.usage(), block(4000).memory() + OVERHEAD);
+    assert!(!fixture.hit(0, 5) && !fixture.hit(0, 5 + MAX_SHARDS) && fixture.hit(1, 0));
+}
+
+#[test]
 fn blocks_that_a_pinned_reader_sees_count_until_it_ends() {
     let fixture = Fixture::new(100_000, 1, 1000);
     assert!(fixture.miss(0, 0, &tagged(99, 4000)));
