@@ -141,11 +141,6 @@ mod checked {
             HeldRank::note(rank)
         }
 
-        /// Whether the thread holds no lock that has a rank.
-        pub(in crate::db) fn is_none() -> bool {
-            HELD.get() == 0
-        }
-
         /// Holds `rank`, whatever the thread holds.
         pub(in crate::db) fn note(rank: LockRank) -> HeldRank {
             HELD.set(HELD.get() | 1 << rank as u32);
@@ -174,11 +169,6 @@ pub(super) struct HeldRank;
 
 #[cfg(not(debug_assertions))]
 impl HeldRank {
-    #[inline]
-    pub(super) fn is_none() -> bool {
-        true
-    }
-
     #[inline]
     pub(super) fn take(_: LockRank) -> HeldRank {
         HeldRank
@@ -218,18 +208,6 @@ mod tests {
         let ((_, one), (_, other)) = (locks(), locks());
         let _one = one.lock();
         drop(other.lock());
-    }
-
-    #[test]
-    #[cfg_attr(not(debug_assertions), ignore = "checked in debug builds only: cargo test locks")]
-    fn a_thread_knows_whether_it_holds_a_lock() {
-        let (commit, _) = locks();
-        assert!(HeldRank::is_none());
-        let mut guard = commit.lock();
-        assert!(!HeldRank::is_none());
-        assert!(guard.unlocked(HeldRank::is_none));
-        drop(guard);
-        assert!(HeldRank::is_none());
     }
 
     #[test]
