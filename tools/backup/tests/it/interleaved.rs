@@ -164,7 +164,10 @@ fn a_writer_that_wakes_up_late_knows_that_its_number_is_gone() {
             open(&of_late).backup(&late_db).unwrap().generation
         });
         // It has read that there is no record, and has uploaded all files.
-        let is_uploaded = || storage.names().iter().filter(|name| name.starts_with("data/")).count() >= 3;
+        let is_uploaded = || {
+            drop(turns.settle(1));
+            storage.names().iter().filter(|name| name.starts_with("data/")).count() >= 3
+        };
         while !is_uploaded() {
             assert!(turns.step(1, |_| 0));
         }

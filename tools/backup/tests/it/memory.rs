@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use tamis::vfs::FileLock;
@@ -204,7 +204,7 @@ pub(crate) struct Turns {
 }
 
 #[derive(Default)]
-struct TurnState {
+pub(crate) struct TurnState {
     waiting: BTreeSet<usize>,
     running: Option<usize>,
     ended: usize,
@@ -226,13 +226,17 @@ impl Turns {
         Writing(self, writer)
     }
 
-    /// Waits until all `count` writers wait or have ended, and has one go on, which `choose` picks.
+    /// Waits until all `count` writers wait or have ended.
+    pub(crate) fn settle(&self, count: usize) -> MutexGuard<'_, TurnState> {
+        let state = self.state.lock().unwrap();
+        let is_moving = |state: &mut TurnState| state.running.is_some() || state.waiting.len() + state.ended < count;
+        self.changed.wait_while(state, is_moving).unwrap()
+    }
+
+    /// Once all `count` writers have settled, has one go on, which `choose` picks.
     /// Returns `false` when all have ended.
     pub(crate) fn step(&self, count: usize, choose: impl FnOnce(&[usize]) -> usize) -> bool {
-        let mut state = self.state.lock().unwrap();
-        while state.running.is_some() || state.waiting.len() + state.ended < count {
-            state = self.changed.wait(state).unwrap();
-        }
+        let mut state = self.settle(count);
         let waiting: Vec<usize> = state.waiting.iter().copied().collect();
         if waiting.is_empty() {
             return false;
