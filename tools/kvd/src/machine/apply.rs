@@ -1,7 +1,5 @@
 //! What operations do, and what they answer. Texts are those of Redis.
 
-use bytes::Bytes;
-
 use super::error::Stop;
 use super::layout::Header;
 use super::reply::Reply;
@@ -39,8 +37,10 @@ pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply,
         Operation::Append { key, suffix } => append(pending, key, suffix),
         Operation::Expire { key, deadline, condition } => expire(pending, key, *deadline, *condition),
         Operation::Persist(key) => {
-            let value = pending.live(key, |header, value| header.deadline_ms.map(|_| Bytes::copy_from_slice(value)))?;
-            let Some(value) = value.flatten() else { return Ok(Reply::Integer(0)) };
+            let copy = |header: Header, value: &[u8]| {
+                header.deadline_ms.is_some().then(|| pending.copy(key, value)).transpose()
+            };
+            let Some(value) = pending.live(key, copy)?.transpose()?.flatten() else { return Ok(Reply::Integer(0)) };
             pending.put(key, &[&value], None)?;
             Ok(Reply::Integer(1))
         }
@@ -56,10 +56,6 @@ pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply,
             Ok(Reply::Integer(1))
         }
     }
-}
-
-fn owned(header: Header, value: &[u8]) -> (Header, Bytes) {
-    (header, Bytes::copy_from_slice(value))
 }
 
 /// A deadline in milliseconds since 1970. One before 1970 is past, as is the moment itself.
@@ -116,8 +112,8 @@ fn add(pending: &mut Pending, key: &[u8], delta: i64) -> Result<Reply, Stop> {
 }
 
 fn append(pending: &mut Pending, key: &[u8], suffix: &[u8]) -> Result<Reply, Stop> {
-    let old = pending.live(key, owned)?;
-    let (deadline_ms, old) = old.map_or((None, Bytes::new()), |(header, value)| (header.deadline_ms, value));
+    let copy = |header: Header, value: &[u8]| Ok::<_, Stop>((header.deadline_ms, pending.copy(key, value)?));
+    let (deadline_ms, old) = pending.live(key, copy)?.transpose()?.unwrap_or_default();
     let len = old.len() + suffix.len();
     if len > MAX_VALUE_LEN {
         return Ok(Reply::error("ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
@@ -134,9 +130,9 @@ fn expire(pending: &mut Pending, key: &[u8], new: NewDeadline, condition: Expire
             || condition.later && old.is_none_or(|old| new <= old)
             || condition.earlier && old.is_some_and(|old| new >= old)
     };
-    // Values may be long: only one that is written again is copied.
-    let copy = |header: Header, value: &[u8]| (!refuses(header.deadline_ms)).then(|| Bytes::copy_from_slice(value));
-    let Some(value) = pending.live(key, copy)?.flatten() else { return Ok(Reply::Integer(0)) };
+    let copy =
+        |header: Header, value: &[u8]| (!refuses(header.deadline_ms)).then(|| pending.copy(key, value)).transpose();
+    let Some(value) = pending.live(key, copy)?.transpose()?.flatten() else { return Ok(Reply::Integer(0)) };
     pending.put(key, &[&value], Some(new))?;
     Ok(Reply::Integer(1))
 }

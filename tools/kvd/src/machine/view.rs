@@ -140,6 +140,18 @@ impl<'a> Pending<'a> {
         self.put == 0
     }
 
+    /// Checks that so many more bytes may be put.
+    fn check_room(&self, bytes: usize) -> Result<(), Stop> {
+        if self.put + bytes > MAX_CHANGE { Err(Stop::TooMuch) } else { Ok(()) }
+    }
+
+    /// A copy of a value that is to be put again. Values may be long: one that is too much is not
+    /// copied.
+    pub(super) fn copy(&self, key: &[u8], value: &[u8]) -> Result<Bytes, Stop> {
+        self.check_room(key.len() + value.len())?;
+        Ok(Bytes::copy_from_slice(value))
+    }
+
     fn change(&mut self, key: Vec<u8>, value: Option<Bytes>) {
         let old = self.changes.insert(key.clone(), value);
         self.replaced.push((key, old));
@@ -160,10 +172,9 @@ impl<'a> Pending<'a> {
     /// Writes a user's key; the parts of `value` are put together. With a deadline that is past,
     /// deletes it.
     pub(super) fn put(&mut self, key: &[u8], value: &[&[u8]], deadline_ms: Option<u64>) -> Result<(), Stop> {
-        self.put += key.len() + value.iter().map(|part| part.len()).sum::<usize>();
-        if self.put > MAX_CHANGE {
-            return Err(Stop::TooMuch);
-        }
+        let bytes = key.len() + value.iter().map(|part| part.len()).sum::<usize>();
+        self.check_room(bytes)?;
+        self.put += bytes;
         self.remove(key)?;
         let header = Header { version: self.number(), deadline_ms };
         if header.has_expired(self.counters.time_ms) {
