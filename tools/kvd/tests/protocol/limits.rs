@@ -216,3 +216,21 @@ async fn many_connections_at_once_are_served() {
     }
     assert_eq!(server.client().await.call("dbsize").await, "400");
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_raises_its_limit_of_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shell = tokio::process::Command::new("sh");
+    shell.args(["-c", "ulimit -Sn 64 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_kvd"), "--id", "1"]);
+    shell.args(["--raft", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--dir"]).arg(dir.path().join("node"));
+    let node = shell.env("KVD_LOG", "off").kill_on_drop(true).spawn().unwrap();
+    let limits = format!("/proc/{}/limits", node.id().unwrap());
+    let is_raised = || {
+        let limits = std::fs::read_to_string(&limits).unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        let [soft, hard, _unit] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+        soft == hard && soft != "64"
+    };
+    eventually(is_raised).await;
+}
