@@ -189,7 +189,7 @@ impl Store {
                 keyspace: tree.id,
             },
             table_size: self.options.table_size,
-            write_len: self.rate.request_len().map_or(WRITE_LEN, |len| len.min(WRITE_LEN)),
+            write_len: self.write_len(),
             snapshots: self.snapshots.all(),
             ranges: tree.version.ranges().sources().collect(),
             cleared: tree.version.ranges().largest_seqno(),
@@ -203,6 +203,11 @@ impl Store {
             paranoid: self.options.paranoid,
             origin: self.origin(tree),
         }
+    }
+
+    /// How many bytes of a table or value file are written at a time.
+    pub(super) fn write_len(&self) -> usize {
+        self.rate.request_len().map_or(WRITE_LEN, |len| len.min(WRITE_LEN))
     }
 
     /// Origin of a table of `tree` made from no other table, for level 0.

@@ -119,7 +119,8 @@ impl Store {
             self.pace(bytes);
             self.is_stopping()
         };
-        let copy = table.refilter(self.catalog.new_file_number(), policy, prefix, &origin, &cancelled)?;
+        let copy =
+            table.refilter(self.catalog.new_file_number(), policy, prefix, &origin, self.write_len(), &cancelled)?;
         // It has the same entries.
         let copy = TableMeta { cleared: table.meta().cleared, ..copy.ok_or(Error::Closed)? };
         // The edit removes its file, unless a reader holds it.

@@ -7,9 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Compression, Db, Error, Executor, KeyspaceOptions, Options, RateLimit, ThreadPool};
+use tamis::{Compression, Db, Error, Executor, FilterPolicy, KeyspaceOptions, Options, RateLimit, ThreadPool};
 
 use crate::support::{Watchdog, stepped_options};
+use crate::trace::{Trace, TraceEvent, TracedCall};
 
 const LEAST: u64 = 64 << 10;
 
@@ -102,4 +103,36 @@ fn a_pause_hurries_a_compaction_that_is_held_back() {
         thread::sleep(Duration::from_millis(50));
         drop(db.pause_background().unwrap());
     });
+}
+
+#[test]
+fn files_are_written_in_pieces_of_what_the_limit_passes() {
+    let _watchdog = Watchdog::new("rate");
+    for (limit, pieces) in [(RateLimit::None, 1..4), (RateLimit::Fixed(16_000_000), 10..30)] {
+        let fs = SimFileSystem::new();
+        let trace = Trace::new(&fs);
+        let db = options(&fs, limit).file_system(Arc::new(trace.clone())).open("/db").unwrap();
+        let count = |kind: &str| {
+            let is_one = |event: &&TraceEvent| event.call == TracedCall::Append && event.name.ends_with(kind);
+            trace.events().iter().filter(is_one).count()
+        };
+        let since = |kind: &str, work: &dyn Fn()| {
+            let before = count(kind);
+            work();
+            count(kind) - before
+        };
+        // A million bytes each.
+        let flushed = since(".sst", &|| fill(&db));
+        let other = KeyspaceOptions::new().compression(Compression::None).separate_values(500);
+        let other = db.keyspace_with("other", other).unwrap();
+        let apart = since(".val", &|| {
+            (0..1000u32).for_each(|n| _ = other.put(n.to_be_bytes(), [7; 1000]).unwrap());
+            db.flush().unwrap();
+        });
+        let policy = FilterPolicy::Bloom { bits_per_key: 14.5 };
+        let refiltered = since(".sst", &|| assert!(db.rebuild_filters(policy).unwrap().replaced > 0));
+        for written in [flushed, apart, refiltered] {
+            assert!(pieces.contains(&written), "{limit:?}: {flushed} {apart} {refiltered}");
+        }
+    }
 }

@@ -105,7 +105,7 @@ impl<'a> TableBuilder<'a> {
 
     /// Sets how many bytes are written at a time.
     pub(crate) fn set_write_len(&mut self, len: usize) {
-        self.output.file.write_len = len;
+        self.output.set_write_len(len);
     }
 
     /// This builder, which has no entry yet, with other options.
@@ -266,6 +266,11 @@ pub(super) struct TableFileWriter<'a> {
 impl<'a> TableFileWriter<'a> {
     pub(super) fn create(fs: &dyn FileSystem, path: PathBuf, number: u64) -> Result<TableFileWriter<'a>> {
         Ok(TableFileWriter { fs: None, file: FileWriter::create(fs, path, Magic::Table, number)? })
+    }
+
+    /// Sets how many bytes are written at a time.
+    pub(super) fn set_write_len(&mut self, len: usize) {
+        self.file.write_len = len;
     }
 
     /// Pads with zeros up to `offset`, where the next block begins. Returns the padding.

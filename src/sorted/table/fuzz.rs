@@ -16,6 +16,7 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, head8};
 use crate::options::FilterMode;
 use crate::report::explain::Untraced;
 use crate::sorted::block;
+use crate::sorted::files::WRITE_LEN;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::vfs::{FileSystem, SimFileSystem};
 
@@ -233,7 +234,9 @@ pub(crate) fn table(sealed: bool, data: &[u8]) -> bool {
         return true;
     }
     let copy = table
-        .refilter(NUMBER + 1, FilterPolicy::DEFAULT, None, &crate::sorted::table::Origin::default(), &|_| false)
+        .refilter(NUMBER + 1, FilterPolicy::DEFAULT, None, &crate::sorted::table::Origin::default(), WRITE_LEN, &|_| {
+            false
+        })
         .expect("it verified");
     let copy = Table::new(Arc::clone(&table.fetcher().context), copy.expect("not cancelled"));
     copy.verify().expect("a copy of what verified");

@@ -59,10 +59,12 @@ impl Table {
         policy: FilterPolicy,
         prefix: Option<PrefixExtractor>,
         origin: &Origin,
+        write_len: usize,
         cancelled: &dyn Fn(usize) -> bool,
     ) -> Result<Option<TableMeta>> {
         let context = &self.fetcher().context;
-        let output = TableFileWriter::create(context.fs(), FileKind::Table(number).path(context.dir()), number)?;
+        let mut output = TableFileWriter::create(context.fs(), FileKind::Table(number).path(context.dir()), number)?;
+        output.set_write_len(write_len);
         let result = self.copy_to(output, number, policy, prefix, origin, cancelled);
         if !matches!(result, Ok(Some(_))) {
             let _ = context.fs().remove(&FileKind::Table(number).path(context.dir()));

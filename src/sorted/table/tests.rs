@@ -20,6 +20,7 @@ use crate::format::checksum::FileChecksum;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, compare_entries};
 use crate::options::FilterMode;
 use crate::report::explain::{ReadTrace, Untraced};
+use crate::sorted::files::WRITE_LEN;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::value::Value;
 use crate::vfs::{OsFileSystem, SimFileSystem};
@@ -380,7 +381,8 @@ fn damage_between_blocks_is_found_by_verify_and_gone_in_the_next_copy() {
     assert_eq!(entries_of(&table, false).unwrap(), entries);
     let error = table.verify().unwrap_err();
     assert!(matches!(error, Error::Corruption { offset, .. } if offset == between), "{error}");
-    let copy = table.refilter(13, FilterPolicy::DEFAULT, None, &Origin::default(), &|_| false).unwrap().unwrap();
+    let copy =
+        table.refilter(13, FilterPolicy::DEFAULT, None, &Origin::default(), WRITE_LEN, &|_| false).unwrap().unwrap();
     open(&fs, &copy, 0).verify().unwrap();
 }
 

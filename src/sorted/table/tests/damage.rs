@@ -160,7 +160,7 @@ fn the_filter_of_another_table_with_as_many_keys_means_maybe() {
 
         // A rebuild of the filter makes the table sound again.
         assert!(!table.has_filter(policy, None, 0).unwrap());
-        let copy = table.refilter(13, policy, None, &Origin::default(), &|_| false).unwrap().unwrap();
+        let copy = table.refilter(13, policy, None, &Origin::default(), WRITE_LEN, &|_| false).unwrap().unwrap();
         let copy = open(&fs, &copy, 0);
         copy.verify().unwrap();
         assert_eq!((found_by_filter(&copy), copy.has_filter(policy, None, 0).unwrap()), (KEYS, true));
@@ -337,8 +337,9 @@ fn a_copy_refuses_a_block_that_the_file_s_checksum_refutes() {
     let value = changed[start..].windows(3).position(|bytes| bytes == b"old").unwrap();
     changed[start + value] = b'O';
     reseal(&mut changed, block);
-    let refilter =
-        |number| open(&fs, &meta, 0).refilter(number, FilterPolicy::DEFAULT, None, &Origin::default(), &|_| false);
+    let refilter = |number| {
+        open(&fs, &meta, 0).refilter(number, FilterPolicy::DEFAULT, None, &Origin::default(), WRITE_LEN, &|_| false)
+    };
 
     fs.write(PATH, changed).unwrap();
     let error = refilter(13).unwrap_err();
