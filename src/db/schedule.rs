@@ -128,15 +128,19 @@ impl Store {
         if self.background.wake_at.fetch_min(at, Ordering::AcqRel) <= at {
             return;
         }
-        let store = Arc::downgrade(self);
-        let wake = move || {
-            if let Some(store) = store.upgrade() {
-                store.background.wake_at.store(NEVER, Ordering::Release);
-                store.schedule();
-            }
-        };
         // At least a second, even if the clock stands still.
-        self.executor.spawn_after(Duration::from_millis(at - now).max(Duration::from_secs(1)), Box::new(wake));
+        let delay = Duration::from_millis(at - now).max(Duration::from_secs(1));
+        self.do_after(delay, |store| {
+            store.background.wake_at.store(NEVER, Ordering::Release);
+            store.schedule();
+        });
+    }
+
+    /// Has something done after a time, unless the store is gone by then.
+    fn do_after(self: &Arc<Self>, delay: Duration, work: impl FnOnce(&Arc<Store>) + Send + 'static) {
+        let store = Arc::downgrade(self);
+        let job = move || _ = store.upgrade().map(|store| work(&store));
+        self.executor.spawn_after(delay, Box::new(job));
     }
 
     /// Retries failed work after its back-off. Every write calls this, so it costs one load while
@@ -456,7 +460,7 @@ impl Store {
         let retry_after = jobs.retry_after();
         drop(jobs);
         self.background.done.notify_all();
-        if let Some(delay) = retry_after.filter(|_| !self.is_stopping() && !self.gate.is_poisoned()) {
+        if let Some(delay) = retry_after {
             self.plan_retry(delay);
         }
     }
@@ -464,24 +468,21 @@ impl Store {
     /// Has failed work tried again although nobody writes: its memtables take memory that other
     /// stores may need.
     fn plan_retry(self: &Arc<Self>, delay: Duration) {
-        if self.background.retry_planned.swap(true, Ordering::AcqRel) {
+        let is_over = self.is_stopping() || self.gate.is_poisoned();
+        if is_over || self.background.retry_planned.swap(true, Ordering::AcqRel) {
             return;
         }
-        let store = Arc::downgrade(self);
-        let retry = move || {
-            if let Some(store) = store.upgrade() {
-                store.background.retry_planned.store(false, Ordering::Release);
-                store.schedule();
-                // What still backs off, and would otherwise be forgotten.
-                let jobs = store.background.lock();
-                let is_left = jobs.unfinished == 0 && !jobs.failed.is_empty();
-                drop(jobs);
-                if is_left && !store.is_stopping() && !store.gate.is_poisoned() {
-                    store.plan_retry(LONGEST_RETRY);
-                }
+        self.do_after(delay, |store| {
+            store.background.retry_planned.store(false, Ordering::Release);
+            store.schedule();
+            // What still backs off, and would otherwise be forgotten.
+            let jobs = store.background.lock();
+            let is_left = jobs.unfinished == 0 && !jobs.failed.is_empty();
+            drop(jobs);
+            if is_left {
+                store.plan_retry(LONGEST_RETRY);
             }
-        };
-        self.executor.spawn_after(delay, Box::new(retry));
+        });
     }
 
     /// Waits until `done`. If the background work that the caller waits for fails first, returns
