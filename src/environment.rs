@@ -503,7 +503,8 @@ impl Environment {
         let mut stores = budget.stores();
         let first = turn.fetch_add(1, Ordering::Relaxed) % stores.len().max(1);
         stores.rotate_left(first);
-        if stores.into_iter().any(Tenant::flush_waiting) {
+        // Only the store whose flush runs is kept from being dropped meanwhile.
+        if stores.iter().filter_map(Weak::upgrade).any(Tenant::flush_waiting) {
             // There may be more.
             self.note_flush_waiting();
         }
@@ -516,11 +517,10 @@ fn take(request: &AtomicBool) -> bool {
 }
 
 impl Budget {
-    fn stores(&self) -> Vec<Arc<dyn Tenant>> {
-        let stores: Vec<Weak<dyn Tenant>> =
-            self.members.lock().iter().filter_map(|member| member.store.clone()).collect();
-        // Without the lock: this may be the last reference of a store.
-        stores.iter().filter_map(Weak::upgrade).collect()
+    /// Weak: a reference taken under the lock of the members may be the last one of a store, whose
+    /// drop takes that lock.
+    fn stores(&self) -> Vec<Weak<dyn Tenant>> {
+        self.members.lock().iter().filter_map(|member| member.store.clone()).collect()
     }
 
     /// At which size a memtable of a store counts as full that is `own` by its options.
@@ -579,9 +579,10 @@ impl Budget {
             return;
         }
         let stores = self.stores();
-        stores.iter().for_each(|store| Arc::clone(store).retry());
+        let stores = || stores.iter().filter_map(Weak::upgrade);
+        stores().for_each(Tenant::retry);
         let mut filling: Vec<(usize, Arc<dyn Tenant>)> =
-            stores.into_iter().filter_map(|store| Some((store.filling()?, store))).collect();
+            stores().filter_map(|store| Some((store.filling()?, store))).collect();
         filling.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let mut total: usize = filling.iter().map(|(bytes, _)| bytes).sum();
         for (bytes, store) in filling {
