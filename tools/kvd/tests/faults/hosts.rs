@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 use crate::relay::Relay;
 
@@ -34,31 +35,35 @@ pub(crate) struct Hosts {
     /// By sender and receiver.
     links: BTreeMap<(usize, usize), Relay>,
     groups: u32,
+    _ports: Vec<TcpSocket>,
     _dir: TempDir,
 }
 
-/// Addresses that are free now.
-fn free(count: usize) -> Vec<SocketAddr> {
-    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|listener| listener.local_addr().unwrap()).collect()
+/// A socket with an address of its own. It never listens: a node may, and while that is away, the
+/// system gives the port to nobody else.
+fn port() -> TcpSocket {
+    let port = TcpSocket::new_v4().unwrap();
+    port.set_reuseaddr(true).unwrap();
+    port.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    port
 }
 
 impl Hosts {
     /// Starts nodes and makes them a cluster.
     pub(crate) fn start(count: usize, groups: u32) -> Hosts {
         let dir = TempDir::with_prefix("kvd-faults-").unwrap();
-        let addresses = free(2 * count);
+        let ports: Vec<TcpSocket> = (0..2 * count).map(|_| port()).collect();
         let host = |at: usize| Host {
             dir: dir.path().join(format!("node-{at}")),
-            raft: addresses[2 * at],
-            resp: addresses[2 * at + 1],
+            raft: ports[2 * at].local_addr().unwrap(),
+            resp: ports[2 * at + 1].local_addr().unwrap(),
             child: None,
             received: Arc::default(),
         };
         let hosts: Vec<Host> = (0..count).map(host).collect();
         let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to))).filter(|(from, to)| from != to);
         let links = pairs.map(|(from, to)| ((from, to), Relay::start(hosts[to].raft))).collect();
-        let mut all = Hosts { hosts, links, groups, _dir: dir };
+        let mut all = Hosts { hosts, links, groups, _ports: ports, _dir: dir };
         for at in 0..count {
             all.run(at);
         }

@@ -170,11 +170,13 @@ async fn what_was_acknowledged_survives_the_leader_and_a_power_cut_of_all() {
         let leads = leader(&hosts, group).await;
         // A follower refuses, and says who leads.
         let follows = hosts[(leads + 1) % 3].node();
-        let refused = WriteError::NotLeader { leader: Some(hosts[leads].settings.id) };
+        let leader = Some(hosts[leads].settings.id);
+        until(follows, "knows the leader", |node| node.leader(group) == leader).await;
+        let refused = WriteError::NotLeader { leader };
         assert_eq!(follows.write(group, set("a", "2")).await, Err(refused));
         assert!(matches!(follows.barrier(group).await, Err(ReadError::NotLeader { .. })));
         until(follows, "fresh", |node| node.staleness(group).is_some_and(|age| age < PATIENCE)).await;
-        assert_eq!(get(follows, group, "a"), Reply::bulk("1"));
+        until(follows, "applied", |node| get(node, group, "a") == Reply::bulk("1")).await;
         hosts[leads].cut_power(u64::from(group)).await;
         write(&hosts, group, "b", "2").await;
         assert_eq!(read(&hosts, group, "a").await, Reply::bulk("1"));
