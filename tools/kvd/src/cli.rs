@@ -4,22 +4,27 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, FromArgMatches, Subcommand};
 use comfy_table::{Table, presets};
 use tokio::net::lookup_host;
+use tokio::time::sleep;
 
 use crate::error::{Error, Result};
 use crate::link::{Tls, Trust};
 use crate::node::{self, Clients, Node};
 use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, command, recover};
-use crate::rebalance::{Led, Transfer, plan};
+use crate::rebalance::{Led, Move, Nodes, Placed, Transfer, plan, spread};
 use crate::replica::NodeId;
 use crate::resp::hash_password;
 
 /// Bytes that the nodes' secret must have.
 const SHORTEST_SECRET: usize = 16;
+
+/// For a node to hear of moves of groups of which it is no member.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
+const SETTLE_PAUSE: Duration = Duration::from_millis(200);
 
 /// What to do: run a node, or an action.
 enum Arguments {
@@ -175,10 +180,19 @@ enum Action {
         #[arg(long = "to", value_name = "ID")]
         leader: NodeId,
     },
-    /// Spreads the leaders of groups evenly over the voters that answer
+    /// Spreads the replicas of groups, and then their leaders, evenly over the nodes that answer
     Rebalance {
         #[command(flatten)]
         to: Operator,
+        /// Replicas that each group should have; without it, as many as it has
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=9))]
+        replicas: Option<u8>,
+        /// A node that runs, has no replica yet, and gets its share; may be repeated
+        #[arg(long, value_name = "ID=RAFT,RESP", value_parser = member)]
+        with: Vec<(NodeId, Member)>,
+        /// A node that gives all its replicas away; may be repeated
+        #[arg(long, value_name = "ID")]
+        without: Vec<NodeId>,
         /// Only print what would be done
         #[arg(long)]
         dry_run: bool,
@@ -364,27 +378,90 @@ impl Operator {
         self.send(Command::Status).await?.ok_or_else(nothing)
     }
 
-    /// Who leads the groups, and which voters of each could.
-    async fn leads(&self) -> Result<Vec<Led>> {
-        let (trust, status) = (self.trust.read().await?, self.status().await?);
-        let members = status.groups.iter().flat_map(|group| &group.members);
-        let voters: BTreeMap<NodeId, &str> =
-            members.filter(|(.., votes)| *votes).map(|(id, member, _)| (*id, member.raft.as_str())).collect();
+    /// The nodes of `members` that answer.
+    async fn answering(&self, members: &BTreeMap<NodeId, Member>) -> Result<BTreeSet<NodeId>> {
+        let trust = self.trust.read().await?;
         let mut answering = BTreeSet::new();
-        for (id, address) in voters {
-            match command(&trust, address, Command::Status).await {
-                Ok(_) => drop(answering.insert(id)),
-                Err(error) => eprintln!("Node {id} gets no group to lead: {error}"),
+        for (id, member) in members {
+            match command(&trust, &member.raft, Command::Status).await {
+                Ok(_) => drop(answering.insert(*id)),
+                Err(error) => eprintln!("Node {id} gets nothing: {error}"),
             }
         }
-        let led = |group: &GroupStatus| {
-            let nobody = || Error::Config(format!("no leader of group {} is known", group.group));
-            let voters = group.members.iter().filter(|(id, _, votes)| *votes && answering.contains(id));
-            let voters = voters.map(|(id, ..)| *id).collect();
-            Ok(Led { group: group.group, leader: group.leader.ok_or_else(nobody)?, voters })
-        };
-        status.groups.iter().map(led).collect()
+        Ok(answering)
     }
+
+    /// The status of the node once it knows a leader of each group, and the voters that `moves`
+    /// leave.
+    async fn settled(&self, moves: &[Move]) -> Result<NodeStatus> {
+        let deadline = Instant::now() + SETTLE_TIME;
+        loop {
+            let status = self.status().await?;
+            let is_behind = |group: &&GroupStatus| {
+                let (voters, of) = (voters(group), moves.iter().find(|it| it.group == group.group));
+                let has_moved = of.is_none_or(|it| it.join.is_subset(&voters) && it.leave.is_disjoint(&voters));
+                group.leader.is_none() || !has_moved
+            };
+            match status.groups.iter().find(is_behind) {
+                None => return Ok(status),
+                Some(_) if Instant::now() < deadline => sleep(SETTLE_PAUSE).await,
+                Some(group) => {
+                    return Err(Error::Config(format!("{} knows no leader of group {}", self.node, group.group)));
+                }
+            }
+        }
+    }
+
+    /// Moves replicas, and then leads.
+    async fn rebalance(&self, of: Rebalance) -> Result<()> {
+        let status = self.settled(&[]).await?;
+        let mut members: BTreeMap<NodeId, Member> = of.with.into_iter().collect();
+        let in_groups = status.groups.iter().flat_map(|group| &group.members).filter(|(.., votes)| *votes);
+        members.extend(in_groups.map(|(id, member, _)| (*id, member.clone())));
+        let leaving: BTreeSet<NodeId> = of.without.into_iter().collect();
+        members.retain(|id, _| !leaving.contains(id));
+        let answering = self.answering(&members).await?;
+        let placed = |group: &GroupStatus| Placed { group: group.group, voters: voters(group) };
+        let placed: Vec<Placed> = status.groups.iter().map(placed).collect();
+        let moves = spread(&placed, &Nodes { usable: answering.clone(), leaving }, of.replicas.map(usize::from));
+        if !moves.is_empty() {
+            println!("{}", replicas(&moves));
+        }
+        if of.dry_run && !moves.is_empty() {
+            println!("Leads are spread once the replicas have moved.");
+            return Ok(());
+        }
+        for Move { group, join, leave } in moves.iter().cloned() {
+            let join = join.into_iter().filter_map(|id| Some((id, members.get(&id)?.clone()))).collect();
+            self.send(Command::Move { group, join, leave: leave.into_iter().collect() }).await?;
+            println!("The replicas of group {group} have moved.");
+        }
+        let led = |group: &GroupStatus| {
+            let leader = group.leader?;
+            let voters = voters(group).intersection(&answering).copied().collect();
+            Some(Led { group: group.group, leader, voters })
+        };
+        let led: Vec<Led> = self.settled(&moves).await?.groups.iter().filter_map(led).collect();
+        let transfers = plan(&led);
+        println!("{}", leads(&led, &transfers));
+        for Transfer { group, to: leader, .. } in transfers.into_iter().filter(|_| !of.dry_run) {
+            self.send(Command::Transfer { group, to: leader }).await?;
+            println!("Node {leader} leads group {group}.");
+        }
+        Ok(())
+    }
+}
+
+/// What a rebalance is told.
+struct Rebalance {
+    replicas: Option<u8>,
+    with: Vec<(NodeId, Member)>,
+    without: Vec<NodeId>,
+    dry_run: bool,
+}
+
+fn voters(group: &GroupStatus) -> BTreeSet<NodeId> {
+    group.members.iter().filter(|(.., votes)| *votes).map(|(id, ..)| *id).collect()
 }
 
 /// Runs what the arguments say.
@@ -416,15 +493,8 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
             let sent = to.send(Command::Transfer { group, to: leader }).await;
             sent.map(|_| println!("Node {leader} leads group {group}."))
         }
-        Action::Rebalance { to, dry_run } => {
-            let groups = to.leads().await?;
-            let transfers = plan(&groups);
-            println!("{}", leads(&groups, &transfers));
-            for Transfer { group, to: leader, .. } in transfers.into_iter().filter(|_| !dry_run) {
-                to.send(Command::Transfer { group, to: leader }).await?;
-                println!("Node {leader} leads group {group}.");
-            }
-            Ok(())
+        Action::Rebalance { to, replicas, with, without, dry_run } => {
+            to.rebalance(Rebalance { replicas, with, without, dry_run }).await
         }
         Action::Members { to } => {
             println!("{}", members(&to.status().await?));
@@ -442,7 +512,11 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
         }
         Action::Recover { from, to, member: (id, member) } => {
             for Recovered { group, applied, from_log } in recover(&tamis::Options::new(), &from, &to, id, &member)? {
-                println!("Group {group}: the state after entry {applied}, and {from_log} entries of the log.");
+                if applied == 0 && from_log == 0 {
+                    println!("Group {group}: nothing; the node had no replica of it.");
+                } else {
+                    println!("Group {group}: the state after entry {applied}, and {from_log} entries of the log.");
+                }
             }
             println!("Start node {id} with --dir {}, and add others.", to.display());
             Ok(())
@@ -487,6 +561,16 @@ fn members(status: &NodeStatus) -> Table {
             format!("{count} of {}", status.groups.len())
         };
         table.add_row([id.to_string(), member.raft.clone(), member.resp.clone(), count(&votes), count(&leads)]);
+    }
+    table
+}
+
+/// Which groups get a replica on which nodes, and lose one on which.
+fn replicas(moves: &[Move]) -> Table {
+    let mut table = table(&["group", "replicas to nodes", "from nodes"]);
+    let list = |nodes: &BTreeSet<NodeId>| nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+    for Move { group, join, leave } in moves {
+        table.add_row([group.to_string(), list(join), list(leave)]);
     }
     table
 }

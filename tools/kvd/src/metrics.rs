@@ -74,6 +74,7 @@ pub(crate) fn write_status(status: &NodeStatus, out: &mut String) {
         }
     };
     family("is_leader", "Whether this node leads the group.", &|group| Some(u64::from(group.role == "leader")));
+    family("is_member", "Whether this node has a replica.", &|group| Some(u64::from(group.role != "none")));
     family("has_leader", "Whether this node knows a leader.", &|group| Some(u64::from(group.leader.is_some())));
     family("term", "The term.", &|group| Some(group.term));
     family("log_index", "Index of the last entry in the log.", &|group| Some(group.last));

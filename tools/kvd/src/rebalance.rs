@@ -1,4 +1,5 @@
-//! Decides which groups another node should lead, so that leads are spread evenly.
+//! Decides which nodes should have a replica of which group, and which of them should lead it, so
+//! that both are spread evenly.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -83,6 +84,77 @@ fn path_to_less(groups: &[Led], leaders: &[NodeId], nodes: &BTreeSet<NodeId>) ->
     None
 }
 
+/// A group, and the nodes that have a replica of it and vote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// The group.
+    pub(crate) group: u32,
+    /// Its voters.
+    pub(crate) voters: BTreeSet<NodeId>,
+}
+
+/// What a rebalance may do with nodes. Voters in neither set keep what they have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Nodes {
+    /// They get and lose replicas.
+    pub(crate) usable: BTreeSet<NodeId>,
+    /// They lose all.
+    pub(crate) leaving: BTreeSet<NodeId>,
+}
+
+/// Replicas of a group that other nodes should have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    /// The group.
+    pub(crate) group: u32,
+    /// Nodes that should get one.
+    pub(crate) join: BTreeSet<NodeId>,
+    /// Nodes that should lose theirs.
+    pub(crate) leave: BTreeSet<NodeId>,
+}
+
+/// Moves after which each group has `replicas` of them, or as many as it had, or one on each usable
+/// node if that is fewer; and the numbers of replicas on two usable nodes differ by at most one.
+pub(crate) fn spread(groups: &[Placed], nodes: &Nodes, replicas: Option<usize>) -> Vec<Move> {
+    let is_usable = |id: &&NodeId| nodes.usable.contains(id);
+    let mut placed: Vec<BTreeSet<NodeId>> =
+        groups.iter().map(|group| group.voters.iter().filter(is_usable).copied().collect()).collect();
+    let count = |placed: &[BTreeSet<NodeId>], id: NodeId| placed.iter().filter(|on| on.contains(&id)).count();
+    for at in 0..groups.len() {
+        let keeps = |id: &&NodeId| !nodes.usable.contains(id) && !nodes.leaving.contains(id);
+        let kept = groups[at].voters.iter().filter(keeps).count();
+        let goal = replicas.unwrap_or(groups[at].voters.len()).saturating_sub(kept).min(nodes.usable.len());
+        while placed[at].len() > goal
+            && let Some(busiest) = placed[at].iter().copied().max_by_key(|id| count(&placed, *id))
+        {
+            placed[at].remove(&busiest);
+        }
+        while placed[at].len() < goal
+            && let Some(idlest) = nodes.usable.difference(&placed[at]).copied().min_by_key(|id| count(&placed, *id))
+        {
+            placed[at].insert(idlest);
+        }
+    }
+    loop {
+        let busiest = nodes.usable.iter().copied().max_by_key(|id| count(&placed, *id));
+        let idlest = nodes.usable.iter().copied().min_by_key(|id| count(&placed, *id));
+        let (Some(from), Some(to)) = (busiest, idlest) else { break };
+        if count(&placed, from) < count(&placed, to) + 2 {
+            break;
+        }
+        // There is one: it has more groups.
+        let Some(on) = placed.iter_mut().find(|on| on.contains(&from) && !on.contains(&to)) else { break };
+        on.remove(&from);
+        on.insert(to);
+    }
+    let moves = groups.iter().zip(placed).map(|(group, on)| {
+        let goes = |id: &&NodeId| (nodes.usable.contains(id) || nodes.leaving.contains(id)) && !on.contains(id);
+        let leave = group.voters.iter().filter(goes).copied().collect();
+        Move { group: group.group, join: on.difference(&group.voters).copied().collect(), leave }
+    });
+    moves.filter(|it| !it.join.is_empty() || !it.leave.is_empty()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -158,7 +230,67 @@ mod tests {
         tried.min().unwrap()
     }
 
+    fn moved(groups: &[Placed], nodes: &Nodes, replicas: Option<usize>) -> Vec<Placed> {
+        let mut groups = groups.to_vec();
+        for Move { group, join, leave } in spread(&groups, nodes, replicas) {
+            let placed = groups.iter_mut().find(|placed| placed.group == group).unwrap();
+            assert!(join.is_disjoint(&placed.voters) && leave.is_subset(&placed.voters), "{placed:?}");
+            placed.voters.extend(join);
+            placed.voters.retain(|id| !leave.contains(id));
+        }
+        groups
+    }
+
+    #[test]
+    fn two_more_nodes_take_their_share_of_the_replicas() {
+        let voters = BTreeSet::from([1, 2, 3]);
+        let groups: Vec<Placed> = (0..10).map(|group| Placed { group, voters: voters.clone() }).collect();
+        let nodes = Nodes { usable: (1..=5).collect(), leaving: BTreeSet::new() };
+        let moves = spread(&groups, &nodes, None);
+        // 30 replicas on 5 nodes.
+        assert_eq!(moves.iter().map(|it| it.join.len()).sum::<usize>(), 12);
+        assert!(moves.iter().all(|it| it.join.len() == it.leave.len()));
+        // And back, without node 4 and with a node that does not answer.
+        let groups = moved(&groups, &nodes, None);
+        let nodes = Nodes { usable: [1, 2, 5].into(), leaving: [4].into() };
+        for placed in moved(&groups, &nodes, Some(3)) {
+            assert!(placed.voters.len() == 3 && !placed.voters.contains(&4), "{placed:?}");
+        }
+    }
+
+    fn placements() -> impl Strategy<Value = (Vec<Placed>, Nodes)> {
+        let group = prop::collection::btree_set(1..8_u64, 1..6);
+        let nodes = prop::collection::vec(0..3_u8, 7);
+        (prop::collection::vec(group, 0..12), nodes).prop_map(|(groups, kinds)| {
+            let of = |kind: u8| (1..).zip(&kinds).filter(|(_, of)| **of == kind).map(|(id, _)| id).collect();
+            let groups = (0..).zip(groups).map(|(group, voters)| Placed { group, voters }).collect();
+            (groups, Nodes { usable: of(0), leaving: of(1) })
+        })
+    }
+
     proptest! {
+        #[test]
+        fn replicas_are_as_many_as_wanted_and_spread_evenly(
+            (groups, nodes) in placements(),
+            replicas in prop::option::of(1..6_usize),
+        ) {
+            let then = moved(&groups, &nodes, replicas);
+            for (before, after) in groups.iter().zip(&then) {
+                let kept: BTreeSet<NodeId> = before.voters.iter().copied()
+                    .filter(|id| !nodes.usable.contains(id) && !nodes.leaving.contains(id)).collect();
+                prop_assert!(kept.is_subset(&after.voters) && after.voters.is_disjoint(&nodes.leaving));
+                prop_assert!(after.voters.iter().all(|id| kept.contains(id) || nodes.usable.contains(id)));
+                let goal = replicas.unwrap_or(before.voters.len()).max(kept.len());
+                prop_assert_eq!(after.voters.len(), goal.min(kept.len() + nodes.usable.len()));
+            }
+            let count = |id: &NodeId| then.iter().filter(|placed| placed.voters.contains(id)).count();
+            let counts: Vec<usize> = nodes.usable.iter().map(count).collect();
+            if let (Some(most), Some(least)) = (counts.iter().max(), counts.iter().min()) {
+                prop_assert!(most - least <= 1, "{:?}", counts);
+            }
+            prop_assert_eq!(spread(&then, &nodes, replicas), []);
+        }
+
         #[test]
         fn leads_of_groups_with_the_same_voters_differ_by_one_after_the_fewest_transfers(groups in alike()) {
             prop_assume!(!groups.is_empty());

@@ -3,7 +3,7 @@
 //! | keyspace | logged | holds |
 //! |---|---|---|
 //! | `raft-log` | yes | entries: group, index → entry |
-//! | `raft-meta` | yes | group, [`Item`] → vote, committed, purged, generation; who the node is |
+//! | `raft-meta` | yes | group, [`Item`] → vote, committed, purged, generation, late; who the node is |
 //! | `state-GROUP-GENERATION` | no | the state machine of a group: its log is the Raft log |
 //!
 //! Both logged keyspaces share one write-ahead log. What is written later is never durable before
@@ -38,6 +38,9 @@ pub(crate) enum Item {
     Purged = b'p',
     /// Number of the keyspace that holds the state.
     Generation = b'g',
+    /// There if this replica began empty when the group already had entries: its disk was lost, or
+    /// it had left the group.
+    Late = b'l',
 }
 
 /// The store and its keyspaces.
@@ -88,10 +91,9 @@ impl Store {
     pub(crate) fn end_recovery(&self, id: u64, groups: u32, cluster: u64) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.put_in(&self.meta, IDENTITY, encode(&(id, groups))?);
-        batch.put_in(&self.meta, CLUSTER, encode(&cluster)?);
+        self.put_cluster(&mut batch, cluster)?;
         batch.delete_in(&self.meta, UNFINISHED);
-        self.db.write_with(batch, WriteOptions::new().sync(true))?;
-        Ok(())
+        self.write_durably(batch)
     }
 
     /// Binds the store to a node: the first call notes `id` and the number of groups, later ones
@@ -119,9 +121,9 @@ impl Store {
         bytes.map_or(Ok(0), |bytes| decode(&bytes, "raft-meta, cluster"))
     }
 
-    /// Notes the cluster, durably.
-    pub(crate) fn join(&self, cluster: u64) -> Result<()> {
-        self.meta.put_with(CLUSTER, encode(&cluster)?, WriteOptions::new().sync(true))?;
+    /// Adds the cluster to `batch`.
+    pub(crate) fn put_cluster(&self, batch: &mut WriteBatch, cluster: u64) -> Result<()> {
+        batch.put_in(&self.meta, CLUSTER, encode(&cluster)?);
         Ok(())
     }
 
@@ -134,6 +136,17 @@ impl Store {
     /// Adds the write of an item to `batch`.
     pub(crate) fn put_item<T: Serialize>(&self, batch: &mut WriteBatch, group: u32, item: Item, of: &T) -> Result<()> {
         batch.put_in(&self.meta, item_key(group, item), encode(of)?);
+        Ok(())
+    }
+
+    /// Adds the removal of an item to `batch`.
+    pub(crate) fn delete_item(&self, batch: &mut WriteBatch, group: u32, item: Item) {
+        batch.delete_in(&self.meta, item_key(group, item));
+    }
+
+    /// Writes `batch`, which is durable when this returns.
+    pub(crate) fn write_durably(&self, batch: WriteBatch) -> Result<()> {
+        self.db.write_with(batch, WriteOptions::new().sync(true))?;
         Ok(())
     }
 

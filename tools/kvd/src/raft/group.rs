@@ -4,6 +4,7 @@
 //! read. Here, requests that arrive while entries are in flight become one entry, and one
 //! confirmation serves all readers that wait for it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,7 +17,8 @@ use tokio::time::{sleep, timeout};
 
 use super::library::Raft;
 use super::state::State;
-use super::types::{Logged, Proposal};
+use super::types::{LogId, Logged, Proposal};
+use super::wire::GroupStatus;
 use crate::machine::{self, Reply, Request};
 use crate::replica::{NodeId, ReadError, WriteError};
 
@@ -82,23 +84,73 @@ pub(super) struct Group {
     held: AtomicBool,
     /// Held while a snapshot is received: one at a time.
     pub(super) receiving: tokio::sync::Mutex<()>,
+    /// Whether this replica began without what the group had by then: see `Item::Late`.
+    is_late: bool,
 }
 
 impl Group {
     /// `lost_after`: the longest time after which followers that miss their leader elect another.
-    pub(super) fn new(raft: Raft, state: Arc<State>, lost_after: Duration) -> Group {
+    pub(super) fn new(raft: Raft, state: Arc<State>, lost_after: Duration, is_late: bool) -> Group {
         let (writes, queue) = mpsc::channel(QUEUE);
         let (reads, waiting) = mpsc::unbounded_channel();
         tokio::spawn(propose(raft.clone(), lost_after, queue));
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
-        Group { raft, state, writes, shares, reads, fresh, lost_after, held, receiving }
+        Group { raft, state, writes, shares, reads, fresh, lost_after, held, receiving, is_late }
     }
 
     /// The leader, as far as this node knows.
     pub(super) fn leader(&self) -> Option<NodeId> {
         self.raft.metrics().borrow().current_leader
+    }
+
+    /// Whether a node is a member, as far as this one knows.
+    pub(super) fn is_member(&self, id: NodeId) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        metrics.membership_config.nodes().any(|(member, _)| *member == id)
+    }
+
+    /// Whether this node, `id`, may vote. A voter need not know that it is one; but a replica that
+    /// began late cannot tell a candidate that has missed its removal from one that has not, before
+    /// its log has the entry that made it a member.
+    pub(super) fn may_vote(&self, id: NodeId) -> bool {
+        !self.is_late || self.is_member(id)
+    }
+
+    /// What this node knows of the group.
+    pub(super) fn status(&self, number: u32) -> GroupStatus {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let membership = &metrics.membership_config;
+        let voters: BTreeSet<NodeId> = membership.voter_ids().collect();
+        let members = membership.nodes().map(|(id, member)| (*id, member.clone(), voters.contains(id))).collect();
+        let role = match (&metrics.running_state, metrics.state) {
+            (Err(error), _) => format!("stopped: {error}"),
+            (_, ServerState::Leader) => "leader".to_owned(),
+            (_, ServerState::Follower) => "follower".to_owned(),
+            (_, ServerState::Candidate) => "candidate".to_owned(),
+            (_, ServerState::Learner) => "learner".to_owned(),
+            (_, ServerState::Shutdown) => "stopped".to_owned(),
+        };
+        let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
+        let matched = metrics.replication.iter().flatten().map(|(id, at)| (*id, index(*at)));
+        GroupStatus {
+            group: number,
+            role,
+            leader: metrics.current_leader,
+            term: metrics.current_term,
+            last: metrics.last_log_index.unwrap_or(0),
+            committed: self.state.committed(),
+            applied: index(metrics.last_applied),
+            flushed: index(self.state.durable()),
+            purged: index(metrics.purged),
+            snapshot: index(metrics.snapshot),
+            receiving: self.state.received(),
+            members,
+            matched: matched.collect(),
+        }
     }
 
     /// Queues a request; the future waits for its reply.

@@ -71,11 +71,6 @@ impl LogStore {
         entry_key(self.group, index)
     }
 
-    /// Deletes the entries from `first` to `last`, both inclusive.
-    fn delete(&self, batch: &mut WriteBatch, first: u64, last: u64) {
-        batch.delete_range_in(&self.store.log, self.key(first)..=self.key(last));
-    }
-
     fn last(&self) -> Result<Option<LogId>> {
         let range = self.key(0)..=self.key(u64::MAX);
         let last = self.store.log.range(range).next_back().transpose()?;
@@ -102,6 +97,11 @@ pub(super) fn read_entries(store: &Store, group: u32, first: u64, end: u64, limi
         entries.push(decode(&value, "raft-log")?);
     }
     Ok(entries)
+}
+
+/// Adds the removal of entries of a group to `batch`, from `first` to `last`, both inclusive.
+pub(super) fn delete_entries(store: &Store, batch: &mut WriteBatch, group: u32, first: u64, last: u64) {
+    batch.delete_range_in(&store.log, entry_key(group, first)..=entry_key(group, last));
 }
 
 fn entry_key(group: u32, index: u64) -> [u8; 12] {
@@ -197,7 +197,7 @@ impl RaftLogStorage<Types> for LogStore {
     async fn truncate(&mut self, log_id: LogId) -> Result<(), StorageError> {
         let write = || -> Result<()> {
             let mut batch = WriteBatch::new();
-            self.delete(&mut batch, log_id.index, u64::MAX);
+            delete_entries(&self.store, &mut batch, self.group, log_id.index, u64::MAX);
             self.store.db.write(batch)?;
             Ok(())
         };
@@ -212,7 +212,7 @@ impl RaftLogStorage<Types> for LogStore {
             self.state.flush_up_to(Some(log_id))?;
             let mut batch = WriteBatch::new();
             self.store.put_item(&mut batch, self.group, Item::Purged, &log_id)?;
-            self.delete(&mut batch, 0, log_id.index);
+            delete_entries(&self.store, &mut batch, self.group, 0, log_id.index);
             self.store.db.write(batch)?;
             Ok(())
         };

@@ -5,6 +5,7 @@ mod cluster;
 mod group;
 mod library;
 mod log;
+mod members;
 mod network;
 mod place;
 mod recovery;

@@ -1,9 +1,12 @@
-//! Where a group's state is in the store, and how far it has come.
+//! Where a group's state is in the store, how far it has come, and how it is given up.
 
-use super::types::{LogId, StoredMembership};
+use tamis::WriteBatch;
+
+use super::log::delete_entries;
+use super::types::{LogId, StoredMembership, Vote};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::store::{Store, decode};
+use crate::store::{Item, Store, decode};
 
 /// Name of the meta pair that holds the id of the last entry applied.
 pub(super) const APPLIED: &[u8] = b"applied";
@@ -27,4 +30,23 @@ pub(super) fn positions(machine: &Machine) -> Result<(Option<LogId>, StoredMembe
     let applied = machine.meta(APPLIED)?.map(|bytes| decode(&bytes, "the state's log index")).transpose()?;
     let membership = machine.meta(MEMBERSHIP)?.map(|bytes| decode(&bytes, "the state's membership")).transpose()?;
     Ok((applied, membership.unwrap_or_default()))
+}
+
+/// Adds to `batch` what makes of this node's replica of a group one that has nothing and has heard
+/// `vote`: it heeds no leader before that one, and no candidate before it is a member again.
+/// [`StateStore::open`](super::state::StateStore::open) then removes the state.
+pub(super) fn begin_late(store: &Store, batch: &mut WriteBatch, group: u32, vote: &Vote) -> Result<()> {
+    let own: Vote = store.item(group, Item::Vote)?.unwrap_or_default();
+    let mut vote = if own > *vote { own } else { *vote };
+    // A core that finds the committed vote of its own node leads at once.
+    vote.committed = false;
+    // What is left of a snapshot that was being received is not the state either.
+    let generation = generations(store, group)?.into_iter().max().map_or(0, |last| last + 1);
+    store.put_item(batch, group, Item::Vote, &vote)?;
+    store.put_item(batch, group, Item::Generation, &generation)?;
+    store.put_item(batch, group, Item::Late, &true)?;
+    store.delete_item(batch, group, Item::Purged);
+    store.delete_item(batch, group, Item::Committed);
+    delete_entries(store, batch, group, 0, u64::MAX);
+    Ok(())
 }

@@ -67,7 +67,9 @@ pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
 async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<Answer> {
     let stopped = |group: u32| move |error: &dyn std::error::Error| Error::Stopped { group, reason: error.to_string() };
     match call {
-        Call::Admit { cluster: number, groups, as_new } => cluster.admit(number, groups, as_new).map(|()| Answer::Done),
+        Call::Admit { cluster: number, groups, as_new, leads } => {
+            cluster.admit(number, groups, as_new, &leads).await.map(|()| Answer::Done)
+        }
         Call::Command(command) => cluster.execute(command).await,
         // With its disk, a node may have lost a vote that it has given. It gives no other.
         _ if cluster.number() == 0 => Err(Error::Config(
@@ -77,18 +79,22 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
             let response = cluster.group(group)?.raft.append_entries(request).await;
             response.map(Answer::Append).map_err(|error| stopped(group)(&error))
         }
+        Call::Vote { group, .. } if !cluster.group(group)?.may_vote(cluster.id()) => {
+            Err(Error::Config(format!("this node's log of group {group} does not say that it is a member")))
+        }
         Call::Vote { group, request } => {
             let response = cluster.group(group)?.raft.vote(request).await;
             response.map(Answer::Vote).map_err(|error| stopped(group)(&error))
         }
         Call::Snapshot { group, vote, meta } => {
-            receive(cluster.group(group)?, group, link, vote, meta).await.map(Answer::Snapshot)
+            receive(&*cluster.group(group)?, group, link, vote, meta).await.map(Answer::Snapshot)
         }
         Call::ReadIndex { group } => {
             let index = cluster.group(group)?.barrier().await;
             index.map(Answer::ReadIndex).map_err(|error| stopped(group)(&error))
         }
-        Call::Change { group, change } => cluster.change(group, change).await.map(|()| Answer::Done),
+        Call::Change { group, change } => cluster.change(group, change).await,
+        Call::Leave { group, lead } => cluster.leave(group, &lead).await.map(|()| Answer::Done),
         Call::Stand { group } => cluster.stand(group).await.map(|()| Answer::Done),
         Call::Begin { group, members } => cluster.begin(group, members).await.map(|()| Answer::Done),
     }

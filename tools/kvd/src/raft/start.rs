@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use super::cluster::{Cluster, Settings};
@@ -15,7 +14,32 @@ use super::network::{Network, Pool};
 use super::server;
 use super::state::StateStore;
 use crate::error::{Error, Result};
-use crate::store::Store;
+use crate::replica::NodeId;
+use crate::store::{Item, Store};
+
+/// Starts groups.
+pub(super) struct Starter {
+    id: NodeId,
+    config: Arc<openraft::Config>,
+    pub(super) store: Store,
+    pub(super) pool: Pool,
+    syncer: Syncer,
+}
+
+impl Starter {
+    /// Takes up this node's part in a group, from what the store has of it.
+    pub(super) async fn start(&self, group: u32) -> Result<Group> {
+        let states = super::blocking(|| StateStore::open(&self.store, group))?;
+        let is_late: Option<bool> = super::blocking(|| self.store.item(group, Item::Late))?;
+        let state = states.state();
+        let log = LogStore::new(self.store.clone(), group, Arc::clone(&state), self.syncer.clone());
+        let network = Network { pool: self.pool.clone(), group, state: Arc::clone(&state) };
+        let raft = Raft::new(self.id, Arc::clone(&self.config), network, log, states).await;
+        let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
+        let lost_after = Duration::from_millis(self.config.election_timeout_max);
+        Ok(Group::new(raft, state, lost_after, is_late.is_some()))
+    }
+}
 
 impl Cluster {
     /// Opens the store and takes up this node's part in every group. `listener` is where other
@@ -48,28 +72,17 @@ impl Cluster {
             std::thread::sleep(delay);
             db.sync()
         })?;
+        let starter = Starter { id, config, store, pool, syncer };
         let mut groups = Vec::new();
         for group in 0..count {
-            let states = super::blocking(|| StateStore::open(&store, group))?;
-            let state = states.state();
-            let log = LogStore::new(store.clone(), group, Arc::clone(&state), syncer.clone());
-            let network = Network { pool: pool.clone(), group, state: Arc::clone(&state) };
-            let raft = Raft::new(id, Arc::clone(&config), network, log, states).await;
-            let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
-            groups.push(Group::new(raft, state, Duration::from_millis(config.election_timeout_max)));
+            groups.push(starter.start(group).await?);
         }
-        let cluster = Arc::new(Cluster {
-            settings,
-            store,
-            number,
-            joining: Mutex::default(),
-            groups,
-            pool,
-            tasks: Mutex::default(),
-        });
+        let cluster = Arc::new(Cluster::new(settings, starter, number, groups));
         {
             let mut tasks = cluster.tasks.lock();
             tasks.spawn(server::serve(Arc::clone(&cluster), listener));
+            let looking = Arc::clone(&cluster);
+            tasks.spawn(async move { looking.look_around().await });
             for group in 0..count {
                 let cluster = Arc::clone(&cluster);
                 tasks.spawn(async move { cluster.look_after(group).await });

@@ -99,6 +99,12 @@ impl State {
         reached.map_err(|_| Error::Stopped { group, reason: format!("the state never reached entry {goal}") })
     }
 
+    /// Waits until nothing applies entries to this state any more.
+    pub(super) async fn ended(&self) {
+        // The sender is the StateStore's.
+        let _ = self.applied.clone().wait_for(|_| false).await;
+    }
+
     /// Makes the effects of the entries up to `applied`, which are in the store, durable.
     pub(super) fn flush_up_to(&self, applied: Option<LogId>) -> Result<()> {
         if self.durable() < applied {

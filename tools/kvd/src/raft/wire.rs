@@ -7,7 +7,7 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, V
 use serde::{Deserialize, Serialize};
 
 use super::library::Types;
-use super::types::{Member, SnapshotMeta, Vote};
+use super::types::{Member, SnapshotMeta, StoredMembership, Vote};
 use crate::replica::NodeId;
 
 /// A request. Each gets one [`Answer`].
@@ -23,14 +23,17 @@ pub(super) enum Call {
     ReadIndex { group: u32 },
     /// A node passes on an operator's change to the leader.
     Change { group: u32, change: Change },
-    /// Takes a node into a cluster. `as_new`: its store may be new.
-    Admit { cluster: u64, groups: u32, as_new: bool },
+    /// Takes a node into a cluster. `as_new`: its store may be new. `leads`: the votes of the
+    /// leaders of all groups, if they have begun.
+    Admit { cluster: u64, groups: u32, as_new: bool, leads: Vec<Vote> },
     /// Begins a group with these members.
     Begin { group: u32, members: BTreeMap<NodeId, Member> },
     /// An operator's command.
     Command(Command),
     /// The leader of a group, which takes no requests meanwhile, has this node stand for election.
     Stand { group: u32 },
+    /// The node is no member of the group any more, and gives up what it has of it.
+    Leave { group: u32, lead: Lead },
 }
 
 /// For a call that waits for no disk.
@@ -56,7 +59,7 @@ impl Call {
             | Call::ReadIndex { .. }
             | Call::Stand { .. }
             | Call::Command(Command::Status) => SHORT,
-            Call::Admit { .. } | Call::Begin { .. } => ADMIT_TIME,
+            Call::Admit { .. } | Call::Begin { .. } | Call::Leave { .. } => ADMIT_TIME,
             // The leader gives up first, and says why.
             Call::Change { .. } => CHANGE_TIME + SHORT,
             Call::Command(_) => COMMAND_TIME,
@@ -73,18 +76,30 @@ pub(super) enum Answer {
     Snapshot(Vote),
     ReadIndex(u64),
     Done,
+    Lead(Lead),
     Status(NodeStatus),
     Refused(String),
+}
+
+/// What the leader of a group says of it, once a majority has confirmed that it leads.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Lead {
+    /// Its term, and who it is.
+    pub(super) vote: Vote,
+    /// The members, committed.
+    pub(super) members: StoredMembership,
 }
 
 /// A change of a group that its leader makes for an operator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Change {
+    /// None: the leader answers with its [`Lead`].
+    Confirm,
     /// Adds a node that follows and does not vote, and waits until it has caught up.
     AddLearner(NodeId, Member),
     /// Lets a learner vote.
     Promote(NodeId),
-    /// Removes a node.
+    /// Removes a node, if it is a member.
     Remove(NodeId),
     /// Hands the lead over to a voter.
     Lead(NodeId),
@@ -112,6 +127,15 @@ pub enum Command {
         /// The node.
         id: NodeId,
     },
+    /// Takes nodes into a group, and then others out of it, who give up what they have of it.
+    Move {
+        /// The group.
+        group: u32,
+        /// Nodes that get a replica, and vote.
+        join: Vec<(NodeId, Member)>,
+        /// Nodes that lose theirs.
+        leave: Vec<NodeId>,
+    },
     /// Asks for a report.
     Status,
     /// Has another voter of a group lead it.
@@ -133,11 +157,12 @@ pub struct NodeStatus {
 }
 
 /// A node's report on one group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupStatus {
     /// The group.
     pub group: u32,
-    /// What the node is in it: leader, follower, candidate, learner or stopped.
+    /// What the node is in it: leader, follower, candidate, learner, stopped, or none. Of a group
+    /// in which it is none, a node knows the term, the leader and the members from others.
     pub role: String,
     /// The leader, as far as the node knows.
     pub leader: Option<NodeId>,

@@ -201,6 +201,29 @@ impl Hosts {
         self.operate(by, "add", &[&format!("{}={raft},{resp}", at + 1)]);
     }
 
+    /// Takes all replicas from a node that stays in the cluster, by a command to node `by`.
+    pub(crate) fn drain(&self, at: usize, by: usize) {
+        self.operate(by, "rebalance", &["--without", &(at + 1).to_string()]);
+    }
+
+    /// Gives a node replicas of all groups, by a command to node `by`.
+    pub(crate) fn fill(&self, at: usize, by: usize) {
+        let Host { raft, resp, .. } = &self.hosts[at];
+        let with = format!("{}={raft},{resp}", at + 1);
+        self.operate(by, "rebalance", &["--replicas", &self.count().to_string(), "--with", &with]);
+    }
+
+    pub(crate) fn groups(&self) -> usize {
+        self.groups as usize
+    }
+
+    /// What a node is in each group.
+    pub(crate) fn roles(&self, at: usize) -> Vec<String> {
+        let report = self.until("a node answers", || self.status(at));
+        let groups = report["groups"].as_array().unwrap().iter();
+        groups.map(|group| group["role"].as_str().unwrap().to_owned()).collect()
+    }
+
     fn process(&self, at: usize) -> Pid {
         let id = i32::try_from(self.hosts[at].child.as_ref().unwrap().id()).unwrap();
         Pid::from_raw(id).unwrap()

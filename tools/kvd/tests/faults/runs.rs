@@ -177,7 +177,7 @@ fn isolate(hosts: &Hosts, clients: &Clients, at: usize) -> String {
 /// that it applied.
 type Fault = fn(&mut Hosts, &Clients) -> String;
 
-const FAULTS: [(&str, Fault); 10] = [
+const FAULTS: [(&str, Fault); 11] = [
     ("leader killed", leader_killed),
     ("follower killed", follower_killed),
     ("leader paused", leader_paused),
@@ -186,6 +186,7 @@ const FAULTS: [(&str, Fault); 10] = [
     ("all killed", all_killed),
     ("lead handed over", lead_handed_over),
     ("member replaced", member_replaced),
+    ("replicas moved", replicas_moved),
     ("disks slow", disks_slow),
     ("disk full", disk_full),
 ];
@@ -279,6 +280,19 @@ fn member_replaced(hosts: &mut Hosts, clients: &Clients) -> String {
     let received = hosts.snapshots_received(follower);
     assert!(received > before, "node {} was added without a snapshot", follower + 1);
     format!("node {}; it has received {received} snapshots", follower + 1)
+}
+
+/// A follower gives up its replicas, and gets them again.
+fn replicas_moved(hosts: &mut Hosts, clients: &Clients) -> String {
+    let leader = hosts.leader(0);
+    let follower = hosts.others(leader)[0];
+    hosts.drain(follower, leader);
+    assert_eq!(hosts.roles(follower), vec!["none"; hosts.groups()]);
+    clients.wait("replicas given up");
+    hosts.fill(follower, leader);
+    assert!(hosts.roles(follower).iter().all(|role| role != "none"));
+    clients.wait("replicas back");
+    format!("from node {} and back", follower + 1)
 }
 
 /// All disks take long for each sync.

@@ -1,0 +1,296 @@
+//! The membership of a cluster and of its groups, and operators' commands.
+//!
+//! A node follows as a learner before it votes. One that leaves a group, or comes with a new disk,
+//! begins anew with nothing, though others may still count it among the voters: a leader or a
+//! candidate that has missed its removal. It must not vouch for such a one. Before it counts as
+//! taken in, it therefore has the vote of a leader of the group as its own on its disk, so that it
+//! refuses earlier leaders; and it votes once its log says that it is a member: by then the log is
+//! ahead of that of any candidate without the entry that removed it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use openraft::ChangeMembers;
+use tamis::WriteBatch;
+use tokio::time::{sleep, timeout};
+
+use super::cluster::Cluster;
+use super::network::unexpected;
+use super::place;
+use super::types::{Member, Vote};
+use super::wire::{Answer, CHANGE_TIME, Call, Change, Command, Lead};
+use crate::error::{Error, Result};
+use crate::replica::{NodeId, Replica};
+
+/// Between two attempts to reach the leader of a group with an operator's command.
+const RETRY: Duration = Duration::from_millis(200);
+/// For a leader to be found.
+const LEADER_TIME: Duration = Duration::from_secs(10);
+/// For a group that ends to let go of its state.
+const END_TIME: Duration = Duration::from_secs(60);
+
+impl Cluster {
+    /// Carries out an operator's command.
+    pub(super) async fn execute(&self, command: Command) -> Result<Answer> {
+        match command {
+            Command::Status => return Ok(Answer::Status(self.report())),
+            Command::Init { others } => self.init(others).await?,
+            Command::Add { id, member, learner } => {
+                self.take_in(id, &member).await?;
+                for group in 0..self.groups() {
+                    self.on_leader(group, Change::AddLearner(id, member.clone())).await?;
+                }
+                // Only when all groups have caught up: a node that lacks some is no replica.
+                for group in (0..self.groups()).filter(|_| !learner) {
+                    self.on_leader(group, Change::Promote(id)).await?;
+                }
+            }
+            Command::Remove { id } => {
+                for group in 0..self.groups() {
+                    self.on_leader(group, Change::Remove(id)).await?;
+                }
+            }
+            Command::Move { group, join, leave } => self.move_replicas(group, join, leave).await?,
+            Command::Transfer { group, to } => {
+                self.group(group)?;
+                if !self.lead(group).await?.members.voter_ids().any(|voter| voter == to) {
+                    return Err(Error::Config(format!("node {to} is no voter of group {group}")));
+                }
+                self.on_leader(group, Change::Lead(to)).await?;
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    async fn init(&self, others: Vec<(NodeId, Member)>) -> Result<()> {
+        let mut members: BTreeMap<NodeId, Member> = others.into_iter().collect();
+        members.insert(self.settings.id, self.settings.member.clone());
+        let known: Vec<(NodeId, Member)> = members.clone().into_iter().collect();
+        let mut empty = Vec::new();
+        for (number, group) in self.all() {
+            let state = group.raft.is_initialized().await;
+            if !state.map_err(|error| Error::Config(error.to_string()))? {
+                empty.push(number);
+            }
+        }
+        if empty.is_empty() {
+            return Err(Error::Config("this node is in a cluster already".to_owned()));
+        }
+        // Both may be left of an attempt that failed: the number, and groups that have begun.
+        let cluster = if self.number() == 0 { rand::random::<u64>().max(1) } else { self.number() };
+        self.admit(cluster, self.groups(), true, &[]).await?;
+        for (id, member) in known.iter().filter(|(id, _)| *id != self.settings.id) {
+            let call = Call::Admit { cluster, groups: self.groups(), as_new: true, leads: Vec::new() };
+            self.pool.call(*id, &member.raft, &call).await?;
+        }
+        for group in empty {
+            // Each node begins some groups, and so leads them at first.
+            let (id, member) = &known[group as usize % known.len()];
+            if *id == self.settings.id {
+                self.begin(group, members.clone()).await?;
+            } else {
+                let call = Call::Begin { group, members: members.clone() };
+                self.pool.call(*id, &member.raft, &call).await?;
+                // The log with the members comes from there; before that, nobody begins it again.
+                let wait = self.group(group)?.raft.wait(Some(LEADER_TIME));
+                let joined = wait.metrics(|it| it.last_log_index.is_some(), "the members").await;
+                joined.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes this node the first member of a group, and have itself elected.
+    pub(super) async fn begin(&self, group: u32, members: BTreeMap<NodeId, Member>) -> Result<()> {
+        let begun = self.group(group)?.raft.initialize(members).await;
+        begun.map_err(|error| Error::Config(error.to_string()))
+    }
+
+    /// Has a node admitted to the cluster, unless it is in it.
+    async fn take_in(&self, id: NodeId, member: &Member) -> Result<()> {
+        let (mut as_new, mut leads) = (true, Vec::new());
+        for group in 0..self.groups() {
+            let lead = self.lead(group).await?;
+            // A member of any group must come with its store, a learner too: the leader relies on
+            // what it has acknowledged.
+            as_new &= !lead.members.nodes().any(|(known, _)| *known == id);
+            leads.push(lead.vote);
+        }
+        let call = Call::Admit { cluster: self.number(), groups: self.groups(), as_new, leads };
+        self.pool.call(id, &member.raft, &call).await.map(drop)
+    }
+
+    /// Takes this node into a cluster. A store that is new must be expected to be: a member that
+    /// has lost its disk must not vote as if it had never voted.
+    pub(super) async fn admit(&self, cluster: u64, groups: u32, as_new: bool, leads: &[Vote]) -> Result<()> {
+        let refuse = |reason: &str| Err(Error::Config(format!("node {}: {reason}", self.settings.id)));
+        let _one = self.joining.lock().await;
+        match self.number() {
+            _ if groups != self.groups() => refuse("its store has another number of groups"),
+            number if number == cluster => Ok(()),
+            0 if as_new => {
+                let noted = || {
+                    let mut batch = WriteBatch::new();
+                    self.store.put_cluster(&mut batch, cluster)?;
+                    for (group, vote) in (0..).zip(leads) {
+                        place::begin_late(&self.store, &mut batch, group, vote)?;
+                    }
+                    self.store.write_durably(batch)
+                };
+                super::blocking(noted)?;
+                for (group, _) in (0..).zip(leads) {
+                    self.begin_anew(group, || Ok(())).await?;
+                }
+                self.set_number(cluster);
+                Ok(())
+            }
+            0 => refuse("it is a member, but its store is new; remove it from the cluster, then add it"),
+            _ => refuse("it is in another cluster"),
+        }
+    }
+
+    /// Takes nodes into a group, and then others out of it.
+    async fn move_replicas(&self, group: u32, join: Vec<(NodeId, Member)>, leave: Vec<NodeId>) -> Result<()> {
+        self.group(group)?;
+        for (id, member) in &join {
+            self.take_in(*id, member).await?;
+            self.on_leader(group, Change::AddLearner(*id, member.clone())).await?;
+        }
+        for (id, _) in &join {
+            self.on_leader(group, Change::Promote(*id)).await?;
+        }
+        let before = self.lead(group).await?;
+        let stays = |voter: &NodeId| !leave.contains(voter);
+        let staying: BTreeSet<NodeId> = before.members.voter_ids().filter(stays).collect();
+        if staying.is_empty() {
+            return Err(Error::Config(format!("no voter of group {group} would be left")));
+        }
+        if before.vote.leader_id.voted_for().is_some_and(|leader| !stays(&leader)) {
+            self.hand_over_to_any(group, &staying).await?;
+        }
+        for id in &leave {
+            self.on_leader(group, Change::Remove(*id)).await?;
+        }
+        let lead = self.lead(group).await?;
+        for (id, member) in before.members.nodes().filter(|(id, _)| !stays(id)) {
+            let call = Call::Leave { group, lead: lead.clone() };
+            if let Err(error) = self.pool.call(*id, &member.raft, &call).await {
+                tracing::warn!(group, node = id, %error, "a node that has left a group keeps what it has of it");
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the lead of a group to the first of some voters that can take it.
+    async fn hand_over_to_any(&self, group: u32, voters: &BTreeSet<NodeId>) -> Result<()> {
+        let mut last = Ok(());
+        for to in voters {
+            last = self.on_leader(group, Change::Lead(*to)).await.map(drop);
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+
+    /// Gives up what this node has of a group that it has left, as `lead` says.
+    pub(super) async fn leave(&self, group: u32, lead: &Lead) -> Result<()> {
+        let id = self.settings.id;
+        let _one = self.joining.lock().await;
+        let known = self.group(group)?;
+        let is_member = lead.members.nodes().any(|(member, _)| *member == id);
+        let came_back =
+            known.is_member(id) && *known.raft.metrics().borrow().membership_config.log_id() > *lead.members.log_id();
+        if is_member || came_back {
+            return Err(Error::Config(format!("node {id} is a member of group {group}")));
+        }
+        let given_up = || {
+            let mut batch = WriteBatch::new();
+            place::begin_late(&self.store, &mut batch, group, &lead.vote)?;
+            self.store.write_durably(batch)
+        };
+        self.begin_anew(group, given_up).await
+    }
+
+    /// Ends a group on this node, changes what the store has of it, and begins it anew. The caller
+    /// holds `joining`.
+    async fn begin_anew(&self, number: u32, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let fail = |reason: String| Error::Stopped { group: number, reason };
+        let group = self.group(number)?;
+        group.raft.shutdown().await.map_err(|error| fail(error.to_string()))?;
+        timeout(END_TIME, group.state.ended()).await.map_err(|_| fail("it does not end".to_owned()))?;
+        let _none_is_received = group.receiving.lock().await;
+        super::blocking(change)?;
+        self.replace(number, self.starter.start(number).await?);
+        Ok(())
+    }
+
+    /// Makes a change of a group that this node leads.
+    pub(super) async fn change(&self, number: u32, change: Change) -> Result<Answer> {
+        let group = self.group(number)?;
+        let raft = &group.raft;
+        let changed = async {
+            match change {
+                Change::Confirm => return self.confirm(number).await.map(Answer::Lead),
+                Change::Lead(to) => return self.hand_over(number, to).await.map(|()| Answer::Done),
+                Change::Remove(id) if !group.is_member(id) => return Ok(Answer::Done),
+                Change::AddLearner(id, member) => raft.add_learner(id, member, true).await,
+                Change::Promote(id) => raft.change_membership(ChangeMembers::AddVoterIds([id].into()), true).await,
+                Change::Remove(id) => {
+                    let is_voter = raft.metrics().borrow().membership_config.voter_ids().any(|voter| voter == id);
+                    let remove = if is_voter { ChangeMembers::RemoveVoters } else { ChangeMembers::RemoveNodes };
+                    raft.change_membership(remove([id].into()), false).await
+                }
+            }
+            .map(|_| Answer::Done)
+            .map_err(|error| Error::Config(error.to_string()))
+        };
+        let late = |_| Error::Config("the change takes too long; see `kvd status` for how far it is".to_owned());
+        timeout(CHANGE_TIME, changed).await.map_err(late)?
+    }
+
+    /// What this node says as the leader of a group.
+    async fn confirm(&self, number: u32) -> Result<Lead> {
+        let fail = |reason: String| Error::Stopped { group: number, reason };
+        let group = self.group(number)?;
+        group.barrier().await.map_err(|error| fail(error.to_string()))?;
+        let metrics = group.raft.metrics();
+        let metrics = metrics.borrow();
+        let members = (*metrics.membership_config).clone();
+        if members.log_id().is_some_and(|entry| entry.index > group.state.committed()) {
+            return Err(fail("its members are about to change".to_owned()));
+        }
+        Ok(Lead { vote: metrics.vote, members })
+    }
+
+    /// What the leader of a group says of it.
+    async fn lead(&self, group: u32) -> Result<Lead> {
+        match self.on_leader(group, Change::Confirm).await? {
+            Answer::Lead(lead) => Ok(lead),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has a change made by the leader of its group.
+    async fn on_leader(&self, group: u32, change: Change) -> Result<Answer> {
+        let deadline = Instant::now() + LEADER_TIME;
+        loop {
+            let outcome = match self.leader(group) {
+                Some(leader) if leader == self.settings.id => self.change(group, change.clone()).await,
+                Some(leader) => {
+                    let address = self.address_of(group, leader).unwrap_or_default();
+                    self.pool.call(leader, &address, &Call::Change { group, change: change.clone() }).await
+                }
+                None => Err(Error::Stopped { group, reason: "no leader is known".to_owned() }),
+            };
+            match outcome {
+                // A change that was made already is made again without harm.
+                Err(error) if Instant::now() < deadline => {
+                    tracing::info!(group, %error, "an operator's change is tried again");
+                    sleep(RETRY).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
