@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,8 @@ use crate::client::{Answer, Connection};
 use crate::history::{Operation, Recorder};
 use crate::hosts::Hosts;
 
+/// Keys of a round. Each round has its own: to check a history takes time that grows faster than
+/// its length.
 const KEYS: usize = 8;
 const CLIENTS: usize = 9;
 /// Writes that must succeed in each phase in which a majority can work.
@@ -29,7 +31,9 @@ enum Reading {
 
 /// Clients that run until they are told to end.
 struct Clients {
+    nodes: Vec<SocketAddr>,
     recorder: Arc<Recorder>,
+    round: Arc<AtomicUsize>,
     ended: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -37,18 +41,18 @@ struct Clients {
 impl Clients {
     fn start(nodes: Vec<SocketAddr>, reading: Reading) -> Clients {
         let (recorder, ended) = (Arc::new(Recorder::default()), Arc::new(AtomicBool::new(false)));
-        let values = Arc::new(AtomicU64::new(1));
+        let (values, round) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicUsize::new(0)));
         let mut threads = Vec::new();
         for seed in 0..CLIENTS {
             let (nodes, recorder, ended) = (nodes.clone(), Arc::clone(&recorder), Arc::clone(&ended));
-            let values = Arc::clone(&values);
-            threads.push(thread::spawn(move || work(seed, &nodes, &recorder, &values, &ended)));
+            let (values, round) = (Arc::clone(&values), Arc::clone(&round));
+            threads.push(thread::spawn(move || work(seed, &nodes, &recorder, &values, &round, &ended)));
         }
-        for node in nodes {
-            let (recorder, ended) = (Arc::clone(&recorder), Arc::clone(&ended));
-            threads.push(thread::spawn(move || read_pinned(node, reading, &recorder, &ended)));
+        for node in nodes.clone() {
+            let (recorder, ended, round) = (Arc::clone(&recorder), Arc::clone(&ended), Arc::clone(&round));
+            threads.push(thread::spawn(move || read_pinned(node, reading, &recorder, &round, &ended)));
         }
-        Clients { recorder, ended, threads }
+        Clients { nodes, recorder, round, ended, threads }
     }
 
     /// Waits until so many more writes have succeeded.
@@ -61,11 +65,16 @@ impl Clients {
         }
     }
 
-    /// Ends them; returns the keys whose histories are broken.
+    /// Ends them, and reads the keys of all rounds. Returns those whose histories are broken.
     fn end(self) -> Vec<usize> {
         self.ended.store(true, Ordering::Relaxed);
         for thread in self.threads {
             thread.join().unwrap();
+        }
+        for key in 0..KEYS * (self.round.load(Ordering::Relaxed) + 1) {
+            let saw = number(&read_last(&self.nodes, key));
+            let call = self.recorder.call(key);
+            self.recorder.response(call, Some(Operation::Read { saw }));
         }
         let broken = self.recorder.broken_keys();
         let (begun, written) = (self.recorder.begun(), self.recorder.written());
@@ -86,8 +95,33 @@ fn number(answer: &Answer) -> Option<u64> {
     }
 }
 
+/// Reads a key from the node that leads, after all else.
+fn read_last(nodes: &[SocketAddr], key: usize) -> Answer {
+    let deadline = Instant::now() + PATIENCE;
+    for node in nodes.iter().cycle() {
+        match Connection::open(*node).and_then(|mut open| open.ask(&["GET", &name(key)])) {
+            Ok(answer @ (Answer::Nil | Answer::Text(_))) => return answer,
+            other => assert!(Instant::now() < deadline, "{other:?}"),
+        }
+        thread::sleep(PAUSE);
+    }
+    unreachable!("there are nodes")
+}
+
+/// A key of the round.
+fn pick(random: &mut fastrand::Rng, round: &AtomicUsize) -> usize {
+    KEYS * round.load(Ordering::Relaxed) + random.usize(..KEYS)
+}
+
 /// Writes, swaps and reads, wherever the leader is.
-fn work(seed: usize, nodes: &[SocketAddr], recorder: &Recorder, values: &AtomicU64, ended: &AtomicBool) {
+fn work(
+    seed: usize,
+    nodes: &[SocketAddr],
+    recorder: &Recorder,
+    values: &AtomicU64,
+    round: &AtomicUsize,
+    ended: &AtomicBool,
+) {
     let mut random = fastrand::Rng::with_seed(seed as u64);
     let (mut node, mut connection) = (seed % nodes.len(), None);
     while !ended.load(Ordering::Relaxed) {
@@ -99,7 +133,7 @@ fn work(seed: usize, nodes: &[SocketAddr], recorder: &Recorder, values: &AtomicU
             }
             continue;
         };
-        let (key, value) = (random.usize(..KEYS), values.fetch_add(1, Ordering::Relaxed));
+        let (key, value) = (pick(&mut random, round), values.fetch_add(1, Ordering::Relaxed));
         let (key_name, text) = (name(key), value.to_string());
         let kind = random.u8(..3);
         let call = recorder.call(key);
@@ -128,7 +162,7 @@ fn work(seed: usize, nodes: &[SocketAddr], recorder: &Recorder, values: &AtomicU
 }
 
 /// Reads from one node, whatever it is.
-fn read_pinned(node: SocketAddr, reading: Reading, recorder: &Recorder, ended: &AtomicBool) {
+fn read_pinned(node: SocketAddr, reading: Reading, recorder: &Recorder, round: &AtomicUsize, ended: &AtomicBool) {
     let mut random = fastrand::Rng::with_seed(u64::from(node.port()));
     let mut connection = None;
     while !ended.load(Ordering::Relaxed) {
@@ -137,7 +171,7 @@ fn read_pinned(node: SocketAddr, reading: Reading, recorder: &Recorder, ended: &
             connection = Connection::open(node).ok();
             continue;
         };
-        let key = random.usize(..KEYS);
+        let key = pick(&mut random, round);
         let call = recorder.call(key);
         let answer = match reading {
             Reading::Linearizable => open.ask(&["GET", &name(key)]),
@@ -323,6 +357,7 @@ fn histories_are_linearizable_under_faults() {
     clients.wait("no fault");
     let mut longest = Duration::ZERO;
     for round in 0..setting("KVD_FAULT_ROUNDS", 1) {
+        clients.round.store(round, Ordering::Relaxed);
         for (name, fault) in FAULTS {
             clients.recorder.take_gap();
             let shown = fault(&mut hosts, &clients);
