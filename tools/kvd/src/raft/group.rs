@@ -248,9 +248,15 @@ fn check_lead(raft: &Raft, lost_after: Duration) -> Result<(), WriteError> {
 /// Makes entries of what is queued.
 async fn propose(raft: Raft, lost_after: Duration, mut queue: mpsc::Receiver<Queued>) {
     let slots = Arc::new(Semaphore::new(IN_FLIGHT));
+    let mut before: Option<Arc<Logged>> = None;
     // Taken first: what arrives while all are taken is in the next entry.
     while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
         let Some(first) = queue.recv().await else { return };
+        // So is what arrives while this node's disk takes the entry before: the core takes up no
+        // other until then.
+        if let Some(before) = before.take() {
+            before.passed().await;
+        }
         let mut bytes = first.request.weight();
         let mut batch = vec![first];
         while batch.len() < BATCH && bytes < BATCH_BYTES {
@@ -265,6 +271,7 @@ async fn propose(raft: Raft, lost_after: Duration, mut queue: mpsc::Receiver<Que
             continue;
         }
         let (proposal, logged) = Proposal::new(machine::Entry { time_ms: now_ms(), requests });
+        before = Some(Arc::clone(&logged));
         let proposed = raft.client_write_ff(proposal).await;
         tokio::spawn(async move {
             let outcome = match proposed {
@@ -280,6 +287,8 @@ async fn propose(raft: Raft, lost_after: Duration, mut queue: mpsc::Receiver<Que
                 },
                 Err(fatal) => Err(unless_logged(&logged, WriteError::Refused(fatal.to_string()))),
             };
+            // For one that has not come into the log.
+            logged.note_passed();
             drop(slot);
             answer(outcome, replies);
         });

@@ -17,7 +17,7 @@ use tamis::WriteBatch;
 
 use super::library::{Entry, Types};
 use super::state::State;
-use super::types::{LogId, StorageError, StorageIoError, Vote};
+use super::types::{LogId, Logged, StorageError, StorageIoError, Vote};
 use crate::error::{Error, Result};
 use crate::store::{Item, Store, decode, encode};
 
@@ -28,22 +28,26 @@ const READ_LIMIT: usize = 256 << 10;
 /// Syncs the store for all groups.
 #[derive(Clone, Debug)]
 pub(crate) struct Syncer {
-    waiting: mpsc::Sender<LogFlushed<Types>>,
+    waiting: mpsc::Sender<Appended>,
 }
+
+/// Entries that wait for a sync.
+type Appended = (LogFlushed<Types>, Vec<Arc<Logged>>);
 
 impl Syncer {
     /// Starts the thread, which calls `sync`. It ends when all clones are gone.
     pub(crate) fn start(sync: impl Fn() -> tamis::Result<()> + Send + 'static) -> Result<Syncer> {
-        let (waiting, incoming) = mpsc::channel::<LogFlushed<Types>>();
+        let (waiting, incoming) = mpsc::channel::<Appended>();
         let work = move || {
             while let Ok(first) = incoming.recv() {
                 let mut served = vec![first];
                 served.extend(incoming.try_iter());
                 let synced = sync();
-                for callback in served {
+                for (callback, proposals) in served {
                     callback.log_io_completed(
                         synced.as_ref().map(|_| ()).map_err(|error| io::Error::other(error.to_string())),
                     );
+                    proposals.iter().for_each(|logged| logged.note_passed());
                 }
             }
         };
@@ -175,11 +179,12 @@ impl RaftLogStorage<Types> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        let mut proposals = Vec::new();
         let write = || -> Result<()> {
             let mut batch = WriteBatch::new();
             for entry in entries {
                 if let EntryPayload::Normal(proposal) = &entry.payload {
-                    proposal.note_logged();
+                    proposals.extend(proposal.note_logged());
                 }
                 let bytes = encode(&entry)?;
                 self.state.retention.note_appended(bytes.len());
@@ -189,7 +194,7 @@ impl RaftLogStorage<Types> for LogStore {
             Ok(())
         };
         super::blocking(write).map_err(|e| StorageError::from(StorageIoError::write_logs(&e)))?;
-        self.syncer.waiting.send(callback).map_err(|mpsc::SendError(_)| {
+        self.syncer.waiting.send((callback, proposals)).map_err(|mpsc::SendError(_)| {
             StorageIoError::write_logs(&io::Error::other("the thread that syncs logs has ended")).into()
         })
     }

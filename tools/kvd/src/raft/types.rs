@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use crate::machine;
 use crate::replica::NodeId;
@@ -26,31 +27,44 @@ pub struct Member {
 pub(crate) struct Proposal {
     pub(crate) entry: machine::Entry,
     #[serde(skip)]
-    logged: Option<Arc<AtomicBool>>,
+    logged: Option<Arc<Logged>>,
 }
 
-/// Whether a proposal has reached the log of the node that made it.
-#[derive(Debug)]
-pub(crate) struct Logged(Arc<AtomicBool>);
+/// How far a proposal has come in the log of the node that made it.
+#[derive(Debug, Default)]
+pub(crate) struct Logged {
+    is_possible: AtomicBool,
+    passed: Notify,
+}
 
 impl Proposal {
-    pub(crate) fn new(entry: machine::Entry) -> (Proposal, Logged) {
-        let logged = Arc::new(AtomicBool::new(false));
-        (Proposal { entry, logged: Some(Arc::clone(&logged)) }, Logged(logged))
+    pub(crate) fn new(entry: machine::Entry) -> (Proposal, Arc<Logged>) {
+        let logged: Arc<Logged> = Arc::default();
+        (Proposal { entry, logged: Some(Arc::clone(&logged)) }, logged)
     }
 
-    /// Notes that it is in a log, or may be soon.
-    pub(super) fn note_logged(&self) {
-        if let Some(logged) = &self.logged {
-            logged.store(true, Ordering::Release);
-        }
+    /// Notes that it is in a log, or may be soon. Returns what is to be told once the log is synced.
+    pub(super) fn note_logged(&self) -> Option<Arc<Logged>> {
+        let logged = self.logged.clone()?;
+        logged.is_possible.store(true, Ordering::Release);
+        Some(logged)
     }
 }
 
 impl Logged {
     /// If not, no node has it and none ever will.
     pub(crate) fn is_possible(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.is_possible.load(Ordering::Acquire)
+    }
+
+    /// Notes that the log is done with it: it is synced, or never will be.
+    pub(crate) fn note_passed(&self) {
+        self.passed.notify_one();
+    }
+
+    /// Waits for that. For one caller.
+    pub(crate) async fn passed(&self) {
+        self.passed.notified().await;
     }
 }
 
