@@ -56,6 +56,7 @@ fn recover_group(old: &Store, new: &Store, group: u32, id: NodeId, member: &Memb
     }
     let machine = Machine::open_in(&new.db, &staging.keep())?;
     let (applied, _) = positions(&machine)?;
+    check_log(old, group, applied)?;
     let mut last: Option<LogId> = applied;
     let mut from_log = 0;
     loop {
@@ -85,4 +86,39 @@ fn recover_group(old: &Store, new: &Store, group: u32, id: NodeId, member: &Memb
     new.write_item(group, Item::Vote, &Vote::new(last.leader_id.term, id), false)?;
     new.write_item(group, Item::Purged, &last, false)?;
     Ok(Recovered { group, applied: applied.map_or(0, |applied| applied.index), from_log })
+}
+
+/// Checks that no entry after `applied` was removed from the log.
+fn check_log(store: &Store, group: u32, applied: Option<LogId>) -> Result<()> {
+    let purged: Option<LogId> = store.item(group, Item::Purged)?;
+    let [purged, applied] = [purged, applied].map(|of| of.map(|of| of.index));
+    if purged <= applied {
+        return Ok(());
+    }
+    let (purged, applied) = (purged.unwrap_or(0), applied.unwrap_or(0));
+    let rule = format!("it lacks entries up to {purged} of group {group}, and the state those after {applied}");
+    Err(Error::Decode { place: "raft-log", rule })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_state_without_the_entries_that_the_log_lacks_is_refused() {
+        let entry = |index| LogId::new(CommittedLeaderId::new(1, 1), index);
+        let options = Options::new().file_system(Arc::new(tamis::vfs::MemoryFileSystem::new()));
+        let store = Store::open(options.clone(), "/store".as_ref()).unwrap();
+        store.bind(1, 1).unwrap();
+        let machine = Machine::open_in(&store.db, &keyspace_name(0, 0)).unwrap();
+        let nothing = machine::Entry { time_ms: 0, requests: Vec::new() };
+        machine.apply(&nothing, &[(APPLIED, &encode(&entry(6)).unwrap())]).unwrap();
+        store.write_item(0, Item::Purged, &entry(7), true).unwrap();
+        store.db.close().unwrap();
+        let member = Member { raft: String::new(), resp: String::new() };
+        let error = recover(&options, "/store".as_ref(), "/new".as_ref(), 2, &member).unwrap_err().to_string();
+        assert!(error.contains("it lacks entries up to 7 of group 0"), "{error}");
+    }
 }
