@@ -12,6 +12,7 @@ use tokio::net::lookup_host;
 use tokio::time::sleep;
 
 use crate::error::{Error, Result};
+use crate::export;
 use crate::link::{Tls, Trust};
 use crate::node::{self, Clients, Node};
 use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, command, recover};
@@ -222,6 +223,8 @@ enum Action {
         #[arg(value_name = "ID=RAFT,RESP", value_parser = member)]
         member: (NodeId, Member),
     },
+    /// Writes all keys that have not expired, in a format that other stores load
+    Export(export::Arguments),
     /// Reads a password, a line of standard input, and prints what the file of users has for it
     HashPassword,
     /// Starts three nodes, kills the leader, and shows what becomes of it
@@ -521,6 +524,7 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
             println!("Start node {id} with --dir {}, and add others.", to.display());
             Ok(())
         }
+        Action::Export(arguments) => export::run(arguments).await,
         Action::HashPassword => {
             let mut line = String::new();
             let read = std::io::stdin().read_line(&mut line);

@@ -14,6 +14,7 @@
 //! raft      consensus: alone in naming openraft's types
 //! metrics   what Prometheus finds
 //! node      consensus and the server together
+//! export    a node's data in formats that other stores load
 //! rebalance decides which nodes should lead which groups
 //! demo      three nodes, one of which is killed
 //! cli       the command line
@@ -25,6 +26,7 @@ pub mod cli;
 pub mod command;
 mod demo;
 mod error;
+mod export;
 pub mod link;
 pub mod machine;
 mod metrics;
@@ -35,4 +37,4 @@ pub mod replica;
 pub mod resp;
 mod store;
 
-pub use error::{Error, Result};
+pub use error::{Error, Misfit, Result};

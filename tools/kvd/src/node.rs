@@ -130,7 +130,7 @@ fn config(clients: Clients, open_to_all: bool) -> Result<Config> {
 }
 
 /// Raises the number of files that the process may open as far as it may, and returns it.
-fn raise_file_limit() -> usize {
+pub(crate) fn raise_file_limit() -> usize {
     let maximum = getrlimit(Resource::Nofile).maximum;
     // A system may have a lower limit yet, and refuse: what is allowed now stays.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

@@ -9,6 +9,7 @@ mod error;
 mod glob;
 mod layout;
 mod query;
+mod records;
 mod reply;
 mod request;
 mod scan;
@@ -25,6 +26,7 @@ pub use apply::parse_integer;
 pub use error::{Error, Result};
 pub use glob::matches;
 pub use query::Reading;
+pub use records::{Record, Records};
 pub use reply::Reply;
 pub use request::{
     Body, Condition, Deadline, DecodeError, Entry, ExpireCondition, MAX_KEY_LEN, MAX_VALUE_LEN, NewDeadline, Operation,

@@ -76,14 +76,19 @@ impl LogStore {
     }
 
     fn last(&self) -> Result<Option<LogId>> {
-        let range = self.key(0)..=self.key(u64::MAX);
-        let last = self.store.log.range(range).next_back().transpose()?;
-        last.map(|(_, entry)| Ok(decode::<Entry>(&entry, "raft-log")?.log_id)).transpose()
+        last_entry(&self.store, self.group)
     }
 
     fn read(&self, first: u64, end: u64, limit: usize) -> Result<Vec<Entry>> {
         read_entries(&self.store, self.group, first, end, limit)
     }
+}
+
+/// The last entry in the log of a group.
+pub(super) fn last_entry(store: &Store, group: u32) -> Result<Option<LogId>> {
+    let range = entry_key(group, 0)..=entry_key(group, u64::MAX);
+    let last = store.log.range(range).next_back().transpose()?;
+    last.map(|(_, entry)| Ok(decode::<Entry>(&entry, "raft-log")?.log_id)).transpose()
 }
 
 /// Reads entries of a group from `first` to before `end`: of about `limit` bytes, and at least one.

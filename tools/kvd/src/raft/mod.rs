@@ -19,6 +19,8 @@ mod types;
 mod wire;
 
 pub use cluster::{Cluster, Settings, command};
+pub(crate) use group::now_ms;
+pub(crate) use recovery::{Found, FoundState, find_states};
 pub use recovery::{Recovered, recover};
 pub use types::Member;
 pub use wire::{Command, GroupStatus, NodeStatus};
