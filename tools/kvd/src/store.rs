@@ -3,7 +3,7 @@
 //! | keyspace | logged | holds |
 //! |---|---|---|
 //! | `raft-log` | yes | entries: group, index → entry |
-//! | `raft-meta` | yes | group, [`Item`] → vote, committed, purged, generation, late; who the node is |
+//! | `raft-meta` | yes | group, [`Item`] → vote, committed and so on; who the node is |
 //! | `state-GROUP-GENERATION` | no | the state machine of a group: its log is the Raft log |
 //!
 //! Both logged keyspaces share one write-ahead log. What is written later is never durable before
