@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, FromArgMatches, Subcommand};
@@ -19,6 +20,7 @@ use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings,
 use crate::rebalance::{Led, Move, Nodes, Placed, Transfer, plan, spread};
 use crate::replica::NodeId;
 use crate::resp::hash_password;
+use crate::volatile::Volatile;
 
 /// Bytes that the nodes' secret must have.
 const SHORTEST_SECRET: usize = 16;
@@ -110,6 +112,12 @@ struct Run {
     /// Milliseconds by which each sync of the logs is delayed: a slow disk, for tests
     #[arg(long, default_value_t = 0, hide = true)]
     test_sync_delay_ms: u64,
+    /// Lose what is not synced when the process is killed, for tests
+    #[arg(long, hide = true)]
+    test_power_cuts: bool,
+    /// Do not sync the logs: a fault that tests must find
+    #[arg(long, hide = true)]
+    test_skip_sync: bool,
     /// Megabytes for the store's block cache
     #[arg(long, env = "KVD_CACHE_MB", default_value_t = 256)]
     cache_mb: usize,
@@ -344,6 +352,7 @@ impl Run {
             raft: self.advertise_raft.unwrap_or_else(|| self.raft.clone()),
             resp: self.advertise_resp.unwrap_or_else(|| self.resp.clone()),
         };
+        let store = tamis::Options::new().cache_size(self.cache_mb.saturating_mul(1 << 20));
         let settings = Settings {
             id: self.id,
             dir: self.dir,
@@ -355,7 +364,8 @@ impl Run {
             snapshot_after: self.snapshot_after,
             keep_log: self.keep_log,
             sync_delay: Duration::from_millis(self.test_sync_delay_ms),
-            store: tamis::Options::new().cache_size(self.cache_mb.saturating_mul(1 << 20)),
+            skip_sync: self.test_skip_sync,
+            store: if self.test_power_cuts { store.file_system(Arc::new(Volatile)) } else { store },
         };
         let listen = node::Listen {
             raft: resolve(&self.raft).await?,

@@ -36,5 +36,6 @@ mod rebalance;
 pub mod replica;
 pub mod resp;
 mod store;
+mod volatile;
 
 pub use error::{Error, Misfit, Result};

@@ -48,6 +48,8 @@ pub struct Settings {
     pub keep_log: u64,
     /// How long each sync of the logs takes longer than it would, in tests.
     pub sync_delay: Duration,
+    /// Whether the logs are not synced, in tests of tests.
+    pub skip_sync: bool,
     /// Options of the store.
     pub store: tamis::Options,
 }

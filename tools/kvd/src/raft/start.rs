@@ -67,10 +67,10 @@ impl Cluster {
         let number = Arc::new(AtomicU64::new(super::blocking(|| store.cluster())?));
         let pool = Pool::new(settings.trust.clone(), Arc::clone(&number), settings.routes.clone());
         let db = store.db.clone();
-        let delay = settings.sync_delay;
+        let (delay, skip) = (settings.sync_delay, settings.skip_sync);
         let syncer = Syncer::start(move || {
             std::thread::sleep(delay);
-            db.sync()
+            if skip { Ok(()) } else { db.sync() }
         })?;
         let starter = Starter { id, config, store, pool, syncer };
         let mut groups = Vec::new();

@@ -112,7 +112,17 @@ impl Hosts {
             "--resp",
             &host.resp.to_string(),
         ]);
-        command.args(["--groups", &groups, "--snapshot-after", "300", "--keep-log", "200", "--cache-mb", "8"]);
+        command.args([
+            "--test-power-cuts",
+            "--groups",
+            &groups,
+            "--snapshot-after",
+            "300",
+            "--keep-log",
+            "200",
+            "--cache-mb",
+            "8",
+        ]);
         command.arg("--dir").arg(dir).args(routes.iter().flat_map(|route| ["--route", route]));
         command.env("KVD_LOG", "kvd=error,kvd::raft::server=info").stdin(Stdio::null());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -130,6 +140,7 @@ impl Hosts {
         self.until("a node answers", || self.status(at));
     }
 
+    /// Kills a node, and has its disk lose what it has not synced.
     pub(crate) fn kill(&mut self, at: usize) {
         let child = self.hosts[at].child.as_mut().unwrap();
         child.kill().unwrap();

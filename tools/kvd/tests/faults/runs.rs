@@ -370,6 +370,21 @@ fn histories_are_linearizable_under_faults() {
     assert_eq!(clients.end(), Vec::<usize>::new(), "histories that no single copy could have shown");
 }
 
+/// The checker must see what is lost by nodes that do not sync their logs.
+#[test]
+fn histories_of_nodes_that_do_not_sync_are_refused() {
+    let mut hosts = Hosts::start(3, 1);
+    let clients = Clients::start(hosts.clients(), Reading::Linearizable);
+    clients.wait("no fault");
+    (0..hosts.count()).for_each(|at| hosts.kill(at));
+    (0..hosts.count()).for_each(|at| hosts.run_with(at, &["--test-skip-sync"]));
+    clients.wait("no sync");
+    (0..hosts.count()).for_each(|at| hosts.kill(at));
+    (0..hosts.count()).for_each(|at| hosts.run(at));
+    clients.wait("all killed");
+    assert_ne!(clients.end(), Vec::<usize>::new(), "lost writes went unseen");
+}
+
 /// The checker must see what a node without a barrier would show.
 #[test]
 fn histories_with_stale_reads_of_a_deposed_leader_are_refused() {

@@ -56,6 +56,7 @@ impl Host {
             snapshot_after: 40,
             keep_log: 20,
             sync_delay: Duration::ZERO,
+            skip_sync: false,
             store: Options::new().memtable_size(1 << 20),
         };
         let mut host = Host { _port: port, settings, fs, node: None };
