@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tamis::vfs::{FileLock, FileSystem, OsFileSystem, ReadableFile, WritableFile};
 
 /// The file system of the operating system, without its cache for writes: bytes reach it when they
-/// are synced. Until then no reader of the file sees them; the store reads what it has synced. Names
-/// of files reach it at once.
+/// are synced. Until then no reader of the file sees them, and the store reads only what it has
+/// synced. Names of files reach it at once.
 #[derive(Debug)]
 pub(crate) struct Volatile;
 

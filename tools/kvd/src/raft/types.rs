@@ -43,7 +43,7 @@ impl Proposal {
         (Proposal { entry, logged: Some(Arc::clone(&logged)) }, logged)
     }
 
-    /// Notes that it is in a log, or may be soon. Returns what is to be told once the log is synced.
+    /// Notes that it is in a log, or may be soon. Returns what to tell once the log is synced.
     pub(super) fn note_logged(&self) -> Option<Arc<Logged>> {
         let logged = self.logged.clone()?;
         logged.is_possible.store(true, Ordering::Release);
