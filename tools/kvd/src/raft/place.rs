@@ -6,6 +6,7 @@ use super::log::delete_entries;
 use super::types::{LogId, StoredMembership, Vote};
 use crate::error::Result;
 use crate::machine::Machine;
+use crate::replica::NodeId;
 use crate::store::{Item, Store, decode};
 
 /// Name of the meta pair that holds the id of the last entry applied.
@@ -32,14 +33,27 @@ pub(super) fn positions(machine: &Machine) -> Result<(Option<LogId>, StoredMembe
     Ok((applied, membership.unwrap_or_default()))
 }
 
+/// Has a node that led a group when it stopped stand for election when it starts. Returns whether it
+/// did.
+///
+/// The library would have it lead on at once (openraft issue 1511). It need not know what was
+/// committed, and would answer reads without it; a new leader first commits an entry of its term.
+pub(super) fn end_lead(store: &Store, group: u32, id: NodeId) -> Result<bool> {
+    let vote: Option<Vote> = store.item(group, Item::Vote)?;
+    let Some(mut vote) = vote.filter(|vote| vote.committed && vote.leader_id.voted_for() == Some(id)) else {
+        return Ok(false);
+    };
+    vote.committed = false;
+    store.write_item(group, Item::Vote, &vote, false)?;
+    Ok(true)
+}
+
 /// Adds to `batch` what makes of this node's replica of a group one that has nothing and has heard
 /// `vote`: it heeds no leader before that one, and no candidate before it is a member again.
 /// [`StateStore::open`](super::state::StateStore::open) then removes the state.
 pub(super) fn begin_late(store: &Store, batch: &mut WriteBatch, group: u32, vote: &Vote) -> Result<()> {
     let own: Vote = store.item(group, Item::Vote)?.unwrap_or_default();
-    let mut vote = if own > *vote { own } else { *vote };
-    // A core that finds the committed vote of its own node leads at once.
-    vote.committed = false;
+    let vote = if own > *vote { own } else { *vote };
     // What is left of a snapshot that was being received is not the state either.
     let generation = generations(store, group)?.into_iter().max().map_or(0, |last| last + 1);
     store.put_item(batch, group, Item::Vote, &vote)?;

@@ -11,6 +11,7 @@ use super::group::Group;
 use super::library::Raft;
 use super::log::{LogStore, Syncer};
 use super::network::{Network, Pool};
+use super::place;
 use super::server;
 use super::state::StateStore;
 use crate::error::{Error, Result};
@@ -29,13 +30,19 @@ pub(super) struct Starter {
 impl Starter {
     /// Takes up this node's part in a group, from what the store has of it.
     pub(super) async fn start(&self, group: u32) -> Result<Group> {
+        let has_led = super::blocking(|| place::end_lead(&self.store, group, self.id))?;
         let states = super::blocking(|| StateStore::open(&self.store, group))?;
         let is_late: Option<bool> = super::blocking(|| self.store.item(group, Item::Late))?;
         let state = states.state();
         let log = LogStore::new(self.store.clone(), group, Arc::clone(&state), self.syncer.clone());
         let network = Network { pool: self.pool.clone(), group, state: Arc::clone(&state) };
         let raft = Raft::new(self.id, Arc::clone(&self.config), network, log, states).await;
-        let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
+        let stopped = |error: &dyn std::error::Error| Error::Stopped { group, reason: error.to_string() };
+        let raft = raft.map_err(|error| stopped(&error))?;
+        if has_led {
+            // At once, if the others have been away as well.
+            raft.trigger().elect().await.map_err(|error| stopped(&error))?;
+        }
         let lost_after = Duration::from_millis(self.config.election_timeout_max);
         Ok(Group::new(raft, state, lost_after, is_late.is_some()))
     }
