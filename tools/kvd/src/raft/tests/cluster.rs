@@ -206,6 +206,35 @@ async fn what_was_acknowledged_survives_the_leader_and_a_power_cut_of_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_starts_again_reads_all_that_was_acknowledged() {
+    let mut hosts = hosts(3, 1).await;
+    // Between the start and the first entry that is committed, there is time for reads.
+    for host in &mut hosts {
+        host.settings.sync_delay = Duration::from_millis(50);
+    }
+    for round in 0..4_u64 {
+        write(&hosts, 0, "a", &round.to_string()).await;
+        for host in &mut hosts {
+            host.cut_power(round).await;
+        }
+        for host in &mut hosts {
+            host.start().await;
+        }
+        let nodes: Vec<_> = hosts.iter().map(|host| Arc::clone(host.node())).collect();
+        let writer = tokio::spawn(async move {
+            for node in nodes.iter().cycle() {
+                let _ = timeout(Duration::from_millis(1), node.write(0, set("b", "1"))).await;
+            }
+        });
+        assert_eq!(read(&hosts, 0, "a").await, Reply::bulk(round.to_string()), "round {round}");
+        writer.abort();
+    }
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_grows_and_shrinks_while_it_serves() {
     let mut hosts = hosts(3, 2).await;
     // More than the log keeps: the new nodes need snapshots.
