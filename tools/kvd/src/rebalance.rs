@@ -114,7 +114,8 @@ pub(crate) struct Move {
 }
 
 /// Moves after which each group has `replicas` of them, or as many as it had, or one on each usable
-/// node if that is fewer; and the numbers of replicas on two usable nodes differ by at most one.
+/// node if that is fewer, and more on usable nodes than on others that keep theirs; and the numbers
+/// of replicas on two usable nodes differ by at most one.
 pub(crate) fn spread(groups: &[Placed], nodes: &Nodes, replicas: Option<usize>) -> Vec<Move> {
     let is_usable = |id: &&NodeId| nodes.usable.contains(id);
     let mut placed: Vec<BTreeSet<NodeId>> =
@@ -123,7 +124,9 @@ pub(crate) fn spread(groups: &[Placed], nodes: &Nodes, replicas: Option<usize>) 
     for at in 0..groups.len() {
         let keeps = |id: &&NodeId| !nodes.usable.contains(id) && !nodes.leaving.contains(id);
         let kept = groups[at].voters.iter().filter(keeps).count();
-        let goal = replicas.unwrap_or(groups[at].voters.len()).saturating_sub(kept).min(nodes.usable.len());
+        let goal = replicas.unwrap_or(groups[at].voters.len()).saturating_sub(kept);
+        // More than those that do not answer, or the group would have no majority.
+        let goal = goal.max(if kept > 0 { kept + 1 } else { 0 }).min(nodes.usable.len());
         while placed[at].len() > goal
             && let Some(busiest) = placed[at].iter().copied().max_by_key(|id| count(&placed, *id))
         {
@@ -281,6 +284,7 @@ mod tests {
                 prop_assert!(kept.is_subset(&after.voters) && after.voters.is_disjoint(&nodes.leaving));
                 prop_assert!(after.voters.iter().all(|id| kept.contains(id) || nodes.usable.contains(id)));
                 let goal = replicas.unwrap_or(before.voters.len()).max(kept.len());
+                let goal = if kept.is_empty() { goal } else { goal.max(2 * kept.len() + 1) };
                 prop_assert_eq!(after.voters.len(), goal.min(kept.len() + nodes.usable.len()));
             }
             let count = |id: &NodeId| then.iter().filter(|placed| placed.voters.contains(id)).count();

@@ -38,8 +38,8 @@ pub(crate) enum Item {
     Purged = b'p',
     /// Number of the keyspace that holds the state.
     Generation = b'g',
-    /// There if this replica began empty when the group already had entries: its disk was lost, or
-    /// it had left the group.
+    /// There if this replica began empty when the group already had entries, since its disk was
+    /// lost or it had left the group: the members at that time.
     Late = b'l',
 }
 

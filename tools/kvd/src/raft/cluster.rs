@@ -64,6 +64,8 @@ pub struct Cluster {
     pub(super) joining: tokio::sync::Mutex<()>,
     /// A group that is begun anew is replaced.
     groups: Vec<RwLock<Arc<Group>>>,
+    /// Entries of memberships: what is older tells this node to leave no group.
+    pub(super) fences: Mutex<BTreeMap<GroupId, Option<LogId>>>,
     /// Of groups of which this node is no member: what a member has said of them.
     pub(super) views: Mutex<BTreeMap<GroupId, GroupStatus>>,
     pub(super) starter: Starter,
@@ -131,10 +133,10 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, views, tasks) = Default::default();
+        let (joining, fences, views, tasks) = Default::default();
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
-        Cluster { settings, store, number, joining, groups, views, starter, pool, tasks }
+        Cluster { settings, store, number, joining, groups, fences, views, starter, pool, tasks }
     }
 
     pub(super) fn group(&self, group: GroupId) -> Result<Arc<Group>> {
@@ -191,6 +193,7 @@ impl Cluster {
         loop {
             rounds.tick().await;
             let Ok(group) = self.group(number) else { return };
+            group.end_probation(self.settings.id);
             self.shorten_log(&group).await;
             // Notes by itself how fresh the node is.
             let fresh = self.catch_up(&group, number).await;
@@ -225,7 +228,7 @@ impl Cluster {
 
     /// All members of all groups of which this node knows.
     pub(super) fn members(&self) -> BTreeMap<NodeId, Member> {
-        let mut members = BTreeMap::new();
+        let mut members = BTreeMap::from([(self.settings.id, self.settings.member.clone())]);
         for (number, group) in self.all() {
             if group.is_member(self.settings.id) {
                 let metrics = group.raft.metrics();
@@ -233,6 +236,8 @@ impl Cluster {
                 members.extend(metrics.membership_config.nodes().map(|(id, member)| (*id, member.clone())));
             } else if let Some(view) = self.views.lock().get(&number) {
                 members.extend(view.members.iter().map(|(id, member, _)| (*id, member.clone())));
+            } else if let Some(late) = group.late() {
+                members.extend(late.nodes().map(|(id, member)| (*id, member.clone())));
             }
         }
         members
@@ -260,12 +265,15 @@ impl Cluster {
                 }
             });
             let seen = futures_util::future::join_all(asked).await.into_iter().flatten();
+            let mut seen: Vec<GroupStatus> =
+                seen.filter(|view| others.contains(&view.group) && view.role != "none").collect();
+            // A leader knows best; the term of a node that is cut off may be greater than its.
+            seen.sort_by_key(|view| (view.role == "leader", view.term, view.committed));
             let mut views = self.views.lock();
-            for view in seen.filter(|view| others.contains(&view.group) && view.role != "none") {
-                let rank = |view: &GroupStatus| (view.term, view.role == "leader", view.committed);
-                let best = views.entry(view.group).or_default();
-                if rank(&view) >= rank(best) {
-                    *best = view;
+            let found: Vec<GroupId> = seen.iter().filter(|view| view.role == "leader").map(|view| view.group).collect();
+            for view in seen {
+                if found.contains(&view.group) || !views.contains_key(&view.group) {
+                    views.insert(view.group, view);
                 }
             }
         }
@@ -390,7 +398,11 @@ impl Replica for Cluster {
 
     fn machine(&self, group: GroupId) -> Result<Arc<Machine>, ReadError> {
         let known = self.known(group).ok_or_else(|| ReadError::Failed(NO_GROUP.to_owned()))?;
-        Ok(known.state.machine())
+        // A group that was begun anew since the reader's barrier has had none.
+        match known.staleness() {
+            Some(_) => Ok(known.state.machine()),
+            None => Err(ReadError::NotLeader { leader: self.other_leader(group) }),
+        }
     }
 
     fn staleness(&self, group: GroupId) -> Option<Duration> {

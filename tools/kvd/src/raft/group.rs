@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::library::Raft;
 use super::state::State;
-use super::types::{LogId, Logged, Proposal};
+use super::types::{LogId, Logged, Proposal, StoredMembership};
 use super::wire::GroupStatus;
 use crate::machine::{self, Reply, Request};
 use crate::replica::{NodeId, ReadError, WriteError};
@@ -84,20 +84,20 @@ pub(super) struct Group {
     held: AtomicBool,
     /// Held while a snapshot is received: one at a time.
     pub(super) receiving: tokio::sync::Mutex<()>,
-    /// Whether this replica began without what the group had by then: see `Item::Late`.
-    is_late: bool,
+    /// If this replica began without what the group had by then: the members at that time.
+    late: Option<StoredMembership>,
 }
 
 impl Group {
     /// `lost_after`: the longest time after which followers that miss their leader elect another.
-    pub(super) fn new(raft: Raft, state: Arc<State>, lost_after: Duration, is_late: bool) -> Group {
+    pub(super) fn new(raft: Raft, state: Arc<State>, lost_after: Duration, late: Option<StoredMembership>) -> Group {
         let (writes, queue) = mpsc::channel(QUEUE);
         let (reads, waiting) = mpsc::unbounded_channel();
         tokio::spawn(propose(raft.clone(), lost_after, queue));
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
-        Group { raft, state, writes, shares, reads, fresh, lost_after, held, receiving, is_late }
+        Group { raft, state, writes, shares, reads, fresh, lost_after, held, receiving, late }
     }
 
     /// The leader, as far as this node knows.
@@ -112,11 +112,26 @@ impl Group {
         metrics.membership_config.nodes().any(|(member, _)| *member == id)
     }
 
-    /// Whether this node, `id`, may vote. A voter need not know that it is one; but a replica that
-    /// began late cannot tell a candidate that has missed its removal from one that has not, before
-    /// its log has the entry that made it a member.
+    /// The members when this replica began, if it began late.
+    pub(super) fn late(&self) -> Option<&StoredMembership> {
+        self.late.as_ref()
+    }
+
+    /// Whether this node, `id`, may vote and stand for election. A voter need not know that it is
+    /// one; but a replica that began late may count as one for a candidate that has missed its
+    /// removal. Its log must first be ahead of that candidate's: it must have the entry that made
+    /// it a member after that, and not only one of its earlier membership.
     pub(super) fn may_vote(&self, id: NodeId) -> bool {
-        !self.is_late || self.is_member(id)
+        let Some(late) = &self.late else { return true };
+        let is_later = self.raft.metrics().borrow().membership_config.log_id() > late.log_id();
+        is_later && self.is_member(id)
+    }
+
+    /// Lets a replica that began late stand for election, when it may.
+    pub(super) fn end_probation(&self, id: NodeId) {
+        if self.late.is_some() && !self.held.load(Ordering::SeqCst) {
+            self.raft.runtime_config().elect(self.may_vote(id));
+        }
     }
 
     /// What this node knows of the group.

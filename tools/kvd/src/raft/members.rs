@@ -4,8 +4,9 @@
 //! begins anew with nothing, though others may still count it among the voters: a leader or a
 //! candidate that has missed its removal. It must not vouch for such a one. Before it counts as
 //! taken in, it therefore has the vote of a leader of the group as its own on its disk, so that it
-//! refuses earlier leaders; and it votes once its log says that it is a member: by then the log is
-//! ahead of that of any candidate without the entry that removed it.
+//! refuses earlier leaders, and the members by then. It neither votes nor stands before its log has
+//! a later membership that includes it: by then the log has the entry that removed it, and is ahead
+//! of that of any candidate without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,9 +16,10 @@ use tamis::WriteBatch;
 use tokio::time::{sleep, timeout};
 
 use super::cluster::Cluster;
+use super::group::Group;
 use super::network::unexpected;
 use super::place;
-use super::types::{Member, Vote};
+use super::types::Member;
 use super::wire::{Answer, CHANGE_TIME, Call, Change, Command, Lead};
 use crate::error::{Error, Result};
 use crate::replica::{NodeId, Replica};
@@ -26,6 +28,8 @@ use crate::replica::{NodeId, Replica};
 const RETRY: Duration = Duration::from_millis(200);
 /// For a leader to be found.
 const LEADER_TIME: Duration = Duration::from_secs(10);
+/// Between two looks at how far a node is.
+const LOOK: Duration = Duration::from_millis(10);
 /// For a group that ends to let go of its state.
 const END_TIME: Duration = Duration::from_secs(60);
 
@@ -114,7 +118,7 @@ impl Cluster {
             // A member of any group must come with its store, a learner too: the leader relies on
             // what it has acknowledged.
             as_new &= !lead.members.nodes().any(|(known, _)| *known == id);
-            leads.push(lead.vote);
+            leads.push(lead);
         }
         let call = Call::Admit { cluster: self.number(), groups: self.groups(), as_new, leads };
         self.pool.call(id, &member.raft, &call).await.map(drop)
@@ -122,9 +126,10 @@ impl Cluster {
 
     /// Takes this node into a cluster. A store that is new must be expected to be: a member that
     /// has lost its disk must not vote as if it had never voted.
-    pub(super) async fn admit(&self, cluster: u64, groups: u32, as_new: bool, leads: &[Vote]) -> Result<()> {
+    pub(super) async fn admit(&self, cluster: u64, groups: u32, as_new: bool, leads: &[Lead]) -> Result<()> {
         let refuse = |reason: &str| Err(Error::Config(format!("node {}: {reason}", self.settings.id)));
         let _one = self.joining.lock().await;
+        self.fences.lock().extend((0..).zip(leads.iter().map(|lead| *lead.members.log_id())));
         match self.number() {
             _ if groups != self.groups() => refuse("its store has another number of groups"),
             number if number == cluster => Ok(()),
@@ -132,8 +137,8 @@ impl Cluster {
                 let noted = || {
                     let mut batch = WriteBatch::new();
                     self.store.put_cluster(&mut batch, cluster)?;
-                    for (group, vote) in (0..).zip(leads) {
-                        place::begin_late(&self.store, &mut batch, group, vote)?;
+                    for (group, lead) in (0..).zip(leads) {
+                        place::begin_late(&self.store, &mut batch, group, lead)?;
                     }
                     self.store.write_durably(batch)
                 };
@@ -198,31 +203,39 @@ impl Cluster {
         let id = self.settings.id;
         let _one = self.joining.lock().await;
         let known = self.group(group)?;
-        let is_member = lead.members.nodes().any(|(member, _)| *member == id);
-        let came_back =
-            known.is_member(id) && *known.raft.metrics().borrow().membership_config.log_id() > *lead.members.log_id();
-        if is_member || came_back {
-            return Err(Error::Config(format!("node {id} is a member of group {group}")));
-        }
+        let check = || {
+            let is_member = lead.members.nodes().any(|(member, _)| *member == id);
+            let own = *known.raft.metrics().borrow().membership_config.log_id();
+            let came_back = known.is_member(id) && own > *lead.members.log_id();
+            // It may be about to be a member again, and its log need not say so yet.
+            let is_old = self.fences.lock().get(&group).is_some_and(|fence| fence >= lead.members.log_id());
+            match is_member || came_back || is_old {
+                true => Err(Error::Config(format!("node {id} is a member of group {group}"))),
+                false => Ok(()),
+            }
+        };
+        check()?;
         let given_up = || {
+            // The log may have grown before the group has ended.
+            check()?;
             let mut batch = WriteBatch::new();
-            place::begin_late(&self.store, &mut batch, group, &lead.vote)?;
+            place::begin_late(&self.store, &mut batch, group, lead)?;
             self.store.write_durably(batch)
         };
         self.begin_anew(group, given_up).await
     }
 
-    /// Ends a group on this node, changes what the store has of it, and begins it anew. The caller
-    /// holds `joining`.
+    /// Ends a group on this node, changes what the store has of it, and begins it anew, also if the
+    /// change fails. The caller holds `joining`.
     async fn begin_anew(&self, number: u32, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let fail = |reason: String| Error::Stopped { group: number, reason };
         let group = self.group(number)?;
         group.raft.shutdown().await.map_err(|error| fail(error.to_string()))?;
         timeout(END_TIME, group.state.ended()).await.map_err(|_| fail("it does not end".to_owned()))?;
         let _none_is_received = group.receiving.lock().await;
-        super::blocking(change)?;
+        let changed = super::blocking(change);
         self.replace(number, self.starter.start(number).await?);
-        Ok(())
+        changed
     }
 
     /// Makes a change of a group that this node leads.
@@ -234,8 +247,16 @@ impl Cluster {
                 Change::Confirm => return self.confirm(number).await.map(Answer::Lead),
                 Change::Lead(to) => return self.hand_over(number, to).await.map(|()| Answer::Done),
                 Change::Remove(id) if !group.is_member(id) => return Ok(Answer::Done),
-                Change::AddLearner(id, member) => raft.add_learner(id, member, true).await,
-                Change::Promote(id) => raft.change_membership(ChangeMembers::AddVoterIds([id].into()), true).await,
+                Change::AddLearner(id, member) => match raft.add_learner(id, member, true).await {
+                    Ok(added) => return self.await_replica(&group, number, id, added.log_id.index).await,
+                    Err(error) => Err(error),
+                },
+                Change::Promote(id) => {
+                    match raft.change_membership(ChangeMembers::AddVoterIds([id].into()), true).await {
+                        Ok(promoted) => return self.await_replica(&group, number, id, promoted.log_id.index).await,
+                        Err(error) => Err(error),
+                    }
+                }
                 Change::Remove(id) => {
                     let is_voter = raft.metrics().borrow().membership_config.voter_ids().any(|voter| voter == id);
                     let remove = if is_voter { ChangeMembers::RemoveVoters } else { ChangeMembers::RemoveNodes };
@@ -247,6 +268,22 @@ impl Cluster {
         };
         let late = |_| Error::Config("the change takes too long; see `kvd status` for how far it is".to_owned());
         timeout(CHANGE_TIME, changed).await.map_err(late)?
+    }
+
+    /// Waits until a node's log has entry `index`: only then may it vote. The library waits until
+    /// it is not far behind.
+    async fn await_replica(&self, group: &Group, number: u32, id: NodeId, index: u64) -> Result<Answer> {
+        let no_leader = || Error::Stopped { group: number, reason: "this node leads it no more".to_owned() };
+        loop {
+            let status = group.status(number);
+            if status.role != "leader" {
+                return Err(no_leader());
+            }
+            if id == self.settings.id || status.matched.iter().any(|(node, at)| *node == id && *at >= index) {
+                return Ok(Answer::Done);
+            }
+            sleep(LOOK).await;
+        }
     }
 
     /// What this node says as the leader of a group.

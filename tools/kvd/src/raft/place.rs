@@ -4,6 +4,7 @@ use tamis::WriteBatch;
 
 use super::log::delete_entries;
 use super::types::{LogId, StoredMembership, Vote};
+use super::wire::Lead;
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::replica::NodeId;
@@ -33,8 +34,8 @@ pub(super) fn positions(machine: &Machine) -> Result<(Option<LogId>, StoredMembe
     Ok((applied, membership.unwrap_or_default()))
 }
 
-/// Has a node that led a group when it stopped stand for election when it starts. Returns whether it
-/// did.
+/// Has a node that led a group when it stopped stand for election when it starts. Returns whether
+/// it led.
 ///
 /// The library would have it lead on at once (openraft issue 1511). It need not know what was
 /// committed, and would answer reads without it; a new leader first commits an entry of its term.
@@ -49,16 +50,16 @@ pub(super) fn end_lead(store: &Store, group: u32, id: NodeId) -> Result<bool> {
 }
 
 /// Adds to `batch` what makes of this node's replica of a group one that has nothing and has heard
-/// `vote`: it heeds no leader before that one, and no candidate before it is a member again.
-/// [`StateStore::open`](super::state::StateStore::open) then removes the state.
-pub(super) fn begin_late(store: &Store, batch: &mut WriteBatch, group: u32, vote: &Vote) -> Result<()> {
+/// of `lead`: it heeds no leader before that one, and neither votes nor stands before later members
+/// include it. [`StateStore::open`](super::state::StateStore::open) then removes the state.
+pub(super) fn begin_late(store: &Store, batch: &mut WriteBatch, group: u32, lead: &Lead) -> Result<()> {
     let own: Vote = store.item(group, Item::Vote)?.unwrap_or_default();
-    let vote = if own > *vote { own } else { *vote };
+    let vote = if own > lead.vote { own } else { lead.vote };
     // What is left of a snapshot that was being received is not the state either.
     let generation = generations(store, group)?.into_iter().max().map_or(0, |last| last + 1);
     store.put_item(batch, group, Item::Vote, &vote)?;
     store.put_item(batch, group, Item::Generation, &generation)?;
-    store.put_item(batch, group, Item::Late, &true)?;
+    store.put_item(batch, group, Item::Late, &lead.members)?;
     store.delete_item(batch, group, Item::Purged);
     store.delete_item(batch, group, Item::Committed);
     delete_entries(store, batch, group, 0, u64::MAX);

@@ -79,11 +79,13 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
             let response = cluster.group(group)?.raft.append_entries(request).await;
             response.map(Answer::Append).map_err(|error| stopped(group)(&error))
         }
-        Call::Vote { group, .. } if !cluster.group(group)?.may_vote(cluster.id()) => {
-            Err(Error::Config(format!("this node's log of group {group} does not say that it is a member")))
-        }
         Call::Vote { group, request } => {
-            let response = cluster.group(group)?.raft.vote(request).await;
+            let known = cluster.group(group)?;
+            if !known.may_vote(cluster.id()) {
+                let reason = format!("this node's log of group {group} does not say that it is a member");
+                return Err(Error::Config(reason));
+            }
+            let response = known.raft.vote(request).await;
             response.map(Answer::Vote).map_err(|error| stopped(group)(&error))
         }
         Call::Snapshot { group, vote, meta } => {

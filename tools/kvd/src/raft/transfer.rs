@@ -80,7 +80,11 @@ impl Cluster {
 
     /// Stands for election in a group.
     pub(super) async fn stand(&self, group: u32) -> Result<()> {
-        let triggered = self.group(group)?.raft.trigger().elect().await;
+        let known = self.group(group)?;
+        if !known.may_vote(self.settings.id) {
+            return Err(Error::Config(format!("this node's log of group {group} does not say that it is a member")));
+        }
+        let triggered = known.raft.trigger().elect().await;
         triggered.map_err(|error| Error::Stopped { group, reason: error.to_string() })
     }
 }

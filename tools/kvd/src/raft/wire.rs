@@ -23,9 +23,9 @@ pub(super) enum Call {
     ReadIndex { group: u32 },
     /// A node passes on an operator's change to the leader.
     Change { group: u32, change: Change },
-    /// Takes a node into a cluster. `as_new`: its store may be new. `leads`: the votes of the
-    /// leaders of all groups, if they have begun.
-    Admit { cluster: u64, groups: u32, as_new: bool, leads: Vec<Vote> },
+    /// Takes a node into a cluster. `as_new`: its store may be new. `leads`: what the leaders of
+    /// all groups say, if these have begun.
+    Admit { cluster: u64, groups: u32, as_new: bool, leads: Vec<Lead> },
     /// Begins a group with these members.
     Begin { group: u32, members: BTreeMap<NodeId, Member> },
     /// An operator's command.
@@ -40,8 +40,8 @@ pub(super) enum Call {
 const SHORT: Duration = Duration::from_secs(5);
 /// For entries to reach a node's disk.
 const APPEND_TIME: Duration = Duration::from_secs(60);
-/// For a node to be admitted, or to begin a group.
-const ADMIT_TIME: Duration = Duration::from_secs(10);
+/// For a node to be admitted, or to begin or give up a group.
+const ADMIT_TIME: Duration = Duration::from_secs(90);
 /// For a change of membership, which may have to wait until a node has caught up.
 pub(super) const CHANGE_TIME: Duration = Duration::from_secs(600);
 /// For an operator's command: changes of membership of up to 256 groups, one after the other.

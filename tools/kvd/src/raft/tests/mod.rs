@@ -1,4 +1,5 @@
 mod cluster;
+mod moves;
 mod network;
 mod planted;
 mod power;
