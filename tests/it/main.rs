@@ -21,6 +21,7 @@ mod history;
 mod in_memory;
 mod ingest;
 mod kill;
+mod laws;
 mod layers;
 mod ledger;
 mod levels;

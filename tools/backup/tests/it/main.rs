@@ -6,6 +6,7 @@ mod bucket;
 mod follow;
 mod interleaved;
 mod kill;
+mod law5_shared;
 mod memory;
 mod repository;
 #[cfg(feature = "object-store")]

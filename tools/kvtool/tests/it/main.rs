@@ -14,6 +14,7 @@ mod filters;
 mod formats;
 mod import;
 mod ingest;
+mod laws;
 mod refused;
 mod repair;
 mod round_trip;

@@ -1,0 +1,8 @@
+//! The eight laws of the store. Each file holds one law, by a matrix or a property over its kind of
+//! fault; the laws about exchange formats and the command line are tested in `tools/kvtool`.
+
+mod law1_deleted_is_gone;
+mod law2_bounded;
+mod law3_one_moment;
+mod law4_outside;
+mod law8_types;

@@ -1,0 +1,1 @@
+//! Law 6: a round trip keeps everything, or says what it leaves out.
