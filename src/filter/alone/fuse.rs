@@ -42,7 +42,7 @@ use crate::format::Malformed;
 /// | 100,000 | 1.175 | − 19 % |
 /// | 1,000,000 and more | 1.125 | − 22 % |
 ///
-/// [`bytes_for`](FuseFilter::bytes_for) says it exactly. Building takes about 25 bytes of memory
+/// [`bytes_for`](FuseFilter::bytes_for) says it. Building takes about 25 bytes of memory
 /// per key beside the filter, and several times as long as a Bloom filter. A look-up reads three
 /// cache lines, where a Bloom filter reads one for most absent keys. No key can be added later, and
 /// two filters cannot be united.
@@ -80,7 +80,8 @@ impl FuseFilter {
     }
 
     /// Bytes of the lines of a filter of `keys` distinct keys. A file has 64 bytes more, and 128 if
-    /// its hash is not one of [`HashFunction`](crate::filter::HashFunction).
+    /// its hash is not one of [`HashFunction`](crate::filter::HashFunction). Some sets of keys, most
+    /// of them below 50,000, need a few percent more: those that find no slots at the first attempts.
     pub fn bytes_for(keys: u64, fingerprint_bits: u8) -> Result<u64> {
         check_fingerprint_bits(fingerprint_bits)?;
         let count = usize::try_from(keys).map_err(|_| too_many(keys))?;
@@ -128,7 +129,9 @@ impl<H: FilterHash> FuseFilter<H> {
             return Err(too_many(keys));
         }
         let (shape, lines) = fuse::build(fingerprint_bits, &hashes).ok_or_else(|| {
-            Error::invalid(format_args!("{keys} hashes found no slots in 100 attempts: they do not look random"))
+            Error::invalid(format_args!(
+                "{keys} hashes found no slots in 100 attempts and 24 sizes: they do not look random"
+            ))
         })?;
         let filter = FuseFilter { shape, lines: lines.into_boxed_slice(), hasher, keys };
         debug_assert!(hashes.iter().all(|&hash| filter.contains_value(hash)));
