@@ -533,7 +533,11 @@ impl Db {
     /// result. It may be called from within [`read`](Db::read), and by a listener of
     /// [`on_event`](Options::on_event).
     ///
-    /// Dropping the last handle also closes the store, and loses any error.
+    /// Dropping the last handle also closes the store, and loses any error. What reads or keeps the
+    /// store is a handle, too: a [`Snapshot`], an iterator, a cursor, a transaction, a
+    /// [`StoreImage`](crate::StoreImage), [`Changes`](crate::Changes). Until all of them are gone,
+    /// the store stays open and locked, and another opening fails with
+    /// [`Error::Locked`](crate::Error::Locked). `close` releases the lock while they live.
     pub fn close(self) -> Result<()> {
         self.store().close()
     }

@@ -73,7 +73,8 @@ pub trait FileSystem: Send + Sync + Debug {
 
     /// Takes the exclusive lock on the file at `path`, creating it if absent, and writes this
     /// process's id into it. Returns `None` if another process, or another handle in this process,
-    /// holds the lock. It ends when the result is dropped.
+    /// holds the lock. It ends at once when the result is dropped, also while a program that this
+    /// process has just started still has copies of its handles.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;
 
     /// Whether the lock on the file at `path` is held. Asking is harmless: a concurrent

@@ -108,7 +108,7 @@ impl FileSystem for OsFileSystem {
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         // Not truncated when opened: the content belongs to the lock's holder.
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut attempts = 0;
         while !platform::try_lock(&file)? {
             // If a shared lock is granted, the exclusive one was blocked by `is_locked`, which
@@ -120,16 +120,26 @@ impl FileSystem for OsFileSystem {
             attempts += 1;
             std::thread::sleep(Duration::from_micros(attempts));
         }
-        file.set_len(0)?;
-        writeln!(file, "{}", std::process::id())?;
-        Ok(Some(Box::new(OsLock { file, path: path.to_owned() })))
+        // From here on, drop unlocks it.
+        let mut lock = OsLock { file, path: path.to_owned(), owner: std::process::id() };
+        lock.file.set_len(0)?;
+        writeln!(lock.file, "{}", lock.owner)?;
+        Ok(Some(Box::new(lock)))
     }
 
     /// Takes a shared lock for a moment; [`lock`](FileSystem::lock) retries until it is gone.
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
         match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            file => Ok(!platform::try_lock_shared(&file?)?),
+            file => {
+                let file = file?;
+                let is_free = platform::try_lock_shared(&file)?;
+                if is_free {
+                    // Closing is not enough: see `OsLock`.
+                    platform::unlock(&file)?;
+                }
+                Ok(!is_free)
+            }
         }
     }
 
@@ -298,10 +308,25 @@ impl ReadableFile for OsReadable {
 /// A lock on the open file description: a second handle in the same process is refused, too. The
 /// file stays when the lock ends: removing it would let two processes lock two files of the same
 /// name.
+///
+/// The lock ends by an explicit unlock. Closing the handle is not enough: a program that starts
+/// another one has, between `fork` and `exec`, a child with a copy of every descriptor, and the
+/// lock lasts until the last copy is closed. Closing on `exec` comes too late for that.
 #[derive(Debug)]
 struct OsLock {
     file: File,
     path: PathBuf,
+    /// The process that took it. A fork that drops its copy of this value must not unlock.
+    owner: u32,
+}
+
+impl Drop for OsLock {
+    fn drop(&mut self) {
+        if self.owner == std::process::id() {
+            // If this fails, closing the file has to do.
+            let _ = platform::unlock(&self.file);
+        }
+    }
 }
 
 impl FileLock for OsLock {

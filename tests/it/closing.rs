@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{Db, Error, Executor, FilterPolicy, Iter, Keyspace, KeyspaceOptions, Options};
@@ -391,4 +391,62 @@ fn the_wait_for_compactions_ends_beside_writers_on_one_thread() {
     assert_eq!(db.stats().compaction_debt, 0);
     assert_eq!(tables(&fs).len(), live(&db));
     assert_eq!(count_entries(db.iter()), 6000);
+}
+
+/// Issue 29, fault 19: a child between `fork` and `exec` has a copy of every descriptor, and what a
+/// lock is bound to lives on in it.
+#[test]
+#[cfg(all(unix, not(miri)))]
+fn no_lock_outlives_its_owner_beside_threads_that_start_programs() {
+    const SPAWNS: usize = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let spawned = AtomicUsize::new(0);
+    let (mut rounds, mut refused) = (0, 0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while spawned.fetch_add(1, Ordering::Relaxed) < SPAWNS {
+                    std::process::Command::new("true").status().unwrap();
+                }
+            });
+        }
+        let mut count = |result: tamis::Result<()>| match result {
+            Err(Error::Locked { .. }) => refused += 1,
+            result => result.unwrap(),
+        };
+        while spawned.load(Ordering::Relaxed) < SPAWNS {
+            rounds += 1;
+            // Each opening follows one that has ended: none may be refused.
+            count(Db::open(&store).and_then(Db::close));
+            count(Options::new().open(&store).map(drop));
+            // `verify` and a repair that changes nothing ask whether the store is locked.
+            count(tamis::inspect::Inspector::new().verify(&store, &mut |_| ()).map(drop));
+            count(Db::open(&store).and_then(|db| {
+                let copy = dir.path().join(format!("copy{rounds}"));
+                db.checkpoint(&copy)?;
+                db.close()?;
+                Db::open(&copy)?.close()
+            }));
+        }
+    });
+    assert_eq!((refused, rounds > 0), (0, true), "of {rounds} rounds");
+}
+
+/// A snapshot is a handle: without it, the last handle's drop closes the store.
+#[test]
+#[cfg(not(miri))]
+fn a_live_snapshot_keeps_the_store_locked_until_it_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path()).unwrap();
+    db.put("a", "1").unwrap();
+    let snapshot = db.snapshot();
+    drop(db);
+    assert!(matches!(Db::open(dir.path()), Err(Error::Locked { .. })));
+    drop(snapshot);
+    let db = Db::open(dir.path()).unwrap();
+    let (snapshot, iter) = (db.snapshot(), db.iter());
+    db.close().unwrap();
+    Db::open(dir.path()).unwrap().close().unwrap();
+    drop((snapshot, iter));
 }
