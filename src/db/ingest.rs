@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+mod source;
+
 use super::Db;
 use super::background::Waiting;
 use super::commit::{Commit, Encoded};
@@ -35,10 +37,10 @@ use super::schedule::JobGuard;
 use super::stalls::Cause;
 use super::store::Store;
 use super::view::{Horizon, ReadView, Tree};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::filter::FilterState;
 use crate::format::filename::FileKind;
-use crate::format::header::{IDENTITY_BIT, features};
+use crate::format::header::features;
 use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::format::span::KeySpan;
 use crate::options::KeyspaceOptions;
@@ -46,27 +48,26 @@ use crate::report::event::Event;
 use crate::sorted::iter::InternalCursor;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Piece, RangeSource};
-use crate::sorted::table::{Ingested, Table, TableMeta, stated_number};
+use crate::sorted::table::{Ingested, Table, TableMeta};
 use crate::sst::{SstFormat, SstWriter};
 use crate::tree::compaction::task::Task;
 use crate::tree::manifest::{RANGE_LEVEL, VersionEdit, decode_definition, put_ingest};
 use crate::tree::version::{LEVELS, Version};
 use crate::write::memtable::{Memtable, WrittenEntry};
 
-/// Bytes of a file that are copied at a time.
-const COPY_LEN: usize = 1 << 20;
-
 /// How files come into a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IngestMode {
     /// As a hard link: the file stays where it is, and must not be changed afterwards, nor any copy
-    /// of it by `cp --link`. A file that cannot be linked is copied.
+    /// of it by `cp --link`. A file that cannot be linked is copied. If a symbolic link is given,
+    /// the file to which it points is linked.
     #[default]
     Link,
     /// As a copy.
     Copy,
-    /// As a link or a copy, after which the file is removed.
+    /// As a link or a copy, after which the file is removed. If a symbolic link is given, that is
+    /// removed; the file to which it points stays, and must not be changed.
     Move,
 }
 
@@ -371,47 +372,6 @@ impl Store {
             return Err(unfit(&b.source, rule));
         }
         self.sync_dir()
-    }
-
-    /// Links or copies a file to the name of table `number`; returns whether it was copied. After
-    /// an error there is no such name.
-    fn take(&self, source: &Path, number: u64, mode: IngestMode) -> Result<bool> {
-        self.check_lock()?;
-        match stated_number(&*self.fs, source)? {
-            Some(number) if number & IDENTITY_BIT == 0 => {
-                return Err(unfit(source, "it is a table of a store, and none that SstWriter has written"));
-            }
-            _ => {}
-        }
-        let path = FileKind::Table(number).path(&self.dir);
-        if mode != IngestMode::Copy && self.fs.hard_link(source, &path).is_ok() {
-            // The program that wrote the file may not have synced it.
-            if self.fs.sync_file(&path).is_ok() {
-                return Ok(false);
-            }
-            self.fs.remove(&path).during("remove", &path)?;
-        }
-        let copied = self.copy(source, &path);
-        if copied.is_err() {
-            self.tables.remove_file(number);
-        }
-        copied.map(|()| true)
-    }
-
-    fn copy(&self, source: &Path, path: &Path) -> Result<()> {
-        let from = self.fs.open(source).during("open", source)?;
-        self.check_space(from.len().during("read", source)?)?;
-        let to = self.fs.create(path).during("create", path)?;
-        let (mut buffer, mut offset) = (vec![0; COPY_LEN], 0);
-        loop {
-            let read = from.read_at(&mut buffer, offset).during("read", source)?;
-            if read == 0 {
-                return to.sync().during("sync", path);
-            }
-            to.append(&buffer[..read]).during("write", path)?;
-            to.begin_sync();
-            offset += read as u64;
-        }
     }
 
     /// Reads and checks a file that has the name of table `number`.

@@ -13,9 +13,10 @@ use crate::format::key::SeqNo;
 ///
 /// It is owned, and cheap to take and to clone. While it lives, compactions keep the versions that
 /// it sees, and the store stays open and locked, also after all other handles are dropped:
-/// [`Db::close`](crate::Db::close) releases the lock beside it. It keeps no memtable and no replaced table, except in a store
-/// that is open read-only: there it keeps those of its moment, since the process that writes does
-/// not know it. Its own methods read the default keyspace; [`Snapshot::keyspace`] reads any other.
+/// [`Db::close`](crate::Db::close) releases the lock beside it. It keeps no memtable and no
+/// replaced table, except in a store that is open read-only: there it keeps those of its moment,
+/// since the process that writes does not know it. Its own methods read the default keyspace;
+/// [`Snapshot::keyspace`] reads any other.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {

@@ -14,7 +14,7 @@ use crate::format::random_bits;
 use crate::format::span::KeySpan;
 use crate::operator::put_operand;
 use crate::sorted::table::{Origin, TableBuilder};
-use crate::tree::manifest::RANGE_LEVEL;
+use crate::tree::manifest::{self, RANGE_LEVEL};
 use crate::vfs::{FileSystem, OsFileSystem};
 
 /// Writes sorted entries to a table file, without an open store. [`Keyspace::ingest`] then adds the
@@ -56,7 +56,10 @@ use crate::vfs::{FileSystem, OsFileSystem};
 /// [`Keyspace::ingest`]: crate::Keyspace::ingest
 pub struct SstWriter {
     fs: Arc<dyn FileSystem>,
+    /// As the caller has given it.
     path: PathBuf,
+    /// The file, wherever the working directory and symbolic links are moved meanwhile.
+    place: PathBuf,
     format: SstFormat,
     /// `None` once the file is finished or has failed.
     builder: Option<TableBuilder<'static>>,
@@ -99,7 +102,9 @@ pub struct SstInfo {
 }
 
 impl SstWriter {
-    /// Creates the file at `path`, whose name is free to choose. Fails if it exists.
+    /// Creates the file at `path`, whose name is free to choose. Fails if it exists, if only as a
+    /// symbolic link, and with [`Error::InvalidArgument`] if it is one that a store in that
+    /// directory may give to a file of its own.
     pub fn create(path: impl AsRef<Path>, format: &SstFormat) -> Result<SstWriter> {
         SstWriter::create_in(Arc::new(OsFileSystem::new()), path, format)
     }
@@ -121,10 +126,22 @@ impl SstWriter {
         identity: u64,
     ) -> Result<SstWriter> {
         format.options().validate()?;
-        let mut builder = TableBuilder::unnumbered(&*file_system, path, identity, format.table_options())?;
+        let Some(name) = path.file_name() else {
+            return Err(Error::invalid(format_args!("{} does not name a file", path.display())));
+        };
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let place = file_system.absolute(dir).during("resolve", dir)?.join(name);
+        if manifest::owns_name(&*file_system, &place)? {
+            let (name, dir) = (name.display(), dir.display());
+            return Err(Error::invalid(format_args!(
+                "the store in {dir} may give the name {name} to a file of its own; choose another one"
+            )));
+        }
+        let mut builder = TableBuilder::unnumbered(&*file_system, &place, identity, format.table_options())?;
         builder.set_origin(&format.origin());
         Ok(SstWriter {
             path: path.to_owned(),
+            place,
             format: format.clone(),
             builder: Some(builder),
             range: None,
@@ -280,7 +297,7 @@ impl SstWriter {
         }
         let meta = builder.finish()?;
         let (entries, range_deletes) = if self.range.is_some() { (0, meta.entries) } else { (meta.entries, 0) };
-        let dir = self.path.parent().unwrap_or(Path::new(""));
+        let dir = self.place.parent().unwrap_or(Path::new(""));
         self.fs.sync_dir(dir).during("sync", dir)?;
         self.is_unfinished = false;
         Ok(SstInfo {
@@ -299,7 +316,7 @@ impl Drop for SstWriter {
         if self.is_unfinished {
             // Closed first: some systems remove no open file.
             self.builder = None;
-            let _ = self.fs.remove(&self.path);
+            let _ = self.fs.remove(&self.place);
         }
     }
 }

@@ -31,15 +31,17 @@ pub trait FileSystem: Send + Sync + Debug {
     /// ever truncated.
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>>;
 
-    /// Opens an existing file for reading.
+    /// Opens an existing file for reading, also through a symbolic link. Fails, without waiting,
+    /// unless it is a regular file: a directory, a pipe or a device has no content of its own.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>>;
 
     /// Renames a file, replacing `to` atomically if it exists.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Gives the file `from` a second name, `to`: each name keeps the content. Fails with
-    /// `AlreadyExists` if `to` is taken. Fails where there are no such links, and so by default;
-    /// the caller then copies the file.
+    /// Gives the file `from` a second name, `to`: each name keeps the content. If `from` is a
+    /// symbolic link, the file to which it points gets the name; only a regular file does. Fails
+    /// with `AlreadyExists` if `to` is taken. Fails where there are no such links, and so by
+    /// default; the caller then copies the file.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let _ = (from, to);
         Err(io::ErrorKind::Unsupported.into())
@@ -62,8 +64,15 @@ pub trait FileSystem: Send + Sync + Debug {
     /// error.
     fn create_dir(&self, dir: &Path) -> io::Result<bool>;
 
-    /// A path to the same file that stays right if the process changes its working directory. The
-    /// path itself, by default.
+    /// Whether `path` is the name of a regular file, and not of a symbolic link, a directory, a
+    /// pipe or a device. By default, and where there are no such things, a file that can be opened
+    /// is.
+    fn is_regular(&self, path: &Path) -> io::Result<bool> {
+        self.open(path).map(|_| true)
+    }
+
+    /// A path to the same file that stays right if the process changes its working directory, or
+    /// if somebody changes a symbolic link on the way to it. The path itself, by default.
     fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
         Ok(path.to_owned())
     }
@@ -72,9 +81,10 @@ pub trait FileSystem: Send + Sync + Debug {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Takes the exclusive lock on the file at `path`, creating it if absent, and writes this
-    /// process's id into it. Returns `None` if another process, or another handle in this process,
-    /// holds the lock. It ends at once when the result is dropped, also while a program that this
-    /// process has just started still has copies of its handles.
+    /// process's id into it. Fails if that is a symbolic link, or no regular file. Returns `None`
+    /// if another process, or another handle in this process, holds the lock. It ends at once when
+    /// the result is dropped, also while a program that this process has just started still has
+    /// copies of its handles.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;
 
     /// Whether the lock on the file at `path` is held. Asking is harmless: a concurrent

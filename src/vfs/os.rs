@@ -60,12 +60,17 @@ impl FileSystem for OsFileSystem {
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::hard_link(from, to)
+        platform::hard_link(from, to)?;
+        // Looked at under its new name: what is called `from` may be replaced at any time.
+        if fs::symlink_metadata(to)?.is_file() {
+            return Ok(());
+        }
+        platform::remove(to)?;
+        Err(not_regular())
     }
 
     fn sync_file(&self, path: &Path) -> io::Result<()> {
-        // Windows syncs no file that is open for reading only.
-        OpenOptions::new().read(true).write(cfg!(windows)).open(path)?.sync_all()
+        platform::open_for_sync(path)?.sync_all()
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -98,8 +103,27 @@ impl FileSystem for OsFileSystem {
         Ok(true)
     }
 
+    fn is_regular(&self, path: &Path) -> io::Result<bool> {
+        Ok(fs::symlink_metadata(path)?.is_file())
+    }
+
     fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
-        std::path::absolute(path)
+        let mut path = std::path::absolute(path)?;
+        // A link to nothing is followed here: its target may be about to be created.
+        for _ in 0..MAX_LINKS {
+            if let Some(found) = platform::resolved(&path) {
+                return Ok(found);
+            }
+            let Some(dir) = path.parent() else { return Ok(path) };
+            path = match (fs::read_link(&path), path.file_name()) {
+                (Ok(target), _) => dir.join(target),
+                (Err(_), Some(name)) => {
+                    return Ok(platform::resolved(dir).unwrap_or_else(|| dir.to_owned()).join(name));
+                }
+                (Err(_), None) => return Ok(path),
+            };
+        }
+        Err(io::Error::other("there are too many symbolic links"))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -108,7 +132,7 @@ impl FileSystem for OsFileSystem {
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         // Not truncated when opened: the content belongs to the lock's holder.
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = platform::open_lock(path)?;
         let mut attempts = 0;
         while !platform::try_lock(&file)? {
             // If a shared lock is granted, the exclusive one was blocked by `is_locked`, which
@@ -129,7 +153,7 @@ impl FileSystem for OsFileSystem {
 
     /// Takes a shared lock for a moment; [`lock`](FileSystem::lock) retries until it is gone.
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
-        match File::open(path) {
+        match platform::open_for_reads(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             file => {
                 let file = file?;
@@ -145,6 +169,23 @@ impl FileSystem for OsFileSystem {
 
     fn free_space(&self, dir: &Path) -> io::Result<u64> {
         platform::free_space(dir)
+    }
+}
+
+/// As many links in a row are followed.
+const MAX_LINKS: usize = 40;
+
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
+}
+
+/// The open file, if it is a regular one.
+fn regular(file: File) -> io::Result<File> {
+    let kind = file.metadata()?.file_type();
+    match (kind.is_file(), kind.is_dir()) {
+        (true, _) => Ok(file),
+        (false, true) => Err(io::ErrorKind::IsADirectory.into()),
+        (false, false) => Err(not_regular()),
     }
 }
 

@@ -145,9 +145,20 @@ pub(super) use {read_methods, read_methods_with_hasher, write_methods};
 /// Bytes per call of [`WritableFile::append`].
 const CHUNK: usize = 1 << 20;
 
-/// Replaces the file at `path` durably: after a crash it holds the old bytes or the new ones.
+/// Replaces the file at `path` durably: after a crash it holds the old bytes or the new ones. Of a
+/// symbolic link the target is replaced. What is no regular file, as a device, is not.
 pub(super) fn save(fs: &dyn FileSystem, path: &Path, bytes: &[u8]) -> Result<()> {
-    let (temp, dir) = (temp_path(path)?, path.parent().unwrap_or(Path::new("")));
+    if path.file_name().is_none() {
+        return Err(Error::invalid(format_args!("{} does not name a file", path.display())));
+    }
+    let path = &*fs.absolute(path).during("resolve", path)?;
+    match fs.is_regular(path) {
+        Ok(true) => {}
+        Ok(false) => return Err(Error::invalid(format_args!("{} is no regular file", path.display()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).during("examine", path),
+    }
+    let (temp, dir) = (temp_path(path), path.parent().unwrap_or(Path::new("")));
     let file = fs.create(&temp).during("create", &temp)?;
     let replaced = write(&*file, &temp, bytes).and_then(|()| fs.rename(&temp, path).during("replace", path));
     if replaced.is_err() {
@@ -166,14 +177,11 @@ fn write(file: &dyn WritableFile, path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// A temporary name beside `path` that no other call uses.
-fn temp_path(path: &Path) -> Result<PathBuf> {
+fn temp_path(path: &Path) -> PathBuf {
     static SAVED: AtomicU64 = AtomicU64::new(0);
-    let Some(name) = path.file_name() else {
-        return Err(Error::invalid(format_args!("{} does not name a file", path.display())));
-    };
-    let mut name = name.to_owned();
+    let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}-{}.tmp", std::process::id(), SAVED.fetch_add(1, Ordering::Relaxed)));
-    Ok(path.with_file_name(name))
+    path.with_file_name(name)
 }
 
 /// Reads and decodes a whole file. Reads only the header if the file's length is not the one it

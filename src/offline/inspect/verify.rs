@@ -71,6 +71,9 @@ pub enum FindingKind {
     Leftover,
     /// The file is not a store's file. The store leaves it alone. No damage.
     Foreign,
+    /// The file is a symbolic link, a directory, a pipe or a device: its content, if it has any, is
+    /// elsewhere, and can go away without the store. No damage by itself.
+    NotRegular,
 }
 
 impl FindingKind {
@@ -96,6 +99,7 @@ impl fmt::Display for FindingKind {
             FindingKind::TornTail => "torn tail",
             FindingKind::Leftover => "leftover",
             FindingKind::Foreign => "foreign",
+            FindingKind::NotRegular => "not regular",
         })
     }
 }
@@ -146,6 +150,7 @@ pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Fin
         }
         None => verify.check_lone_tables()?,
     }
+    verify.note_irregular()?;
     Ok(verify.counts)
 }
 
@@ -194,6 +199,18 @@ impl Verifier<'_> {
             Error::Io { path, .. } => self.report_fault(path, 0, FindingKind::Unreadable, error),
             _ => self.report_fault(file, 0, FindingKind::Unreadable, error),
         }
+    }
+
+    /// Notes files of the store that are no regular files.
+    fn note_irregular(&mut self) -> Result<()> {
+        for path in self.files()?.into_iter().map(|kind| kind.path(self.dir)) {
+            // What is gone meanwhile is no fault.
+            if let Ok(false) = self.inspector.fs.is_regular(&path) {
+                let what = "it is a link or something else that is no file; if it is a link, put the file in its place";
+                self.report_fault(&path, 0, FindingKind::NotRegular, what);
+            }
+        }
+        Ok(())
     }
 
     /// Whether a process has the store open for writing, or had at an earlier call.

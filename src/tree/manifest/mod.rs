@@ -37,7 +37,7 @@ pub(crate) use definition::{MAX_NAME_LEN, decode_definition, encode_definition};
 pub(crate) use edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
 pub(crate) use follow::FollowedManifest;
 pub(crate) use ingested::{ingested_tables, missing_tables, put_ingest, stated_tables};
-pub(crate) use place::{LOST_AND_FOUND, find, refuse_partial};
+pub(crate) use place::{LOST_AND_FOUND, find, owns_name, refuse_partial};
 pub(crate) use salvage::salvage;
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
 

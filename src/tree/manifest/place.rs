@@ -42,6 +42,12 @@ pub(crate) fn find(fs: &dyn FileSystem, dir: &Path) -> Result<Option<u64>> {
     }
 }
 
+/// Whether a store's file may have the name `path`: it is that of such a file, beside a `CURRENT`.
+pub(crate) fn owns_name(fs: &dyn FileSystem, path: &Path) -> Result<bool> {
+    let is_ours = path.file_name().and_then(|name| FileKind::parse(name.to_str()?)).is_some();
+    Ok(is_ours && current::begins_as_ours(fs, path.parent().unwrap_or(Path::new("")))?)
+}
+
 /// Refuses a directory into which a copy of a store was being put: only some of its files may be
 /// there, or not all of them durably.
 pub(crate) fn refuse_partial(fs: &dyn FileSystem, dir: &Path) -> Result<()> {

@@ -1,15 +1,53 @@
 //! The system calls of the real file system on Unix.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, OFlags};
 use rustix::io::Errno;
 
+use super::regular;
+
+/// Opens a regular file.
 pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {
-    File::open(path)
+    // Otherwise opening a pipe would wait for its writer.
+    match open_with(OpenOptions::new().read(true), path, OFlags::NONBLOCK) {
+        // A regular file on which another process has a lease: the lease is waited for.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => regular(File::open(path)?),
+        opened => opened,
+    }
+}
+
+/// Opens a regular file whose content is to be made durable.
+pub(super) fn open_for_sync(path: &Path) -> io::Result<File> {
+    open_for_reads(path)
+}
+
+/// Opens a lock file, and creates it if absent. Its content belongs to the lock's holder.
+pub(super) fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false);
+    open_with(options, path, OFlags::NONBLOCK | OFlags::NOFOLLOW).map_err(|error| match error.raw_os_error() {
+        Some(errno) if errno == Errno::LOOP.raw_os_error() => super::not_regular(),
+        _ => error,
+    })
+}
+
+fn open_with(options: &mut OpenOptions, path: &Path, flags: OFlags) -> io::Result<File> {
+    regular(options.custom_flags(flags.bits().cast_signed()).open(path)?)
+}
+
+/// The path without symbolic links and `..`; `None` if there is no such file.
+pub(super) fn resolved(path: &Path) -> Option<PathBuf> {
+    fs::canonicalize(path).ok()
+}
+
+/// Gives a file another name, and not a symbolic link to it.
+pub(super) fn hard_link(from: &Path, to: &Path) -> io::Result<()> {
+    Ok(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {

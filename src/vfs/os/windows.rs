@@ -12,12 +12,12 @@
 //! - Files are not mapped: a mapped file can be neither removed nor shortened.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::windows::ffi::OsStrExt;
 use std::os::windows::fs::FileExt;
 use std::os::windows::io::AsRawHandle;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ use windows_sys::Win32::Storage::FileSystem::{
 };
 use windows_sys::Win32::System::IO::{OVERLAPPED, OVERLAPPED_0, OVERLAPPED_0_0};
 
+use super::{not_regular, regular};
+
 /// How long renaming and removing are retried while another process holds the file.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before the first retry; it doubles with each further one.
@@ -37,12 +39,40 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The byte that is locked: no file is as long.
 const LOCKED_OFFSET: u64 = 1 << 62;
 
-/// Opens a file. Windows denies access to a directory; reading one on Unix says what it is.
+/// Opens a regular file. Windows denies access to a directory; opening one on Unix says what it is.
 pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {
-    File::open(path).map_err(|error| match error.kind() {
+    open_with(OpenOptions::new().read(true), path)
+}
+
+/// Opens a regular file whose content is to be made durable. None is synced that is open for
+/// reading only.
+pub(super) fn open_for_sync(path: &Path) -> io::Result<File> {
+    open_with(OpenOptions::new().read(true).write(true), path)
+}
+
+/// Opens a lock file, and creates it if absent. Its content belongs to the lock's holder.
+pub(super) fn open_lock(path: &Path) -> io::Result<File> {
+    if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(not_regular());
+    }
+    open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
+}
+
+fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    regular(options.open(path).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied if path.is_dir() => io::ErrorKind::IsADirectory.into(),
         _ => error,
-    })
+    })?)
+}
+
+/// Nothing: what the system calls a path without links few programs understand.
+pub(super) fn resolved(_: &Path) -> Option<PathBuf> {
+    None
+}
+
+/// Gives a file another name, and not a symbolic link to it.
+pub(super) fn hard_link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(fs::canonicalize(from)?, to)
 }
 
 /// Reads at `offset`. This moves the file's own position, which nothing uses.

@@ -49,6 +49,10 @@ impl FileSystem for Volatile {
         SYSTEM.create_dir(dir)
     }
 
+    fn is_regular(&self, path: &Path) -> io::Result<bool> {
+        SYSTEM.is_regular(path)
+    }
+
     fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
         SYSTEM.absolute(path)
     }
