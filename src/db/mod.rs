@@ -105,7 +105,7 @@ use reads::reads;
 use store::Store;
 use update::updates;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::{KeyspaceOptions, Options};
@@ -194,6 +194,21 @@ impl Options {
         Ok(Db::of(Store::open_read_only(path.as_ref(), self)?))
     }
 
+    /// Opens an existing store to copy it: for a [`checkpoint`](Db::checkpoint), an
+    /// [`image`](Db::image), a backup. For writing if that is possible, so that a checkpoint can
+    /// link its files. Otherwise [read-only](Options::open_read_only): if another handle or process
+    /// has it open for writing, if its file system is mounted read-only, or if this user may only
+    /// read it. [`Db::is_read_only`] says which.
+    ///
+    /// Fails with [`Error::NotFound`](crate::Error::NotFound) if there is no store.
+    pub fn open_to_copy(mut self, path: impl AsRef<Path>) -> Result<Db> {
+        self.create_if_missing = false;
+        match self.clone().open(&path) {
+            Err(error) if is_refused(&error) => self.open_read_only(path),
+            opened => opened,
+        }
+    }
+
     /// Opens a new store in memory. It is gone once it is closed and its iterators are dropped.
     ///
     /// Everything works as on disk, at the speed of memory; syncs do nothing. To close and reopen a
@@ -208,6 +223,16 @@ impl Options {
     /// ```
     pub fn open_in_memory(self) -> Result<Db> {
         self.file_system(Arc::new(MemoryFileSystem::new())).open("memory")
+    }
+}
+
+/// Whether the store may be readable all the same: another one writes it, or this one may not.
+fn is_refused(error: &Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    match error {
+        Error::Locked { .. } => true,
+        Error::Io { source, .. } => matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem),
+        _ => false,
     }
 }
 
@@ -232,6 +257,17 @@ impl Db {
     /// Opens the store in directory `path` read-only; see [`Options::open_read_only`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Db> {
         Options::new().open_read_only(path)
+    }
+
+    /// Opens an existing store to copy it, read-only where it must be; see
+    /// [`Options::open_to_copy`].
+    pub fn open_to_copy(path: impl AsRef<Path>) -> Result<Db> {
+        Options::new().open_to_copy(path)
+    }
+
+    /// Whether the store was opened read-only.
+    pub fn is_read_only(&self) -> bool {
+        self.store().gate.is_read_only()
     }
 
     /// The store's directory.

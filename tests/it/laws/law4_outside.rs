@@ -4,3 +4,4 @@
 mod directories;
 #[cfg(all(unix, not(miri)))]
 mod files;
+mod refused;

@@ -1,16 +1,15 @@
 //! `checkpoint`: a copy of a store that shares its tables by hard links.
 
 use serde_json::json;
-use tamis::ImageFile;
+use tamis::{Db, ImageFile};
 
-use super::store::open_existing;
 use crate::args::{Checkpoint, Common};
 use crate::failure::Result;
 use crate::output::{Output, say};
 use crate::text::{counted, size};
 
 pub(crate) fn run(common: &Common, args: Checkpoint) -> Result<()> {
-    let db = open_existing(&args.db)?;
+    let db = Db::open_to_copy(&args.db)?;
     let made = db.checkpoint(&args.dir)?;
     db.close()?;
     let bytes = made.files.iter().map(|file| file.size).sum();
