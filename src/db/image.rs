@@ -67,6 +67,7 @@ pub struct StoreImage {
     _versions: Vec<Arc<Version>>,
     seqno: SeqNo,
     flushed_seqno: SeqNo,
+    branch: u64,
     files: Vec<(ImageFile, Content)>,
     handle: Arc<StoreHandle>,
 }
@@ -115,7 +116,7 @@ impl StoreImage {
         let kept: HashMap<FileKind, Arc<dyn ReadableFile>> =
             tables.flat_map(|table| table.kept_files()).map(|(kind, file)| (kind, Arc::clone(file))).collect();
         let content = |kind| kept.get(&kind).map_or(Content::InStore, |file| Content::Open(Arc::clone(file)));
-        let first = state.next_file_number;
+        let (first, own_branch) = (state.next_file_number, state.own_branch());
         state.branches.push(Branch::undrawn(first));
         let manifest = state.take_number();
         let mut files = Vec::new();
@@ -139,7 +140,8 @@ impl StoreImage {
             add(kind, bytes.len() as u64, Some(checksum_of(&bytes)), 0, Content::Bytes(bytes));
         }
         let flushed_seqno = state.flushed_seqno;
-        Ok(StoreImage { handle: Arc::clone(handle), _versions: versions, seqno, flushed_seqno, files })
+        let (handle, branch) = (Arc::clone(handle), own_branch);
+        Ok(StoreImage { handle, _versions: versions, seqno, flushed_seqno, branch, files })
     }
 
     pub(super) fn store(&self) -> &Arc<Store> {
@@ -154,6 +156,13 @@ impl StoreImage {
     /// Of keyspaces without a log it has the writes up to this sequence number.
     pub fn flushed_seqno(&self) -> SeqNo {
         self.flushed_seqno
+    }
+
+    /// Tells the store from its copies and their copies: each has a branch of its own from the time
+    /// at which it is first opened for writing. Until then, a copy has that of its original. Stores
+    /// created with the same [`Options::hash_seed`](crate::Options::hash_seed) have the same one.
+    pub fn branch(&self) -> u64 {
+        self.branch
     }
 
     /// All of its files.

@@ -176,9 +176,9 @@ impl StartState {
             }
         };
         state.find_operators(|name| options.operator_named(name));
-        // What a copy of a store writes from now on is not its original's. The next manifest states
-        // it, which the first edit begins.
-        state.draw_branch(random_bits);
+        // What a copy of a store writes from now on is not its original's. It is told from others
+        // by its branch, which must not be another one at each opening: a new manifest states it.
+        may_stay &= !state.draw_branch(random_bits);
         if let Some(wanted) = &options.default_keyspace
             && let Some(default) = state.keyspaces.get_mut(&0)
         {

@@ -124,11 +124,19 @@ impl ManifestState {
         branch.map_or(self.hash_seed, |branch| branch.id)
     }
 
-    /// Draws the id of the last branch if it has none.
-    pub(crate) fn draw_branch(&mut self, draw: impl Fn() -> u64) {
-        if let Some(branch) = self.branches.last_mut().filter(|branch| branch.id == 0) {
+    /// The branch of all that the store itself has written, as opposed to what it is a copy of. A
+    /// copy that has written nothing has that of its original.
+    pub(crate) fn own_branch(&self) -> u64 {
+        self.branches.iter().rfind(|branch| branch.id != 0).map_or(self.hash_seed, |branch| branch.id)
+    }
+
+    /// Draws the id of the last branch if it has none; returns whether it had none.
+    pub(crate) fn draw_branch(&mut self, draw: impl Fn() -> u64) -> bool {
+        let undrawn = self.branches.last_mut().filter(|branch| branch.id == 0);
+        undrawn.is_some_and(|branch| {
             branch.id = draw().max(1);
-        }
+            true
+        })
     }
 
     /// Puts the merge operators that `named` finds in place of their names.

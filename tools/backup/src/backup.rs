@@ -1,6 +1,7 @@
 //! [`Repository::backup`]: makes a generation.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
@@ -10,8 +11,9 @@ use tamis::{Db, Error, ImageFile, Result, SeqNo, StoreImage};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::journal::{Journal, record_name, token};
-use crate::record::{Generation, Record, StoredFile};
+use crate::record::{Generation, Record, StoredFile, shown};
 use crate::storage::{Storage, is_absent};
+use crate::store::StoreId;
 use crate::{DATA, Repository, damaged, invalid};
 
 /// How often a backup goes on after other writers have written a record before it.
@@ -23,6 +25,8 @@ const ATTEMPTS: usize = 100;
 pub struct Backup {
     /// Number of the new generation.
     pub generation: u64,
+    /// Which store it is of.
+    pub store: StoreId,
     /// The sequence number of the last write in it.
     pub seqno: SeqNo,
     /// Of keyspaces without a log it has the writes up to this sequence number.
@@ -41,6 +45,8 @@ pub struct Backup {
 pub(crate) struct Occasion<'a> {
     /// When it was taken.
     pub(crate) created: SystemTime,
+    /// Where the store is.
+    pub(crate) path: &'a Path,
     /// The timeline with what follows it, if not 0.
     pub(crate) timeline: u64,
     /// The repository's lock, if it has one.
@@ -64,13 +70,14 @@ impl Repository {
         let lock = self.storage.begin()?;
         let image = db.image()?;
         let (created, is_cancelled) = (SystemTime::now(), &AtomicBool::new(false));
-        self.back_up(&image, Occasion { created, timeline: 0, lock: lock.as_deref(), is_cancelled })
+        self.back_up(&image, Occasion { created, path: db.path(), timeline: 0, lock: lock.as_deref(), is_cancelled })
     }
 
     /// Makes a generation of an image. The caller has begun to write.
     pub(crate) fn back_up(&self, image: &StoreImage, occasion: Occasion<'_>) -> Result<Backup> {
         let storage = &*self.storage;
-        let Occasion { created, timeline, lock, is_cancelled } = occasion;
+        let Occasion { created, path, timeline, lock, is_cancelled } = occasion;
+        let (store, path) = (StoreId(image.branch()), shown(path));
         let (seqno, flushed_seqno) = (image.seqno(), image.flushed_seqno());
         let mut copy =
             Copy { storage, image, is_cancelled, secured: BTreeMap::new(), copied_files: 0, copied_bytes: 0 };
@@ -78,8 +85,9 @@ impl Repository {
         for _ in 0..ATTEMPTS {
             let files = copy.files(&journal).inspect_err(|_| copy.discard())?;
             let number = journal.newest + 1;
-            let (token, oldest) = (token(), journal.oldest);
-            let generation = Generation { number, created, seqno, flushed_seqno, files, token, oldest, timeline };
+            let (token, standing, path) = (token(), journal.standing.clone(), path.clone());
+            let generation =
+                Generation { number, created, seqno, flushed_seqno, files, store, path, token, standing, timeline };
             let (files, bytes) = (generation.files.len(), generation.bytes());
             let appended = journal.append(storage, &Record::Generation(generation)).inspect_err(|_| {
                 // Without a lock, the record may still appear.
@@ -91,6 +99,7 @@ impl Repository {
                 let Copy { copied_files, copied_bytes, .. } = copy;
                 return Ok(Backup {
                     generation: number,
+                    store,
                     seqno,
                     flushed_seqno,
                     files,

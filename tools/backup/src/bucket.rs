@@ -212,6 +212,16 @@ impl Storage for Bucket {
         Ok(())
     }
 
+    fn exists(&self, name: &str) -> Result<bool> {
+        let (store, location) = (Arc::clone(&self.store), self.location(name));
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        match self.run(async move { store.get_opts(&location, options).await }) {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(failed("look up", &self.address_of(name), error)),
+        }
+    }
+
     fn put(&self, name: &str, fill: &mut Fill<'_>) -> Result<()> {
         let mut upload = Upload { bucket: self, name, buffer: Vec::new(), multipart: None, in_flight: Vec::new() };
         match fill(&mut |bytes| upload.append(bytes)) {

@@ -129,8 +129,11 @@ impl Storage for Directory {
         let mut listed = Vec::new();
         for name in self.names(folder)?.into_iter().filter(|name| !name.ends_with(TEMPORARY)) {
             let name = format!("{folder}/{name}");
-            if let Some(size) = self.len(&self.root.join(&name))? {
-                listed.push(Listed { name, size, modified: None });
+            match self.len(&self.root.join(&name)) {
+                Ok(Some(size)) => listed.push(Listed { name, size, modified: None }),
+                Ok(None) => {}
+                Err(error) if is_no_file(&error) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(listed)
@@ -148,6 +151,10 @@ impl Storage for Directory {
             }
             offset += read as u64;
         }
+    }
+
+    fn exists(&self, name: &str) -> Result<bool> {
+        Ok(self.len(&self.root.join(name))?.is_some())
     }
 
     fn put(&self, name: &str, fill: &mut Fill<'_>) -> Result<()> {
@@ -186,6 +193,12 @@ impl Storage for Directory {
         }
         Ok(())
     }
+}
+
+/// Whether what was opened is a directory, a pipe or a device, which no object of a repository is.
+fn is_no_file(error: &Error) -> bool {
+    use io::ErrorKind::{InvalidInput, IsADirectory};
+    matches!(error, Error::Io { source, .. } if matches!(source.kind(), InvalidInput | IsADirectory))
 }
 
 fn cannot_be_synced(error: &io::Error) -> bool {

@@ -21,7 +21,7 @@ use tamis::{ChangeBatch, Changes, Db, Error, OperationKind, Result, SeqNo};
 
 use crate::Repository;
 use crate::backup::Occasion;
-use crate::journal::token;
+use crate::journal::{record_name, token};
 use crate::record::millis;
 use crate::segment::{Segment, StoredBatch};
 
@@ -44,7 +44,7 @@ pub struct FollowOptions {
     pub segment_bytes: usize,
     /// A generation is made this often, so that restores have less to replay. Default: one hour.
     pub generation_every: Duration,
-    /// After each generation, all but the last ones are pruned. Default: none are.
+    /// After each generation, all of the store's but the last ones are pruned. Default: none are.
     pub keep: Option<usize>,
 }
 
@@ -96,6 +96,8 @@ pub struct FollowStatus {
     pub segments: u64,
     /// How often the follower had to begin anew.
     pub restarts: u64,
+    /// Why it did so last.
+    pub restarted_for: Option<String>,
     /// Why the last attempt to write failed, until one succeeds.
     pub error: Option<Error>,
 }
@@ -162,9 +164,12 @@ impl Drop for Making {
 enum End {
     /// Up to here, batches follow each other.
     Whole,
-    /// The feed does not tell what came next.
-    Broken,
+    /// The feed does not tell what came next, for this reason.
+    Broken(&'static str),
 }
+
+const LOG_GONE: &str = "the log with what came next is gone";
+const OTHER_HISTORY: &str = "the store has another history now";
 
 impl Follow {
     /// Makes a generation, from which on the store is followed.
@@ -180,24 +185,35 @@ impl Follow {
         &self.status
     }
 
-    /// Goes on with another handle of the same store: one that was opened read-only tells nothing
-    /// of what is written later.
+    /// Goes on with another handle of the same store, for example after the process that writes has
+    /// replaced it. If that has another history, the next step begins anew.
     pub fn reopen(&mut self, db: &Db) -> Result<()> {
         self.db = db.clone();
         let Some(timeline) = &mut self.timeline else { return Ok(()) };
         match db.changes_since(timeline.changes.seqno()) {
             Ok(changes) => timeline.changes = changes,
-            Err(Error::LogGone { .. }) => self.timeline = None,
+            Err(Error::LogGone { .. }) => self.end_timeline(LOG_GONE),
+            Err(Error::Diverged { .. }) => self.end_timeline(OTHER_HISTORY),
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Waits for changes, for about `wait` at most, and writes what it has read as one segment.
-    /// Begins anew where the feed has a gap.
+    /// The next step begins anew.
+    fn end_timeline(&mut self, reason: impl Into<String>) {
+        self.timeline = None;
+        self.status.restarts += 1;
+        self.status.restarted_for = Some(reason.into());
+    }
+
+    /// Waits for changes, for about `wait` at most, and writes what it has read as one segment. A
+    /// store that is open read-only is [refreshed](Db::refresh) first. Begins anew where the feed
+    /// has a gap, and if the repository no longer has the generation with which the batches begin;
+    /// [`FollowStatus::restarted_for`] says why.
     ///
     /// After an error, the next step goes on where this one was: nothing is left out, and nothing
-    /// more is read before it has been written.
+    /// more is read before it has been written. After [`Error::HistoryChanged`] it needs a handle
+    /// that was opened anew, by [`reopen`](Follow::reopen).
     pub fn step(&mut self, wait: Duration) -> Result<()> {
         self.step_until(wait, &AtomicBool::new(false))
     }
@@ -210,12 +226,24 @@ impl Follow {
     }
 
     fn try_step(&mut self, wait: Duration, is_stopped: &AtomicBool) -> Result<()> {
+        if self.db.is_read_only()
+            && let Err(error) = self.db.refresh()
+        {
+            if matches!(error, Error::HistoryChanged { .. }) {
+                // Its numbers may be given out again, for other writes.
+                self.end_timeline(OTHER_HISTORY);
+            }
+            return Err(error);
+        }
         let Some(timeline) = &mut self.timeline else { return self.begin_timeline() };
-        let end = timeline.fill(wait, self.options.segment_bytes, is_stopped)?;
-        // After the batches were read: a keyspace that they name was created or dropped before.
-        if matches!(end, End::Broken) || keyspaces(&self.db)? != timeline.keyspaces {
-            self.timeline = None;
-            self.status.restarts += 1;
+        let broken = match timeline.fill(wait, self.options.segment_bytes, is_stopped)? {
+            End::Broken(reason) => Some(reason),
+            // After the batches were read: a keyspace that they name was created or dropped before.
+            End::Whole if keyspaces(&self.db)? != timeline.keyspaces => Some("keyspaces were created or dropped"),
+            End::Whole => None,
+        };
+        if let Some(reason) = broken {
+            self.end_timeline(reason);
             return self.begin_timeline();
         }
         if !timeline.segment.is_empty() {
@@ -225,7 +253,13 @@ impl Follow {
             (timeline.segment, timeline.is_full) = (next, false);
             self.status.segments += 1;
         }
-        self.status.seqno = timeline.segment.id.last;
+        let seqno = timeline.segment.id.last;
+        // Without its generation, nothing can be restored of the timeline.
+        if !self.repository.storage.exists(&record_name(self.status.generation))? {
+            self.end_timeline(format!("generation {} was removed", self.status.generation));
+            return self.begin_timeline();
+        }
+        self.status.seqno = seqno;
         self.make_generation()
     }
 
@@ -278,17 +312,17 @@ impl Timeline {
                 Ok(Some(batch)) => batch,
                 Ok(None) if left.is_zero() || is_stopped.load(Ordering::Relaxed) => break,
                 Ok(None) => continue,
-                Err(Error::LogGone { .. }) => return Ok(End::Broken),
+                Err(Error::LogGone { .. }) => return Ok(End::Broken(LOG_GONE)),
                 Err(error) => return Err(error),
             };
             if ingests(&batch) {
-                return Ok(End::Broken);
+                return Ok(End::Broken("tables were ingested"));
             }
             let (first, last) = (batch.first_seqno(), batch.last_seqno());
             self.time = self.time.max(self.notes.time_of(last));
             let stored = StoredBatch { time: self.time, first, last, encoded: batch.encoded() };
             if !self.segment.add(stored) {
-                return Ok(End::Broken);
+                return Ok(End::Broken("a batch did not follow the one before it"));
             }
         }
         Ok(End::Whole)
@@ -406,10 +440,11 @@ impl Repository {
                 return Err(crate::invalid("keyspaces are created or dropped all the time; make a backup later"));
             }
         };
-        let made = self.back_up(&image, Occasion { created, timeline, lock: begun.as_deref(), is_cancelled })?;
+        let (path, lock) = (db.path(), begun.as_deref());
+        let made = self.back_up(&image, Occasion { created, path, timeline, lock, is_cancelled })?;
         drop((image, begun));
         // The generation is there, whether or not others can be removed.
-        let pruned = options.keep.map_or(Ok(()), |keep| self.prune(keep).map(drop));
+        let pruned = options.keep.map_or(Ok(()), |keep| self.prune_store(made.store, keep.max(1)).map(drop));
         Ok(Made { number: made.generation, seqno: made.seqno, created, keyspaces, changes, pruned })
     }
 
@@ -433,7 +468,7 @@ impl Repository {
     /// # fn main() -> tamis::Result<()> {
     /// # let dir = tempfile::tempdir().expect("a temporary directory");
     /// # let db = tamis::Db::open(dir.path().join("db"))?;
-    /// use tamis_backup::{FollowOptions, Point, Repository};
+    /// use tamis_backup::{Base, FollowOptions, Point, Repository};
     ///
     /// let repository = Repository::create(dir.path().join("backups"))?;
     /// let follower = repository.follow(&db, FollowOptions::new())?;
@@ -442,7 +477,7 @@ impl Repository {
     /// follower.stop()?;
     ///
     /// let copy = dir.path().join("copy");
-    /// repository.restore_to(Point::Seqno(good), None, &copy)?;
+    /// repository.restore_to(Point::Seqno(good), Base::OnlyStore, &copy)?;
     /// assert_eq!(tamis::Db::open(&copy)?.get("apple")?.as_deref(), Some(&b"red"[..]));
     /// # Ok(()) }
     /// ```
@@ -476,7 +511,10 @@ impl Shared {
             *lock(&self.status) = follow.status.clone();
             match stepped {
                 Ok(()) => pause = WAIT,
-                Err(error @ (Error::Closed | Error::Poisoned(_) | Error::Diverged { .. })) => return Err(error),
+                Err(
+                    error
+                    @ (Error::Closed | Error::Poisoned(_) | Error::Diverged { .. } | Error::HistoryChanged { .. }),
+                ) => return Err(error),
                 Err(_) => {
                     let begin = Instant::now();
                     while begin.elapsed() < pause && !self.is_stopped.load(Ordering::Relaxed) {

@@ -16,7 +16,9 @@
 //!    has read it writes one of those again. A prune that has stalled removes nothing else, however
 //!    late it wakes up.
 //!
-//! Records before `oldest`, which every record states, count no more, and are removed. A writer
+//! Records before `oldest`, which every record states, count no more, and are removed, except the
+//! generations that a prune has kept: every later record names those, too. A prune makes its own
+//! number the oldest one, so that the records are few however old a kept generation is. A writer
 //! that has stalled may find its number free again for that reason. Its record does not count
 //! either; it reads the records that are there, learns that, and begins anew.
 //!
@@ -31,7 +33,7 @@ use std::time::{Duration, SystemTime};
 
 use tamis::{Error, Result};
 
-use crate::record::{Generation, Record};
+use crate::record::{Generation, Record, Standing};
 use crate::storage::{Storage, is_absent};
 use crate::{GENERATIONS, damaged};
 
@@ -48,8 +50,8 @@ const ATTEMPTS: u32 = 8;
 pub(crate) struct Journal {
     /// Number of the last record; 0 if there is none.
     pub(crate) newest: u64,
-    /// Number of the first record that counts.
-    pub(crate) oldest: u64,
+    /// Which records count.
+    pub(crate) standing: Standing,
     /// The records that count, or why one cannot be read.
     pub(crate) records: BTreeMap<u64, Result<Record>>,
     /// Numbers of records that count no more and have not been removed.
@@ -61,13 +63,17 @@ impl Journal {
         let mut numbers = numbers(storage)?;
         let mut journal = Journal { newest: numbers.last().copied().unwrap_or(0), ..Journal::default() };
         while let Some(number) = numbers.pop() {
-            if number < journal.oldest {
+            if !journal.standing.counts(number) {
                 journal.stale.push(number);
                 continue;
             }
             let record = read_record(storage, number);
             match &record {
-                Ok(record) => journal.oldest = journal.oldest.max(record.oldest()),
+                // The last one that says so knows all before it.
+                Ok(record) if record.standing().oldest > journal.standing.oldest => {
+                    journal.standing = record.standing().clone();
+                }
+                Ok(_) => {}
                 // A prune has removed it meanwhile.
                 Err(error) if is_absent(error) => continue,
                 Err(_) => {}
@@ -95,10 +101,11 @@ impl Journal {
         removed.flatten().collect()
     }
 
-    /// Numbers between the first and the last record of which there is none.
+    /// Numbers of records that count, and of which there is none.
     pub(crate) fn missing(&self) -> impl Iterator<Item = u64> {
-        let first = self.oldest.max(1);
-        (first..self.newest).filter(|number| !self.records.contains_key(number))
+        let Standing { oldest, kept } = &self.standing;
+        let all = kept.iter().copied().chain((*oldest).max(1)..self.newest);
+        all.filter(|number| !self.records.contains_key(number))
     }
 
     /// Writes the record that follows this journal. `false` if another writer has written one.
@@ -109,7 +116,7 @@ impl Journal {
         }
         // The number may be one of which a prune has removed the record.
         let is_last = numbers(storage)?.last().is_none_or(|last| *last <= number);
-        Ok(is_last || Journal::read(storage)?.oldest <= number)
+        Ok(is_last || Journal::read(storage)?.standing.counts(number))
     }
 }
 

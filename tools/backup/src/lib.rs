@@ -35,12 +35,16 @@
 //! | `data/9c..-000012.sst-4096-89..-6` | a table or value file; see below |
 //! | `data/5be0..-CURRENT` | a file that one generation alone has: `CURRENT`, manifest, logs |
 //! | `log/1f0e..-0..1235-0..1240-1764..` | a segment of the log; see `segment` |
-//! | `gen/00000007` | record 7: a generation with its files, or a prune; see `record` |
+//! | `gen/00000007` | record 7: a generation with its store and files, or a prune; see `record` |
 //!
 //! A generation exists once its record does, which is written after all else is durable. Objects
 //! are immutable. A table is known by the branch and the number that wrote it (see
 //! [`ImageFile::branch`](tamis::ImageFile::branch)), so that it is found again without being read.
 //! Its name has these, length and checksum, and the last record that its writer had read.
+//!
+//! Several stores may share a repository. Each generation names its store ([`StoreId`]), and
+//! stores are kept, pruned and restored apart: no operation on one takes a generation, or a file or
+//! segment that it needs, from another. [`Repository::prune`] alone is about all of them.
 //!
 //! Any number of processes may back up, prune, restore and verify at the same time. In a directory,
 //! a lock keeps those that write apart, and the second one fails with [`Error::Locked`]. In an
@@ -58,6 +62,7 @@ mod record;
 mod restore;
 mod segment;
 mod storage;
+mod store;
 mod verify;
 
 use std::fmt;
@@ -73,6 +78,7 @@ pub use prune::Pruned;
 pub use record::{Generation, StoredFile};
 pub use restore::{Point, Reach, Restored};
 pub use storage::{Fill, Listed, Storage, Take};
+pub use store::{Base, StoreId, StoredStore};
 pub use verify::{Fault, Verified};
 
 use directory::Directory;

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::backup::compare;
 use crate::record::{Generation, millis};
 use crate::segment::{Chain, SegmentId, Segments, batches};
+use crate::store::{Base, StoreId};
 use crate::{Repository, damaged, invalid};
 
 /// A state of a store that a repository may have.
@@ -40,6 +41,8 @@ pub struct Restored {
 pub struct Reach {
     /// Its number.
     pub generation: u64,
+    /// Which store it is of.
+    pub store: StoreId,
     /// When it was made.
     pub from: SystemTime,
     /// The time of the last write that follows it; `from` if there is none.
@@ -65,18 +68,16 @@ impl Repository {
     /// like [`restore`](Repository::restore). Batches stay whole, and their sequence numbers stay
     /// the same. Keyspaces without a log are as they are in the generation.
     ///
-    /// It begins with `generation`, or, if none is given, with the one from which it comes closest
-    /// to the point, and of those with the last. If the repository has several stores, or
-    /// copies that have gone on apart, give one. A time that lies after the last write that was
+    /// It begins with the generation that `base` names, or with that of its store from which it
+    /// comes closest to the point, and of those with the last. If the repository has several
+    /// stores, copies that have gone on apart included, [`Base::OnlyStore`] is an error that lists
+    /// them. A time that lies after the last write that was
     /// followed gives the store as of that write; [`Restored::time`] says so.
     ///
     /// Fails with [`Error::InvalidArgument`] if the repository has nothing as old as that, or
     /// lacks the number.
-    pub fn restore_to(&self, point: Point, generation: Option<u64>, dir: impl AsRef<Path>) -> Result<Restored> {
-        let generations = match generation {
-            Some(number) => vec![self.generation(number)?],
-            None => self.generations()?,
-        };
+    pub fn restore_to(&self, point: Point, base: Base, dir: impl AsRef<Path>) -> Result<Restored> {
+        let generations = self.candidates(base)?;
         let segments = Segments::list(&*self.storage)?;
         let is_before = |of: &&Generation| match point {
             Point::Time(time) => of.created <= time,
@@ -122,7 +123,7 @@ impl Repository {
         let reach = generations.iter().map(|generation| {
             let (until, seqno) = segments.after(generation).end(generation);
             let until = SystemTime::UNIX_EPOCH + Duration::from_millis(until);
-            Reach { generation: generation.number, from: generation.created, until, seqno }
+            Reach { generation: generation.number, store: generation.store, from: generation.created, until, seqno }
         });
         Ok(reach.collect())
     }

@@ -229,6 +229,8 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::record::Standing;
+    use crate::store::StoreId;
 
     fn id(first: SeqNo, last: SeqNo) -> SegmentId {
         SegmentId { timeline: 7, first, last, until: 1_764_035_797_123 }
@@ -241,8 +243,10 @@ mod tests {
             seqno,
             flushed_seqno: 0,
             files: Vec::new(),
+            store: StoreId(1),
+            path: String::new(),
             token: 0,
-            oldest: 0,
+            standing: Standing::default(),
             timeline,
         }
     }

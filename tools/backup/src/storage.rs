@@ -49,6 +49,20 @@ pub trait Storage: Send + Sync + fmt::Debug {
     /// Gives an object to `take`, in pieces. An absent one is [`Error::Io`] of kind `NotFound`.
     fn read(&self, name: &str, take: &mut Take<'_>) -> Result<()>;
 
+    /// Whether there is an object of this name. By default, it is read up to its first piece.
+    fn exists(&self, name: &str) -> Result<bool> {
+        let mut is_there = false;
+        let read = self.read(name, &mut |_| {
+            is_there = true;
+            Err(Error::Closed)
+        });
+        match read {
+            Err(error) if is_absent(&error) => Ok(false),
+            Err(_) if is_there => Ok(true),
+            read => read.map(|()| true),
+        }
+    }
+
     /// Writes an object, in place of one of that name.
     fn put(&self, name: &str, fill: &mut Fill<'_>) -> Result<()>;
 

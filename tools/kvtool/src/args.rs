@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use tamis::FilterMode;
+use tamis_backup::StoreId;
 use tamis_bench::cli::RunArgs;
 
 use crate::commands::formats::Format;
@@ -517,10 +518,10 @@ pub(crate) struct Backup {
     pub(crate) db: PathBuf,
     /// Directory or address of the repository
     pub(crate) repository: PathBuf,
-    /// Afterwards, remove all generations but the last N
+    /// Afterwards, remove all generations of this store but the last N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
-    /// Go on until Ctrl-C, and keep what is written
+    /// Go on until Ctrl-C, and keep what another process writes; this one keeps no writer out
     #[arg(long)]
     pub(crate) follow: bool,
     /// Make a generation this often, in seconds
@@ -536,6 +537,9 @@ pub(crate) struct Backups {
     /// Read every file and compare it with its hash; one line per fault
     #[arg(long)]
     pub(crate) verify: bool,
+    /// Remove all generations of this store first
+    #[arg(long, value_name = "STORE", conflicts_with = "verify")]
+    pub(crate) forget: Option<StoreId>,
 }
 
 #[derive(Debug, Group)]
@@ -547,6 +551,9 @@ pub(crate) struct Restore {
     /// The generation; the last one if this is not given
     #[arg(long, value_name = "N")]
     pub(crate) generation: Option<u64>,
+    /// The store, if the repository has generations of several; `kvtool backups` lists them
+    #[arg(long, value_name = "STORE", conflicts_with = "generation")]
+    pub(crate) store: Option<StoreId>,
     /// The store as it was at this time: 2026-11-25T08:15:00Z, or seconds since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) at: Option<SystemTime>,

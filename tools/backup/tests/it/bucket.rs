@@ -53,7 +53,7 @@ mod at_the_server {
 
     use tamis::vfs::{FileSystem, MemoryFileSystem};
     use tamis::{Db, Error, KeyspaceOptions, Options};
-    use tamis_backup::{FollowOptions, Point, Repository};
+    use tamis_backup::{Base, FollowOptions, Point, Repository};
 
     use crate::kill::kill_backups;
     use crate::server::BUCKET;
@@ -184,7 +184,10 @@ mod at_the_server {
             repository.verify(&mut |fault| panic!("{fault}")).unwrap();
             let dir = tempfile::tempdir().unwrap();
             let copy = dir.path().join("db");
-            Repository::open_in_bucket(&address).unwrap().restore_to(Point::Seqno(good), None, &copy).unwrap();
+            Repository::open_in_bucket(&address)
+                .unwrap()
+                .restore_to(Point::Seqno(good), Base::OnlyStore, &copy)
+                .unwrap();
             assert!(contents(&Db::open(&copy).unwrap()) == then);
         }
 

@@ -9,7 +9,7 @@ use tamis::vfs::{FileSystem, MemoryFileSystem, SimFileSystem};
 use tamis::{
     Db, Error, Executor, IngestOptions, KeyspaceOptions, Options, SeqNo, SstWriter, SteppedExecutor, WriteBatch,
 };
-use tamis_backup::{Follow, FollowOptions, Point, Repository, Storage};
+use tamis_backup::{Base, Follow, FollowOptions, Point, Repository, Storage};
 
 use crate::memory::{MemoryStorage, Trouble};
 
@@ -76,7 +76,7 @@ fn check(repository: &Repository, fs: &SimFileSystem, states: &States, first: Se
     let (mut reached, mut missed) = (0, 0);
     for seqno in first..=last {
         let dir = format!("/at{seqno}");
-        match repository.restore_to(Point::Seqno(seqno), None, &dir) {
+        match repository.restore_to(Point::Seqno(seqno), Base::OnlyStore, &dir) {
             Ok(restored) => {
                 let (end, expected) = states.range(..=seqno).next_back().unwrap();
                 let copy = options(fs).0.create_if_missing(false).open(&dir).unwrap();
@@ -213,7 +213,7 @@ fn keyspaces_without_a_log_are_as_in_the_generation() {
         follow.step(Duration::ZERO).unwrap();
     }
     for (seqno, value) in [(one, "one"), (two, "two")] {
-        let restored = repository.restore_to(Point::Seqno(seqno), None, format!("/{value}")).unwrap();
+        let restored = repository.restore_to(Point::Seqno(seqno), Base::OnlyStore, format!("/{value}")).unwrap();
         let copy = options(&fs).0.open(format!("/{value}")).unwrap();
         assert_eq!((restored.seqno, copy.last_seqno()), (seqno, seqno));
         assert_eq!(copy.get("key").unwrap().as_deref(), Some(value.as_bytes()));
@@ -232,7 +232,7 @@ fn a_restored_store_goes_on_beside_its_original() {
     db.put("key", "new").unwrap();
     db.sync().unwrap();
     follow.step(Duration::ZERO).unwrap();
-    repository.restore_to(Point::Seqno(fork), None, "/fork").unwrap();
+    repository.restore_to(Point::Seqno(fork), Base::OnlyStore, "/fork").unwrap();
     let forked = options(&fs).0.open("/fork").unwrap();
     let mut of_fork = Follow::begin(&repository, &forked, only_segments()).unwrap();
     for (store, follow, value) in [(&forked, &mut of_fork, "forked"), (&db, &mut follow, "newer")] {
@@ -246,7 +246,7 @@ fn a_restored_store_goes_on_beside_its_original() {
     for (generation, value) in [(1, "newer"), (2, "forked"), (3, "forked"), (4, "newer")] {
         let dir = format!("/{generation}");
         let point = Point::Time(SystemTime::now());
-        repository.restore_to(point, Some(generation), &dir).unwrap();
+        repository.restore_to(point, Base::Generation(generation), &dir).unwrap();
         let found = options(&fs).0.open(&dir).unwrap().get("key").unwrap();
         assert_eq!(found.as_deref(), Some(value.as_bytes()), "from generation {generation}");
     }
@@ -273,13 +273,16 @@ fn a_time_gives_what_was_written_until_then() {
     }
     for (at, (time, expected)) in moments.iter().enumerate() {
         let dir = format!("/moment{at}");
-        let restored = repository.restore_to(Point::Time(*time), None, &dir).unwrap();
+        let restored = repository.restore_to(Point::Time(*time), Base::OnlyStore, &dir).unwrap();
         assert!(restored.time <= *time);
         assert_eq!(contents(&options(&fs).0.open(&dir).unwrap()), *expected);
     }
-    assert!(matches!(repository.restore_to(Point::Time(before), None, "/x"), Err(Error::InvalidArgument(_))));
+    assert!(matches!(
+        repository.restore_to(Point::Time(before), Base::OnlyStore, "/x"),
+        Err(Error::InvalidArgument(_))
+    ));
     let far = SystemTime::now() + Duration::from_secs(1000);
-    let restored = repository.restore_to(Point::Time(far), Some(1), "/last").unwrap();
+    let restored = repository.restore_to(Point::Time(far), Base::Generation(1), "/last").unwrap();
     assert_eq!((restored.seqno, restored.generation.number), (db.last_seqno(), 1));
     let reach = repository.reach().unwrap();
     assert_eq!((reach.len(), reach[0].generation, reach[0].until, reach[0].seqno), (1, 1, restored.time, 7));
@@ -318,7 +321,7 @@ fn a_call_that_fails_is_made_up_for() {
             assert_eq!(repository.verify(&mut |fault| panic!("{fault}")).unwrap().faults, 0);
             let newest = repository.reach().unwrap().into_iter().map(|reach| reach.seqno).max();
             assert_eq!(newest, Some(db.last_seqno()));
-            repository.restore_to(Point::Time(SystemTime::now()), None, "/copy").unwrap();
+            repository.restore_to(Point::Time(SystemTime::now()), Base::OnlyStore, "/copy").unwrap();
             let copy = Options::new().file_system(Arc::clone(&fs)).open("/copy").unwrap();
             assert_eq!(contents(&copy), contents(&db), "{trouble:?} {at}");
             if !is_hit {
@@ -341,7 +344,7 @@ fn damaged_segments_are_found_and_never_replayed() {
     }
     let segments: Vec<String> = storage.names().into_iter().filter(|name| name.starts_with("log/")).collect();
     assert_eq!(segments.len(), 4);
-    let restore = |seqno, dir: &str| repository.restore_to(Point::Seqno(seqno), None, dir);
+    let restore = |seqno, dir: &str| repository.restore_to(Point::Seqno(seqno), Base::OnlyStore, dir);
     for (at, name) in segments.iter().enumerate() {
         let mut whole = Vec::new();
         storage.spoil(name, |object| {
@@ -409,7 +412,7 @@ fn a_power_cut_of_the_repository_leaves_what_was_followed() {
             let last = db.put("later", "value").unwrap();
             db.sync().unwrap();
             next.step(Duration::ZERO).unwrap();
-            assert_eq!(repository.restore_to(Point::Seqno(last), None, "/copy").unwrap().seqno, last);
+            assert_eq!(repository.restore_to(Point::Seqno(last), Base::OnlyStore, "/copy").unwrap().seqno, last);
         }
         if cut.is_none() {
             assert!(at > 10);
@@ -440,7 +443,7 @@ fn a_thread_follows_writers_and_makes_generations() {
     }
     follower.stop().unwrap();
     repository.verify(&mut |fault| panic!("{fault}")).unwrap();
-    let restored = repository.restore_to(Point::Time(SystemTime::now()), None, "/copy").unwrap();
+    let restored = repository.restore_to(Point::Time(SystemTime::now()), Base::OnlyStore, "/copy").unwrap();
     assert_eq!(restored.seqno, db.last_seqno());
     let copy = Options::new().file_system(Arc::clone(&fs)).open("/copy").unwrap();
     assert_eq!(contents(&copy), contents(&db));
@@ -449,7 +452,7 @@ fn a_thread_follows_writers_and_makes_generations() {
     for share in 0..5 {
         let span = reach.last().unwrap().until.duration_since(reach[0].from).unwrap();
         let dir = format!("/share{share}");
-        repository.restore_to(Point::Time(reach[0].from + span * share / 5), None, &dir).unwrap();
+        repository.restore_to(Point::Time(reach[0].from + span * share / 5), Base::OnlyStore, &dir).unwrap();
         let copy = Options::new().file_system(Arc::clone(&fs)).open(&dir).unwrap();
         let count = copy.get("count").unwrap().map_or(0, |n| std::str::from_utf8(&n).unwrap().parse().unwrap());
         assert_eq!(copy.prefix("k").count(), count);

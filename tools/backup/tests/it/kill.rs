@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tamis::{Db, Error, KeyspaceOptions, Options, WriteBatch};
-use tamis_backup::{FollowOptions, Point, Repository};
+use tamis_backup::{Base, FollowOptions, Point, Repository};
 
 /// Where the child works.
 const DIR: &str = "TAMIS_BACKUP_KILL_DIR";
@@ -94,7 +94,7 @@ fn restore(dir: &Path) {
     let repository = repository(dir);
     let point = Point::Time(std::time::SystemTime::now());
     for round in 0u64.. {
-        repository.restore_to(point, None, target(dir, round)).unwrap();
+        repository.restore_to(point, Base::OnlyStore, target(dir, round)).unwrap();
     }
 }
 
@@ -240,7 +240,7 @@ fn a_kill_of_a_follower_loses_nothing_that_it_has_told() {
         }
         let target = dir.path().join("check");
         let point = Point::Time(std::time::SystemTime::now());
-        let restored = repository.restore_to(point, None, &target).unwrap();
+        let restored = repository.restore_to(point, Base::OnlyStore, &target).unwrap();
         assert!(restored.seqno >= followed, "round {round}: {} of {followed}", restored.seqno);
         last(&options().paranoid(true).open(&target).unwrap());
         std::fs::remove_dir_all(target).unwrap();

@@ -7,9 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use tamis::{Db, Error};
-use tamis_backup::{Follow, FollowOptions, Generation, Point, Reach, Repository};
+use tamis_backup::{Base, Follow, FollowOptions, Generation, Point, Reach, Repository};
 
-use super::store::open_existing;
 use crate::args::{Backup, Backups, Common, Restore};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say, table};
@@ -22,22 +21,25 @@ const SEGMENT: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(2);
 
 pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
-    let (db, is_ours) = open_to_copy(&args.db)?;
-    let repository = create(&args.repository)?;
     if args.follow {
-        return follow(&args, db, is_ours, &repository);
+        return follow(&args);
     }
-    if is_ours {
-        // A store that nobody else has open has all of its writes in tables then.
-        db.flush()?;
+    let db = Db::open_to_copy(&args.db)?;
+    let repository = create(&args.repository)?;
+    if !db.is_read_only() {
+        // All writes are in tables then, which the next backup need not copy again. If it fails,
+        // the log is copied.
+        let _ = db.flush();
     }
     let made = repository.backup(&db)?;
     db.close()?;
-    let pruned = args.keep.map(|keep| repository.prune(keep as usize)).transpose()?.unwrap_or_default();
+    let pruned = args.keep.map(|keep| repository.prune_store(made.store, keep as usize)).transpose()?;
+    let pruned = pruned.unwrap_or_default();
     if common.json {
         let mut output = Output::new();
         output.json(json!({
             "generation": made.generation,
+            "store": made.store.to_string(),
             "seqno": made.seqno,
             "files": made.files,
             "bytes": made.bytes,
@@ -59,16 +61,11 @@ pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
     Ok(())
 }
 
-/// Opens a store, read-only if another process has it open. Returns whether nobody else has.
-fn open_to_copy(db: &Path) -> Result<(Db, bool)> {
-    match open_existing(db) {
-        Err(Failure::Store(Error::Locked { .. })) => Ok((Db::open_read_only(db)?, false)),
-        opened => Ok((opened?, true)),
-    }
-}
-
-/// Keeps what is written to a store until Ctrl-C.
-fn follow(args: &Backup, mut db: Db, is_ours: bool, repository: &Repository) -> Result<()> {
+/// Keeps what is written to a store until Ctrl-C. Reads it beside the process that writes, if there
+/// is one, and is never that process.
+fn follow(args: &Backup) -> Result<()> {
+    let mut db = Db::open_read_only(&args.db)?;
+    let repository = &create(&args.repository)?;
     let is_interrupted = Arc::new(AtomicBool::new(false));
     let interrupted = Arc::clone(&is_interrupted);
     if let Err(error) = ctrlc::set_handler(move || interrupted.store(true, Ordering::Relaxed)) {
@@ -77,9 +74,15 @@ fn follow(args: &Backup, mut db: Db, is_ours: bool, repository: &Repository) -> 
     let mut options = FollowOptions::new().generation_every(Duration::from_secs(args.every));
     options.keep = args.keep.map(|keep| keep as usize);
     let mut follow = Follow::begin(repository, &db, options)?;
-    let (mut generation, mut has_failed) = (0, false);
+    let (mut generation, mut restarts, mut has_failed) = (0, 0, false);
     loop {
         let is_last = is_interrupted.load(Ordering::Relaxed);
+        if let (status, Some(reason)) = (follow.status(), &follow.status().restarted_for)
+            && status.restarts != restarts
+        {
+            restarts = status.restarts;
+            say(format_args!("{reason}: begins anew with a generation"));
+        }
         if follow.status().generation != generation {
             generation = follow.status().generation;
             say(format_args!("generation {generation}"));
@@ -88,21 +91,21 @@ fn follow(args: &Backup, mut db: Db, is_ours: bool, repository: &Repository) -> 
         match stepped {
             Ok(()) => has_failed = false,
             Err(error) if is_last => return Err(error.into()),
-            Err(error @ (Error::Closed | Error::Poisoned(_) | Error::Diverged { .. })) => return Err(error.into()),
             Err(error) => {
                 if !has_failed {
                     say(format_args!("kvtool: {error}; it is tried again"));
                 }
                 has_failed = true;
                 std::thread::sleep(RETRY);
+                // Another store may have been put in the place of this one.
+                if let (Error::HistoryChanged { .. }, Ok(other)) = (&error, Db::open_read_only(&args.db)) {
+                    db = other;
+                    follow.reopen(&db)?;
+                }
             }
         }
         if is_last {
             break;
-        }
-        if !is_ours {
-            db = Db::open_read_only(&args.db)?;
-            follow.reopen(&db)?;
         }
     }
     let status = follow.status();
@@ -116,7 +119,13 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
     if args.verify {
         return verify(common, &repository);
     }
+    if let Some(store) = args.forget {
+        let pruned = repository.prune_store(store, 0)?;
+        let removed = counted(pruned.generations as u64, "generation");
+        say(format_args!("{removed} of store {store} removed, {}", counted(pruned.files as u64, "file")));
+    }
     let (generations, reach) = (repository.generations()?, repository.reach()?);
+    let has_several = generations.iter().any(|generation| generation.store != generations[0].store);
     let reach_of = |generation: &Generation| reach.iter().find(|reach| reach.generation == generation.number).copied();
     let mut output = Output::new();
     if common.json {
@@ -125,7 +134,8 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
     } else {
         let rows = generations.iter().map(|generation| {
             let reach = reach_of(generation).filter(|reach| reach.seqno > generation.seqno);
-            vec![
+            let store = has_several.then(|| format!("{} {}", generation.store, generation.path));
+            let mut row = vec![
                 generation.number.to_string(),
                 utc(generation.created),
                 generation.seqno.to_string(),
@@ -133,10 +143,12 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
                 size(generation.bytes()),
                 reach.map_or_else(|| "–".to_owned(), |reach| utc(reach.until)),
                 reach.map_or_else(|| "–".to_owned(), |reach| reach.seqno.to_string()),
-            ]
+            ];
+            row.extend(store);
+            row
         });
-        let columns = ["generation", "made", "last number", "files", "size", "followed until", "number"];
-        output.line(table(0, &columns, rows))?;
+        let columns = ["generation", "made", "last number", "files", "size", "followed until", "number", "store"];
+        output.line(table(0, &columns[..if has_several { 8 } else { 7 }], rows))?;
     }
     output.finish()
 }
@@ -175,8 +187,13 @@ fn verify(common: &Common, repository: &Repository) -> Result<()> {
 pub(crate) fn restore(args: Restore) -> Result<()> {
     let repository = open(&args.repository)?;
     let point = args.at.map(Point::Time).or(args.seqno.map(Point::Seqno));
+    let base = match (args.generation, args.store) {
+        (Some(number), _) => Base::Generation(number),
+        (None, Some(store)) => Base::Store(store),
+        (None, None) => Base::OnlyStore,
+    };
     if let Some(point) = point {
-        let restored = repository.restore_to(point, args.generation, &args.dir)?;
+        let restored = repository.restore_to(point, base, &args.dir)?;
         say(format_args!(
             "{} is as of number {}, written until {}: generation {} and what followed it",
             args.dir.display(),
@@ -186,11 +203,7 @@ pub(crate) fn restore(args: Restore) -> Result<()> {
         ));
         return Ok(());
     }
-    let last = || repository.generations().map(|all| all.last().map(|last| last.number));
-    let number = match args.generation {
-        Some(number) => number,
-        None => last()?.ok_or_else(|| Failure::usage("the repository has no generation"))?,
-    };
+    let number = repository.last(base)?.number;
     let restored = repository.restore(number, &args.dir)?;
     say(format_args!(
         "{} is generation {number}, as of number {}: {}",
@@ -239,6 +252,8 @@ fn generation_json(generation: &Generation, reach: Option<Reach>) -> serde_json:
     let reach = reach.filter(|reach| reach.seqno > generation.seqno);
     json!({
         "generation": generation.number,
+        "store": generation.store.to_string(),
+        "path": generation.path,
         "created": unix_seconds(generation.created),
         "seqno": generation.seqno,
         "flushed_seqno": generation.flushed_seqno,

@@ -9,6 +9,7 @@
 mod bench;
 mod changes;
 mod commands;
+mod copies;
 mod filter_lines;
 mod filters;
 mod formats;
