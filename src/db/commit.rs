@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::premise::{Premise, Refusal};
+use super::view::EndedHorizons;
 use crate::error::Result;
 use crate::format::checksum;
 use crate::format::header::{FileHeader, features};
@@ -31,6 +32,8 @@ pub(super) struct Commit {
     /// Operations since the last record, which the log does not store. The next record is preceded
     /// by one that counts them.
     pub(super) unlogged: u64,
+    /// Those of views whose active memtable is this one.
+    pub(super) horizons: EndedHorizons,
 }
 
 impl Commit {
@@ -38,7 +41,7 @@ impl Commit {
     /// follows the one numbered `header.previous`.
     pub(super) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
         memtable.mark_visible();
-        Commit { memtable, header, log: None, reserved: 0, unlogged: 0 }
+        Commit { memtable, header, log: None, reserved: 0, unlogged: 0, horizons: EndedHorizons::default() }
     }
 
     /// First sequence number of the log's next record.

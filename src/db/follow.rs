@@ -22,13 +22,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::clock::Clock;
 use super::insert::{GROUP, Insertion, insert_until_full};
 use super::logs::KeptLog;
 use super::recovery::Sources;
-use super::view::{Horizon, ReadView, Tree};
+use super::view::{EndedHorizons, Horizon, ReadView, Tree};
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
@@ -68,7 +68,7 @@ pub(super) struct Follower {
     /// The last number of the last view.
     shown: SeqNo,
     /// Views that reads may still use, by their last numbers, ascending.
-    views: Vec<(SeqNo, Weak<Horizon>)>,
+    views: EndedHorizons,
     changed: Changed,
     /// Whether the last attempt to read manifest and logs has failed.
     has_failed: bool,
@@ -291,7 +291,7 @@ impl Follower {
             unflushed,
             last: 0,
             shown: 0,
-            views: Vec::new(),
+            views: EndedHorizons::default(),
             changed,
             has_failed: false,
             end: None,
@@ -356,8 +356,7 @@ impl Follower {
 
     /// The last numbers of the views that reads may still use, ascending.
     pub(super) fn views_in_use(&mut self) -> Vec<SeqNo> {
-        self.views.retain(|(_, horizon)| horizon.strong_count() > 0);
-        self.views.iter().map(|(last, _)| *last).collect()
+        self.views.in_use()
     }
 
     /// Reads manifest `number`, or else the one in force; returns whether it says anything new.
@@ -648,7 +647,7 @@ impl Follower {
         let mut memtables = self.unflushed.parts.iter().rev().map(|part| Arc::clone(&part.memtable));
         let active = memtables.next().unwrap_or_else(|| self.source.new_memtable(0, state.hash_seed));
         let horizon = Arc::new(Horizon::at(self.last));
-        self.views.push((self.last, Arc::downgrade(&horizon)));
+        self.views.add(self.last, &horizon);
         let view = ReadView { active, sealed: memtables.collect(), trees, horizon };
         (self.changed, self.shown) = (Changed::default(), self.last);
         Ok(view)

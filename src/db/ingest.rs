@@ -561,8 +561,10 @@ impl Store {
         // Until the number is published, snapshots are of the one before it: nothing may drop what
         // the tables delete, nor what they replace.
         let before = self.snapshots.add(|| first - 1);
+        let ended = Arc::clone(&self.view.load().horizon);
         let installed = self.install_ingest(keyspace, logged, first..=seqno).map_err(|error| self.poison(error));
         if installed.is_ok() {
+            commit.horizons.add(first - 1, &ended);
             commit.memtable.writer().extend_to(seqno);
             self.sequence.publish(seqno);
         }

@@ -123,7 +123,7 @@ impl Store {
                 let tree = tree_of(view, target.keyspace, target.name)?;
                 // Not at the moment's number, which is no snapshot's: ranges that later ones cover
                 // are forgotten for it. What is written in between makes the premise fail.
-                let (snapshot, cover) = view.cover(tree, key, None, || self.sequence.visible());
+                let (snapshot, cover) = view.cover(tree, key, None, || view.visible(&self.sequence));
                 let read = PointRead { key, hash, snapshot, cover, mode: ReadOptions::default().mode() };
                 Ok((view.get(tree, &read, target.at, pin, &mut deadline, |hit| hit.into_value())?, moment))
             })?;

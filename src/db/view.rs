@@ -1,7 +1,7 @@
 //! [`ReadView`]: everything that a read consults, as of one moment.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::clock::{Clock, Now};
 use super::gaps::Gaps;
@@ -23,6 +23,9 @@ use crate::sorted::values::{ValueFileMeta, ValueFiles};
 use crate::tree::manifest::KeyspaceState;
 use crate::tree::version::{ScanSource, Version};
 use crate::write::memtable::Memtable;
+
+#[cfg(test)]
+pub(super) mod tests;
 
 /// Memtables and versions of all keyspaces. A view never changes and keeps its memtables and tables
 /// alive.
@@ -76,6 +79,30 @@ impl Horizon {
     /// Whether memtables hold all that was written after `seqno`: no ingest was.
     pub(super) fn has_all_after(&self, seqno: SeqNo) -> bool {
         self.begins <= seqno && self.ends.load(Ordering::Acquire) == SeqNo::MAX
+    }
+}
+
+/// The horizons that have ended, while a view still has them. A thread may have loaded such a view
+/// and not read in it yet: of the range deletes in memtables, those stay that the last number of
+/// each of these views needs, as for a snapshot.
+#[derive(Default)]
+pub(super) struct EndedHorizons(Vec<(SeqNo, Weak<Horizon>)>);
+
+impl EndedHorizons {
+    /// Adds a horizon that ends with `last`. Horizons end in the order of their numbers.
+    pub(super) fn add(&mut self, last: SeqNo, horizon: &Arc<Horizon>) {
+        self.forget_unused();
+        self.0.push((last, Arc::downgrade(horizon)));
+    }
+
+    /// The last numbers of the views in use, ascending.
+    pub(super) fn in_use(&mut self) -> Vec<SeqNo> {
+        self.forget_unused();
+        self.0.iter().map(|(last, _)| *last).collect()
+    }
+
+    fn forget_unused(&mut self) {
+        self.0.retain(|(_, horizon)| horizon.strong_count() > 0);
     }
 }
 
@@ -196,6 +223,8 @@ impl ReadView {
     /// unless it comes after an ingest that the view lacks.
     #[inline]
     pub(super) fn visible(&self, sequence: &Sequence) -> SeqNo {
+        #[cfg(test)]
+        tests::between_view_and_number();
         // In this order: the horizon has ended before the ingest is published.
         let visible = sequence.visible();
         visible.min(self.horizon.ends.load(Ordering::Acquire))

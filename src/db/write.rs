@@ -502,7 +502,10 @@ impl Store {
         let has_ranges = group.clone().any(|encoded| encoded.features & features::RANGE_DELETE != 0);
         let mut writer = commit.memtable.writer();
         if has_ranges {
-            writer.keep_ranges_for(self.snapshots.all());
+            let mut kept = self.snapshots.all();
+            kept.extend(commit.horizons.in_use());
+            kept.sort_unstable();
+            writer.keep_ranges_for(kept);
         }
         let mut seqno = before;
         for encoded in group {
