@@ -1,16 +1,20 @@
 //! What deleted ranges cost: a scan across all keys of a store after `delete_range`, the return of
-//! its space, reads and writes beside very many ranges, and a log purged from the front.
+//! its space, reads and writes beside very many ranges, a log purged from the front, commits of
+//! transactions beside ranges, and flushes of ranges with snapshots between them.
 //!
 //! ```text
 //! cargo bench --bench range_deletes
 //! ```
 //!
 //! `TAMIS_KEYS` sets the number of keys (default 10,000,000), `TAMIS_RANGES` that of the small
-//! ranges (default 1,000,000). No figure makes this program fail.
+//! ranges (default 1,000,000). With an argument, only the parts whose names contain it are run, for
+//! example `-- commits`. No figure makes this program fail.
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::hint::black_box;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tamis::{Db, Options};
@@ -201,9 +205,102 @@ fn purged_log() {
     }
 }
 
+/// Commits of one read and one write beside a plain put, after small ranges of other keys; and one
+/// of very many reads.
+fn commits() {
+    println!();
+    for ranges in [0, 1000, 10_000, 100_000] {
+        let db = Options::new().memtable_size(256 << 20).open_in_memory().unwrap();
+        db.put("key", VALUE).unwrap();
+        (0..ranges).for_each(|i| db.delete_range(key(i * 10)..key(i * 10 + 1)).map(|_| ()).unwrap());
+        let mut times: Vec<Duration> = (0..201)
+            .map(|_| {
+                let mut transaction = db.begin();
+                transaction.get("key").unwrap();
+                transaction.put("written", VALUE);
+                db.put("other", VALUE).unwrap();
+                time(|| transaction.commit().unwrap())
+            })
+            .collect();
+        times.sort();
+        println!("commit beside {ranges:7} ranges: {:9.1} us", times[100].as_secs_f64() * 1e6);
+    }
+    let db = Options::new().memtable_size(256 << 20).open_in_memory().unwrap();
+    let mut transaction = db.begin();
+    (0..200_000).for_each(|i| assert!(transaction.get(key(i * 10 + 5)).unwrap().is_none()));
+    transaction.put("written", VALUE);
+    (0..4000).for_each(|i| db.delete_range(key(i * 10)..key(i * 10 + 1)).map(|_| ()).unwrap());
+    let (stop, longest) = (AtomicBool::new(false), Mutex::new(Duration::ZERO));
+    let commit = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // Every hundredth write is a range delete.
+                (0..99).for_each(|_| {
+                    let put = time(|| db.put("other", VALUE).unwrap());
+                    let mut longest = longest.lock().unwrap();
+                    *longest = put.max(*longest);
+                });
+                db.delete_range(key(0)..key(1)).unwrap();
+            }
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        *longest.lock().unwrap() = Duration::ZERO;
+        let commit = time(|| transaction.commit().unwrap());
+        stop.store(true, Ordering::Relaxed);
+        commit
+    });
+    let longest = longest.lock().unwrap().as_secs_f64() * 1e3;
+    println!(
+        "commit of 200,000 reads, 4,000 ranges: {:.1} ms, longest put of another thread {longest:.1} ms",
+        commit.as_secs_f64() * 1e3
+    );
+}
+
+/// A line of `/proc/self/status`, in MB.
+fn resident(line: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes = status.lines().find_map(|text| text.strip_prefix(line)?.split_whitespace().nth(1)?.parse().ok());
+    kilobytes.unwrap_or(0u64) / 1000
+}
+
+/// Flushes of ranges with snapshots between them.
+fn snapshots() {
+    println!();
+    for (ranges, snapshots) in [(20_000, 500), (200_000, 2000)] {
+        let db = Options::new().memtable_size(256 << 20).open_in_memory().unwrap();
+        (0..ranges * 10).step_by(100).for_each(|i| db.put(key(i), VALUE).map(|_| ()).unwrap());
+        db.flush().unwrap();
+        let mut held = Vec::new();
+        let writing = time(|| {
+            for i in 0..ranges {
+                let from = i * 7919 % ranges * 10;
+                db.delete_range(key(from)..key(from + 15)).unwrap();
+                if i % (ranges / snapshots) == 0 {
+                    held.push(db.snapshot());
+                }
+            }
+        });
+        let (counted, before) = (db.stats().memory.memtables / 1_000_000, resident("VmRSS"));
+        let flush = time(|| db.flush().unwrap()).as_secs_f64();
+        println!(
+            "{ranges} ranges, {snapshots} snapshots: {:.1} us a range, {counted} MB counted, {before} MB resident; flush \
+             {flush:.2} s, at most {} MB resident; {} fragments",
+            writing.as_secs_f64() * 1e6 / ranges as f64,
+            resident("VmHWM"),
+            db.stats().keyspaces[0].range_deletes.in_tables,
+        );
+    }
+}
+
 fn main() {
-    large_range();
-    small_ranges();
-    scattered_ranges();
-    purged_log();
+    let part = std::env::args().skip(1).find(|argument| !argument.starts_with("--")).unwrap_or_default();
+    let parts: [(&str, fn()); 6] = [
+        ("large", large_range),
+        ("small", small_ranges),
+        ("scattered", scattered_ranges),
+        ("purged", purged_log),
+        ("commits", commits),
+        ("snapshots", snapshots),
+    ];
+    parts.iter().filter(|(name, _)| name.contains(&part)).for_each(|(_, run)| run());
 }

@@ -169,7 +169,7 @@ impl Store {
     pub(super) fn deletes_tables(&self, payload: &[u8], count: u32) -> bool {
         self.view.with(|view, _| {
             // What a snapshot sees stays.
-            let pinned = self.snapshots.all().last().copied().unwrap_or(0);
+            let pinned = self.snapshots.newest();
             let enough = (view.active.used() as u64).max(self.options.memtable_size as u64 / FLUSH_SHARE);
             let mut freed = 0;
             let mut operations = BatchReader::new(payload, count).filter_map(|operation| operation.ok());

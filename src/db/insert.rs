@@ -1,10 +1,12 @@
 //! Inserts operations that were read from logs into memtables.
 
 use crate::filter::KeyHash;
+use std::ops::Range;
+
 use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::Fold;
 use crate::write::batch::Op;
-use crate::write::memtable::Memtable;
+use crate::write::memtable::{Memtable, any_in};
 
 /// Operations inserted at a time. Their index slots are prefetched first, so that the cache misses
 /// overlap.
@@ -31,10 +33,9 @@ pub(super) fn insert_until_full(
     fold: impl Fn(u32) -> Option<Fold>,
 ) -> usize {
     let mut inserted = 0;
+    let is_needed = |numbers: Range<SeqNo>| any_in(kept, numbers);
     let mut writer = memtable.writer();
-    if !kept.is_empty() && group.iter().any(|insertion| insertion.operation.kind == ValueKind::DeleteRange) {
-        writer.keep_ranges_for(kept.to_vec());
-    }
+    writer.keep_ranges_if(&is_needed);
     for Insertion { operation, hash, seqno, begins } in group {
         if begins.is_some() && writer.used() >= size {
             break;

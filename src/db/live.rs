@@ -1,6 +1,7 @@
 //! [`LiveSnapshots`]: the sequence numbers of live snapshots.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::locks::{LockRank, RankedMutex};
@@ -53,6 +54,11 @@ impl LiveSnapshots {
         self.handles.lock().values().sum()
     }
 
+    /// Whether there is a snapshot with one of these numbers.
+    pub(super) fn any_in(&self, numbers: Range<SeqNo>) -> bool {
+        self.handles.lock().range(numbers).next().is_some()
+    }
+
     /// Sequence numbers, ascending.
     pub(super) fn all(&self) -> Vec<SeqNo> {
         self.handles.lock().keys().copied().collect()
@@ -61,6 +67,11 @@ impl LiveSnapshots {
     /// The oldest sequence number, or the greatest possible one if there is none.
     pub(super) fn oldest(&self) -> SeqNo {
         self.handles.lock().keys().next().copied().unwrap_or(SeqNo::MAX)
+    }
+
+    /// The newest sequence number; 0 if there is none.
+    pub(super) fn newest(&self) -> SeqNo {
+        self.handles.lock().keys().next_back().copied().unwrap_or(0)
     }
 
     /// Notes that snapshots older than `until` hold garbage. Returns whether none of them is left.

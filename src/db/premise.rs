@@ -45,6 +45,50 @@ impl Moment {
         let mark = memtable.visible_mark();
         Moment { memtable, mark, seqno: view.visible(sequence), horizon: Arc::clone(&view.horizon) }
     }
+
+    /// The moment before all writes of a memtable.
+    #[cfg(test)]
+    pub(super) fn in_memtable(memtable: &Arc<Memtable>) -> Moment {
+        Moment { memtable: Arc::clone(memtable), mark: 0, seqno: 0, horizon: Arc::default() }
+    }
+
+    /// This moment in each memtable of a later view that has anything written since; `None` if some
+    /// of it may be in tables.
+    pub(super) fn in_memtables(&self, view: &ReadView) -> Option<Vec<Moment>> {
+        let is_own = |memtable: &Arc<Memtable>| Arc::ptr_eq(memtable, &self.memtable);
+        let at = view.memtables().position(is_own).filter(|_| self.horizon.has_all_after(self.seqno))?;
+        let of = |memtable: &Arc<Memtable>| {
+            let mark = if is_own(memtable) { self.mark } else { 0 };
+            Moment { memtable: Arc::clone(memtable), mark, ..self.clone() }
+        };
+        Some(view.memtables().take(at + 1).map(of).collect())
+    }
+
+    /// Looks for a write since this moment, and up to `until`, to something that `reads` covers;
+    /// stale if more than about `most_entries` entries have to be checked.
+    pub(super) fn find_written(&self, reads: &ReadSet, until: SeqNo, most_entries: usize) -> Option<Refusal> {
+        let Moment { memtable, mark, seqno: since, .. } = self;
+        if let Some(keys) = reads.few_keys() {
+            let is_written = |read: &&ReadKey| (since + 1..=until).contains(&read.newest_in(memtable));
+            return keys.iter().find(is_written).map(Refusal::of);
+        }
+        let entries = memtable.entries_newer(*mark, *since).take_while(|entry| entry.seqno <= until);
+        for (i, entry) in entries.enumerate() {
+            if i == most_entries {
+                return Some(Refusal::Stale);
+            }
+            let written = match entry.range_end {
+                None => reads.covers(entry.keyspace, entry.key, entry.hash).then_some(entry.key),
+                // The next attempt sorts them before it takes the commit lock.
+                Some(_) if !reads.is_sorted_by_key() => return Some(Refusal::Stale),
+                Some(end) => reads.find_within(entry.keyspace, entry.key, end),
+            };
+            if let Some(key) = written {
+                return Some(Refusal::Written(entry.keyspace, key.to_vec()));
+            }
+        }
+        None
+    }
 }
 
 /// Nothing that `reads` names was written since `moment`.
@@ -111,7 +155,7 @@ impl<'a> Premise<'a> {
     /// Why the premise does not hold, deadlines aside; `None` if it holds. The caller holds the
     /// commit lock, and `active` is the memtable that it will write to.
     pub(super) fn refusal(&self, active: &Arc<Memtable>) -> Option<Refusal> {
-        let Moment { memtable, mark, seqno: since, horizon } = &self.moment;
+        let Moment { memtable, seqno: since, horizon, .. } = &self.moment;
         if !Arc::ptr_eq(memtable, active) || !horizon.has_all_after(*since) {
             return Some(Refusal::Stale);
         }
@@ -120,28 +164,7 @@ impl<'a> Premise<'a> {
                 let newest = memtable.newest_write(*keyspace, key, *hash);
                 (newest > *since).then(|| Refusal::Written(*keyspace, key.to_vec()))
             }
-            Reads::Set { reads, most_entries } => {
-                if let Some(keys) = reads.few_keys() {
-                    return keys.iter().find(|read| read.newest_in(memtable) > *since).map(Refusal::of);
-                }
-                for (i, entry) in memtable.entries_newer(*mark, *since).enumerate() {
-                    if i == *most_entries {
-                        return Some(Refusal::Stale);
-                    }
-                    match entry.range_end {
-                        None if reads.covers(entry.keyspace, entry.key, entry.hash) => {
-                            return Some(Refusal::Written(entry.keyspace, entry.key.to_vec()));
-                        }
-                        None => {}
-                        Some(end) => {
-                            if let Some(key) = reads.find_within(entry.keyspace, entry.key, end) {
-                                return Some(Refusal::Written(entry.keyspace, key.to_vec()));
-                            }
-                        }
-                    }
-                }
-                None
-            }
+            Reads::Set { reads, most_entries } => self.moment.find_written(reads, SeqNo::MAX, *most_entries),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! [`ReadSet`]: the keys and ranges that a transaction has read.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::filter::KeyHash;
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
+#[cfg(test)]
+use crate::sorted::ranges::steps;
 use crate::write::memtable::Memtable;
 
 /// Up to this many keys are looked up one by one under the commit lock, about 30 ns each.
@@ -16,6 +18,8 @@ const FEW_KEYS: usize = 64;
 #[derive(Default)]
 pub(super) struct ReadSet {
     keys: Vec<ReadKey>,
+    /// Positions among `keys` in the order of keyspace and key, once a range delete may ask for it.
+    by_key: OnceLock<Vec<usize>>,
     ranges: Vec<(ReadIn, KeySpan<Vec<u8>>)>,
     /// The value with the least deadline, if any has one.
     expiring: Option<Expiring>,
@@ -116,20 +120,50 @@ impl ReadSet {
         (self.ranges.is_empty() && self.keys.len() <= FEW_KEYS).then_some(&self.keys)
     }
 
+    /// Makes the order that [`find_within`](ReadSet::find_within) needs. The set must be
+    /// [sorted](ReadSet::sort).
+    pub(super) fn sort_by_key(&self) {
+        self.by_key.get_or_init(|| {
+            let mut by_key: Vec<usize> = (0..self.keys.len()).collect();
+            by_key.sort_unstable_by_key(|&at| self.place(at));
+            by_key
+        });
+    }
+
+    pub(super) fn is_sorted_by_key(&self) -> bool {
+        self.by_key.get().is_some()
+    }
+
+    fn place(&self, at: usize) -> (u32, &[u8]) {
+        (self.keys[at].keyspace, &self.keys[at].key)
+    }
+
     /// A key of those from `start` up to `end` that was read, or lies in a range that was; an empty
-    /// `end` is none. Takes a look at every read.
+    /// `end` is none. The set must be [sorted by key](ReadSet::sort_by_key).
     pub(super) fn find_within(&self, keyspace: u32, start: &[u8], end: &[u8]) -> Option<&[u8]> {
         let is_before_end = |key: &[u8]| end.is_empty() || key < end;
-        let mut keys = self.keys.iter().filter(|read| read.keyspace == keyspace).map(|read| &*read.key);
-        let key = keys.find(|key| start <= *key && is_before_end(key));
-        key.or_else(|| {
-            let of_keyspace = self.ranges.iter().filter(|(of, _)| of.keyspace == keyspace).map(|(_, range)| range);
-            let mut meeting = of_keyspace.filter(|range| {
-                let lower = range.lower.as_deref().unwrap_or_default();
-                is_before_end(lower) && range.upper.as_deref().is_none_or(|upper| start < upper)
-            });
-            meeting.next().map(|range| range.lower.as_deref().unwrap_or_default())
-        })
+        let by_key = self.by_key.get().map(Vec::as_slice).unwrap_or_default();
+        let next = by_key.partition_point(|&at| {
+            #[cfg(test)]
+            steps::count();
+            self.place(at) < (keyspace, start)
+        });
+        if let Some((of, key)) = by_key.get(next).map(|&at| self.place(at))
+            && of == keyspace
+            && is_before_end(key)
+        {
+            return Some(key);
+        }
+        // Ranges do not meet each other: the last one that begins before the end goes furthest.
+        let begun = self.ranges.partition_point(|(of, range)| {
+            #[cfg(test)]
+            steps::count();
+            let lower = range.lower.as_deref().unwrap_or_default();
+            of.keyspace < keyspace || of.keyspace == keyspace && is_before_end(lower)
+        });
+        let (of, range) = self.ranges.get(begun.checked_sub(1)?)?;
+        let meets = of.keyspace == keyspace && range.upper.as_deref().is_none_or(|upper| start < upper);
+        meets.then(|| range.lower.as_deref().unwrap_or_default())
     }
 
     /// Whether the key was read. The set must be [sorted](ReadSet::sort).
@@ -168,7 +202,13 @@ mod tests {
             keys in vec((0u32..2, vec(0u8..4, 0..3)), 0..8),
             ranges in vec((0u32..2, option::of(vec(0u8..4, 0..3)), option::of(vec(0u8..4, 0..3))), 0..6),
             asked in vec((0u32..3, vec(0u8..4, 0..4)), 30),
+            deleted in vec((0u32..3, vec(0u8..4, 0..4), vec(0u8..4, 0..4)), 30),
         ) {
+            let ranges: Vec<_> = ranges.into_iter().filter(|(_, lower, upper)| match (lower, upper) {
+                (lower, Some(upper)) => lower.as_deref().unwrap_or_default() < upper,
+                _ => true,
+            }).collect();
+            let deleted = deleted.into_iter().filter(|(_, start, end)| end.is_empty() || start < end);
             let mut set = ReadSet::default();
             keys.iter().for_each(|(keyspace, key)| set.add_key(of(*keyspace), key, hash(key)));
             for (keyspace, lower, upper) in &ranges {
@@ -183,6 +223,20 @@ mod tests {
                 });
                 let expected = in_range || keys.contains(&(keyspace, key.clone()));
                 prop_assert_eq!(set.covers(keyspace, &key, hash(&key)), expected, "{} {:?}", keyspace, key);
+            }
+            set.sort_by_key();
+            for (keyspace, start, end) in deleted {
+                let is_within = |key: &[u8]| start.as_slice() <= key && (end.is_empty() || key < end.as_slice());
+                let key = keys.iter().any(|(of, key)| *of == keyspace && is_within(key));
+                let meets = |lower: &[u8], upper: Option<&[u8]>| {
+                    let begins = start.as_slice().max(lower);
+                    is_within(begins) && upper.is_none_or(|upper| begins < upper)
+                };
+                let range = ranges.iter().any(|(of, lower, upper)| {
+                    *of == keyspace && meets(lower.as_deref().unwrap_or_default(), upper.as_deref())
+                });
+                let found = set.find_within(keyspace, &start, &end);
+                prop_assert_eq!(found.is_some(), key || range, "{} {:?} {:?} {:?}", keyspace, start, end, found);
             }
         }
     }

@@ -104,7 +104,8 @@ pub struct Stats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Memtables, including full ones that wait for their flush.
+    /// Memtables, including full ones that wait for their flush, with their range deletes as live
+    /// snapshots see them, and what flushes take to order these.
     pub memtables: usize,
     /// Free memory kept for future memtables; 0 if the environment is shared.
     pub pool: usize,

@@ -456,7 +456,8 @@ impl Transaction {
     /// the one it read at.
     ///
     /// Fails with [`Error::Conflict`] if it wrote, and what it read was written meanwhile or has
-    /// expired; nothing is written then. After any other error the writes may be present on
+    /// expired; nothing is written then. It also does if memtables are sealed, or tables ingested,
+    /// during each of 64 attempts to check that. After any other error the writes may be present on
     /// reopening, but never in part.
     pub fn commit(self) -> Result<SeqNo> {
         self.commit_with(WriteOptions::default())

@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -33,7 +34,7 @@ use crate::operator::NamedOperator;
 use crate::report::event::StallCause;
 use crate::write::batch::{BatchReader, LoggedPart, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
-use crate::write::memtable::{Memtable, MemtableWriter};
+use crate::write::memtable::{Memtable, MemtableWriter, any_in};
 use crate::write::wal;
 
 /// Upper bound of the size of a file header and a sync marker.
@@ -500,13 +501,10 @@ impl Store {
         // A group that is in the log but not in the memtable must stop all later writes.
         let unfinished = Unfinished(self);
         let has_ranges = group.clone().any(|encoded| encoded.features & features::RANGE_DELETE != 0);
+        let ended = if has_ranges { commit.horizons.in_use() } else { Vec::new() };
+        let is_needed = |numbers: Range<SeqNo>| self.snapshots.any_in(numbers.clone()) || any_in(&ended, numbers);
         let mut writer = commit.memtable.writer();
-        if has_ranges {
-            let mut kept = self.snapshots.all();
-            kept.extend(commit.horizons.in_use());
-            kept.sort_unstable();
-            writer.keep_ranges_for(kept);
-        }
+        writer.keep_ranges_if(&is_needed);
         let mut seqno = before;
         for encoded in group {
             for operation in BatchReader::new(&encoded.payload, encoded.count) {

@@ -124,6 +124,26 @@ impl RangeSet {
         covers.filter(|&seqno| seqno <= snapshot).max().unwrap_or(0)
     }
 
+    /// The layers of tables that have a range numbered above `since`.
+    fn newer_layers(&self, since: SeqNo) -> impl Iterator<Item = &Arc<RangeLayer>> {
+        let newer = self.tables.iter().filter(move |table| table.meta().largest_seqno > since);
+        newer.flat_map(|table| &table.layers)
+    }
+
+    /// The newest number that deletes `key`, if it is above `since`.
+    pub(crate) fn newest_after(&self, since: SeqNo, key: &[u8]) -> Option<SeqNo> {
+        self.newer_layers(since).map(|layer| layer.piece(key).seqno).max().filter(|&seqno| seqno > since)
+    }
+
+    /// The newest number that deletes any of the keys from `from` up to `to`, if it is above
+    /// `since`.
+    pub(crate) fn newest_within(&self, since: SeqNo, from: &[u8], to: Option<&[u8]>) -> Option<SeqNo> {
+        if to.is_some_and(|to| to <= from) {
+            return None;
+        }
+        self.newer_layers(since).map(|layer| layer.newest_within(from, to)).max().filter(|&seqno| seqno > since)
+    }
+
     pub(crate) fn sources(&self) -> impl Iterator<Item = Arc<dyn RangeSource>> {
         self.layers().map(|layer| Arc::clone(layer) as Arc<dyn RangeSource>)
     }

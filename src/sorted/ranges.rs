@@ -9,26 +9,30 @@
 //! `tree::compaction::covered`).
 
 mod heads;
+mod maxima;
+mod sweep;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use self::heads::Heads;
+use self::maxima::Maxima;
+pub(crate) use self::sweep::Sweep;
 use super::iter::is_within;
 use crate::format::key::{MAX_SEQNO, SeqNo, compare};
 
 /// A range of keys deleted under a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fragment {
-    pub(crate) start: Arc<[u8]>,
+pub(crate) struct Fragment<K = Arc<[u8]>> {
+    pub(crate) start: K,
     /// Exclusive; `None` is the end of the key space.
-    pub(crate) end: Option<Arc<[u8]>>,
+    pub(crate) end: Option<K>,
     pub(crate) seqno: SeqNo,
 }
 
-impl Fragment {
+impl<K: Deref<Target = [u8]>> Fragment<K> {
     /// The end as a range table and a log store it.
     pub(crate) fn stored_end(&self) -> &[u8] {
         self.end.as_deref().unwrap_or_default()
@@ -100,6 +104,8 @@ impl KeyList {
         let (mut low, mut high) = (counts.start, counts.end);
         while low < high {
             let middle = usize::midpoint(low, high);
+            #[cfg(test)]
+            steps::count();
             match compare(self.get(step * middle), key) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal if !before => low = middle + 1,
@@ -107,6 +113,11 @@ impl KeyList {
             }
         }
         low
+    }
+
+    /// Bytes taken from the heap.
+    pub(crate) fn allocated(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u64>()
     }
 
     /// Number of keys less than `key` or, unless `before` is set, equal to it.
@@ -123,19 +134,19 @@ pub(crate) struct RangeLayer {
     seqnos: Vec<SeqNo>,
     /// Whether the last fragment has no end.
     is_open: bool,
-    /// Heads of the starts, once they are indexed.
-    heads: Option<Heads>,
+    /// Of the starts and the numbers, once they are indexed.
+    index: Option<(Heads, Maxima)>,
 }
 
 impl RangeLayer {
     pub(crate) fn with_capacity(len: usize) -> RangeLayer {
         let keys = KeyList { bytes: Vec::with_capacity(2 * len * USUAL_KEY_LEN), ends: Vec::with_capacity(2 * len) };
-        RangeLayer { keys, seqnos: Vec::with_capacity(len), is_open: false, heads: None }
+        RangeLayer { keys, seqnos: Vec::with_capacity(len), is_open: false, index: None }
     }
 
     /// This layer with an index, for one that is searched often and does not change.
     pub(crate) fn indexed(mut self) -> RangeLayer {
-        self.heads = Some(Heads::of(self.len(), |i| self.start(i)));
+        self.index = Some((Heads::of(self.len(), |i| self.start(i)), Maxima::of(&self.seqnos)));
         self
     }
 
@@ -145,12 +156,38 @@ impl RangeLayer {
         self.keys.push(end);
         self.seqnos.push(seqno);
         self.is_open = end.is_empty();
-        self.heads = None;
+        self.index = None;
     }
 
     /// Number of fragments.
     pub(crate) fn len(&self) -> usize {
         self.seqnos.len()
+    }
+
+    /// Bytes taken from the heap by a layer that is not indexed.
+    pub(crate) fn allocated(&self) -> usize {
+        self.keys.allocated() + self.seqnos.capacity() * size_of::<SeqNo>()
+    }
+
+    /// The newest number of all fragments.
+    pub(crate) fn newest(&self) -> SeqNo {
+        self.newest_of(0..self.len())
+    }
+
+    fn newest_of(&self, fragments: Range<usize>) -> SeqNo {
+        match &self.index {
+            Some((_, maxima)) => maxima.newest_of(&self.seqnos, fragments),
+            None => self.seqnos.get(fragments).unwrap_or_default().iter().copied().max().unwrap_or(0),
+        }
+    }
+
+    /// The newest number that deletes any of the keys from `from` up to `to`, which is greater; 0 if
+    /// there is none.
+    pub(crate) fn newest_within(&self, from: &[u8], to: Option<&[u8]>) -> SeqNo {
+        let begun = self.count_until(from, false);
+        let reaches = |last: usize| self.end(last).is_none_or(|end| from < end);
+        let first = begun.checked_sub(1).filter(|&last| reaches(last)).unwrap_or(begun);
+        self.newest_of(first..to.map_or(self.len(), |to| self.count_until(to, true)).max(first))
     }
 
     pub(crate) fn start(&self, i: usize) -> &[u8] {
@@ -167,6 +204,8 @@ impl RangeLayer {
     }
 
     pub(crate) fn fragments(&self) -> impl Iterator<Item = Fragment> + Clone {
+        #[cfg(test)]
+        (0..self.len()).for_each(|_| steps::count());
         (0..self.len()).map(|i| Fragment {
             start: self.start(i).into(),
             end: self.end(i).map(Arc::from),
@@ -176,7 +215,7 @@ impl RangeLayer {
 
     /// Number of fragments that begin before `key` or, unless `before` is set, at it.
     pub(crate) fn count_until(&self, key: &[u8], before: bool) -> usize {
-        let counts = self.heads.as_ref().map_or(0..self.len(), |heads| heads.like(key));
+        let counts = self.index.as_ref().map_or(0..self.len(), |(heads, _)| heads.like(key));
         self.keys.count_each(2, counts, key, before)
     }
 
@@ -238,7 +277,7 @@ impl Layers {
 }
 
 /// Layers of [folded](fold) fragments.
-pub(crate) fn layers_of(fragments: &[Fragment]) -> Vec<RangeLayer> {
+pub(crate) fn layers_of<K: Deref<Target = [u8]>>(fragments: &[Fragment<K>]) -> Vec<RangeLayer> {
     let mut layers = Layers::default();
     fragments.iter().for_each(|range| layers.add(&range.start, range.stored_end(), range.seqno));
     layers.done
@@ -361,41 +400,45 @@ impl Covers {
 
 /// What must be kept of `ranges`: in each stripe between the snapshots, the newest number of every
 /// key. Ordered as a range table has them. Snapshots ascend.
-pub(crate) fn fold(ranges: impl IntoIterator<Item = Fragment>, snapshots: &[SeqNo]) -> Vec<Fragment> {
-    let mut stripes: Vec<Vec<Fragment>> = Vec::new();
-    stripes.resize_with(snapshots.len() + 1, Vec::new);
-    for range in ranges {
-        let stripe = snapshots.partition_point(|&snapshot| snapshot < range.seqno);
-        stripes[stripe].push(range);
+///
+/// There are less than twice as many as ranges, whatever the number of snapshots.
+pub(crate) fn fold<K: Clone + Default + Ord>(mut ranges: Vec<Fragment<K>>, snapshots: &[SeqNo]) -> Vec<Fragment<K>> {
+    let stripe = |range: &Fragment<K>| snapshots.partition_point(|&snapshot| snapshot < range.seqno);
+    // Those of one stripe are together then.
+    ranges.sort_unstable_by_key(|range| range.seqno);
+    let mut folded = Vec::new();
+    for of_stripe in ranges.chunk_by_mut(|a, b| stripe(a) == stripe(b)) {
+        skyline(of_stripe, &mut folded);
     }
-    let mut folded: Vec<Fragment> = stripes.into_iter().flat_map(skyline).collect();
+    drop(ranges);
     folded.sort_unstable_by(|a, b| a.start.cmp(&b.start).then(b.seqno.cmp(&a.seqno)));
     folded
 }
 
-/// The newest number of every key, in disjoint fragments.
-fn skyline(mut ranges: Vec<Fragment>) -> Vec<Fragment> {
+/// Appends the newest number of every key, in disjoint fragments.
+fn skyline<K: Clone + Default + Ord>(ranges: &mut [Fragment<K>], out: &mut Vec<Fragment<K>>) {
     ranges.sort_unstable_by(|a, b| a.start.cmp(&b.start));
-    let mut out: Vec<Fragment> = Vec::new();
     // Ranges that have begun, newest first; some may have ended.
     let mut open: BinaryHeap<(SeqNo, Reverse<usize>)> = BinaryHeap::new();
-    let (mut next, mut at): (usize, Arc<[u8]>) = (0, Arc::default());
+    let (mut next, mut at) = (0, K::default());
     loop {
         while open.peek().is_some_and(|(_, i)| ranges[i.0].end.as_ref().is_some_and(|end| *end <= at)) {
             open.pop();
         }
         if open.is_empty() {
             match ranges.get(next) {
-                Some(range) if range.start > at => at = Arc::clone(&range.start),
+                Some(range) if range.start > at => at = range.start.clone(),
                 Some(_) => {}
-                None => return out,
+                None => return,
             }
         }
         while let Some(range) = ranges.get(next).filter(|range| range.start <= at) {
+            #[cfg(test)]
+            steps::count();
             open.push((range.seqno, Reverse(next)));
             next += 1;
         }
-        let Some(&(seqno, Reverse(newest))) = open.peek() else { return out };
+        let Some(&(seqno, Reverse(newest))) = open.peek() else { return };
         let upcoming = ranges.get(next).map(|range| &range.start);
         let end = match (ranges[newest].end.as_ref(), upcoming) {
             (Some(end), Some(start)) => Some(end.min(start)),
@@ -408,18 +451,19 @@ fn skyline(mut ranges: Vec<Fragment>) -> Vec<Fragment> {
         }
         match out.last_mut() {
             Some(last) if last.seqno == seqno && last.end.as_ref() == Some(&at) => last.end = end.cloned(),
-            _ => out.push(Fragment { start: Arc::clone(&at), end: end.cloned(), seqno }),
+            _ => out.push(Fragment { start: at.clone(), end: end.cloned(), seqno }),
         }
         match end {
-            Some(end) => at = Arc::clone(end),
-            None => return out,
+            Some(end) => at = end.clone(),
+            None => return,
         }
     }
 }
 
 /// The least of `numbers`, newest first, that deletes a version numbered `seqno`.
 pub(crate) fn least_above(numbers: &[SeqNo], seqno: SeqNo) -> Option<SeqNo> {
-    numbers.iter().rev().copied().find(|&number| number > seqno)
+    let above = numbers.partition_point(|&number| number > seqno);
+    numbers.get(above.checked_sub(1)?).copied()
 }
 
 /// Whether a version numbered `seqno` can be dropped under these `numbers`, newest first: one of
@@ -432,6 +476,25 @@ pub(crate) fn drops(numbers: &[SeqNo], seqno: SeqNo, snapshots: &[SeqNo]) -> boo
 
 /// Numbers are below this.
 pub(crate) const NO_SNAPSHOT: SeqNo = MAX_SEQNO + 1;
+
+/// Counts what look-ups among ranges and reads cost, in tests.
+#[cfg(test)]
+pub(crate) mod steps {
+    use std::cell::Cell;
+
+    thread_local! {
+        static STEPS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(crate) fn count() {
+        STEPS.set(STEPS.get() + 1);
+    }
+
+    /// The steps of this thread since the last call.
+    pub(crate) fn take() -> usize {
+        STEPS.take()
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -512,6 +575,16 @@ mod tests {
                 for other in keys.iter().filter(|other| stretch.holds(other)) {
                     prop_assert_eq!(layer.piece(other), piece);
                 }
+                // Between this key and each later one, and to the end.
+                let later = keys.iter().filter(|to| key < *to).map(|to| Some(&**to)).chain([None]);
+                for to in later {
+                    let within = |range: &&Fragment| {
+                        to.is_none_or(|to| *range.start < *to) && range.end.as_deref().is_none_or(|end| **key < *end)
+                    };
+                    let folded = fold(ranges.clone(), &[]);
+                    let expected = folded.iter().filter(within).map(|range| range.seqno).max().unwrap_or(0);
+                    prop_assert_eq!(layer.newest_within(key, to), expected, "{:?} to {:?}", key, to);
+                }
             }
         }
     }
@@ -520,11 +593,11 @@ mod tests {
     fn nested_ranges_fold_to_two_fragments_each() {
         let key = |i: u32| i.to_be_bytes();
         let ranges = (0..1000u32).map(|i| fragment(&key(i), Some(&key(2000 - i)), u64::from(i) + 1));
-        assert_eq!(fold(ranges.clone(), &[]).len(), 1999);
+        assert_eq!(fold(ranges.clone().collect(), &[]).len(), 1999);
         let outer_last = (0..1000u32).map(|i| fragment(&key(i), Some(&key(2000 - i)), 1000 - u64::from(i)));
-        assert_eq!(fold(outer_last, &[]).len(), 1, "the newest covers all others");
+        assert_eq!(fold(outer_last.collect(), &[]).len(), 1, "the newest covers all others");
         // Every snapshot between two of them needs its own.
-        assert_eq!(fold(ranges.take(3), &[1, 2]).len(), 3);
+        assert_eq!(fold(ranges.take(3).collect(), &[1, 2]).len(), 3);
     }
 
     #[test]

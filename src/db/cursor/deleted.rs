@@ -128,9 +128,9 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
+    use std::ops::Range;
     use std::path::Path;
+    use std::sync::Arc;
 
     use super::*;
     use crate::db::clock::{Clock, Now};
@@ -156,8 +156,9 @@ mod tests {
         let (mut last, mut purged) = (0, 0);
         let mut purge = |to: u16, kept: Option<SeqNo>| {
             while purged < to {
+                let is_needed = |numbers: Range<SeqNo>| kept.is_some_and(|kept| numbers.contains(&kept));
                 let mut writer = memtable.writer();
-                writer.keep_ranges_for(kept.into_iter().collect());
+                writer.keep_ranges_if(&is_needed);
                 for i in purged..purged + 20 {
                     last += 1;
                     writer.insert(0, &key(i), last, ValueKind::Put, b"");

@@ -1,6 +1,5 @@
 //! The commit of a transaction: checks what was written since its snapshot, then writes.
 
-use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -21,9 +20,12 @@ use crate::tree::version::ScanSource;
 use crate::write::batch::WriteBatch;
 
 /// Most entries that a commit checks under the commit lock. If more were written since the check
-/// without the lock, that check is repeated, up to `ROUNDS` times.
+/// without the lock, they are checked without it as well, up to `ROUNDS` times.
 const MOST_ENTRIES: usize = 4096;
 const ROUNDS: u32 = 3;
+/// Most attempts to commit before it counts as a conflict: others have sealed the memtable during
+/// each of them, or ingested tables.
+const MOST_ROUNDS: u32 = 64;
 
 impl Store {
     /// Writes a batch if nothing that `reads` covers was written after `since`.
@@ -39,13 +41,24 @@ impl Store {
         let deadline = reads.expiring().map_or(NEVER, |first| first.deadline);
         let logged = self.logged_part(&batch, options)?;
         let encoded = Encoded::of(batch, logged, options.sync);
-        for round in 1.. {
+        let mut former = None::<Moment>;
+        for round in 1..=MOST_ROUNDS {
             let view = self.view.load();
+            // Without a range delete nobody asks for this order. One that comes meanwhile makes the
+            // premise stale.
+            if reads.few_keys().is_none() && (round > 1 || view.active.has_ranges()) {
+                reads.sort_by_key();
+            }
             let moment = Moment::of(&view, &self.sequence);
-            if let Some(refusal) = self.find_newer(&view, &reads, since..=moment.seqno)? {
+            let refusal = match former.and_then(|former| former.in_memtables(&view)) {
+                Some(since) => since.iter().find_map(|since| since.find_written(&reads, moment.seqno, usize::MAX)),
+                None => self.find_newer(&view, &reads, since..=moment.seqno)?,
+            };
+            if let Some(refusal) = refusal {
                 return Err(conflict(&view, refusal));
             }
             since = moment.seqno;
+            former = Some(moment.clone());
             let most_entries = if round <= ROUNDS { MOST_ENTRIES } else { usize::MAX };
             let premise = Premise::on_set(moment, Arc::clone(&reads), most_entries).until(deadline);
             match self.write_encoded(encoded.borrowed(), Some(&premise))? {
@@ -57,39 +70,59 @@ impl Store {
                 Outcome::Refused(refusal) => return Err(conflict(&view, refusal)),
             }
         }
-        Err(Error::invalid("a transaction was not checked; this is a bug in tamis"))
+        let read = reads.keys().first().map(Refusal::of);
+        let range = || {
+            reads
+                .ranges()
+                .first()
+                .map(|(of, range)| Refusal::Written(of.keyspace, range.lower.clone().unwrap_or_default()))
+        };
+        Err(conflict(&self.view.load(), read.or_else(range).unwrap_or(Refusal::Stale)))
     }
 
     /// Looks for a write between two moments to something that `reads` covers, in `view`. May read
-    /// blocks.
+    /// blocks. Each read costs a look-up in the trees of range deletes, whatever their number.
     ///
     /// A write after the later moment is none: it may not be visible yet, and the next attempt
     /// would meet it again. The premise finds it under the commit lock; if it is an ingest, the
-    /// premise is stale.
+    /// premise is stale. It may hide an earlier one to the same key: then the premise does not hold
+    /// either.
     fn find_newer(&self, view: &ReadView, reads: &ReadSet, moments: RangeInclusive<SeqNo>) -> Result<Option<Refusal>> {
         let (since, until) = moments.into_inner();
         let is_newer = |seqno: SeqNo| since < seqno && seqno <= until;
         let memtables = || view.memtables().filter(|memtable| memtable.last_seqno() > since);
-        if let Some(refusal) = deleted_range(view, reads, since, is_newer) {
-            return Ok(Some(refusal));
-        }
         let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
         for read in reads.keys() {
             let tree = tree_of(view, read.keyspace, &read.name)?;
+            if memtables().any(|memtable| is_newer(read.newest_in(memtable))) {
+                return Ok(Some(Refusal::of(read)));
+            }
+            let version = &tree.version;
+            if version.largest_seqno() <= since {
+                continue;
+            }
             let point = PointRead { key: &read.key, hash: read.hash, snapshot: SeqNo::MAX, cover: 0, mode };
-            if memtables().any(|memtable| is_newer(read.newest_in(memtable))) || tree.version.is_newer(&point, since)? {
+            // Ranges that are gone deleted nothing that the transaction's snapshot sees.
+            if version.ranges().newest_after(since, &read.key).is_some_and(is_newer)
+                || version.is_newer(&point, since)?
+            {
                 return Ok(Some(Refusal::of(read)));
             }
         }
         for (read, range) in reads.ranges() {
             let tree = tree_of(view, read.keyspace, &read.name)?;
+            let (lower, upper) = (range.lower.as_deref().unwrap_or_default(), range.upper.as_deref());
+            let is_deleted = memtables().any(|memtable| is_newer(memtable.newest_range(tree.id, lower, upper)))
+                || tree.version.ranges().newest_within(since, lower, upper).is_some_and(is_newer);
+            if is_deleted {
+                return Ok(Some(Refusal::Written(tree.id, lower.to_vec())));
+            }
             let mut sources = Vec::new();
             sources.extend(memtables().map(|memtable| ScanSource::Memtable(memtable.cursor(tree.id))));
-            let lower = range.lower.as_deref().unwrap_or_default();
             tree.version.cursors_newer(since, range, &mut sources);
             for source in &mut sources {
                 source.seek(lower, SeqNo::MAX)?;
-                while source.valid() && range.upper.as_deref().is_none_or(|upper| source.key() < upper) {
+                while source.valid() && upper.is_none_or(|upper| source.key() < upper) {
                     if is_newer(source.seqno()) {
                         return Ok(Some(Refusal::Written(tree.id, source.key().to_vec())));
                     }
@@ -106,27 +139,6 @@ fn expired(view: &ReadView, value: &Expiring) -> Error {
     conflict(view, Refusal::Written(value.keyspace, value.key.to_vec()))
 }
 
-/// Looks for a range delete after `since`, one that `is_newer`, that deletes something that `reads`
-/// covers.
-fn deleted_range(view: &ReadView, reads: &ReadSet, since: SeqNo, is_newer: impl Fn(SeqNo) -> bool) -> Option<Refusal> {
-    let keyspaces =
-        reads.keys().iter().map(|read| read.keyspace).chain(reads.ranges().iter().map(|(of, _)| of.keyspace));
-    let keyspaces: BTreeSet<u32> = keyspaces.collect();
-    keyspaces.into_iter().find_map(|keyspace| {
-        let in_memory = view.memtables().filter(|memtable| memtable.last_seqno() > since);
-        let in_memory = in_memory.flat_map(|memtable| memtable.ranges(keyspace));
-        let ranges = view.tree(keyspace).map(|tree| Arc::clone(tree.version.ranges()));
-        let tables = ranges.iter().flat_map(|ranges| ranges.tables());
-        let newer = tables.filter(|table| table.meta().largest_seqno > since).flat_map(|table| table.fragments());
-        // Ranges that are gone deleted nothing that the transaction's snapshot sees.
-        let mut newer = in_memory.chain(newer).filter(|range| is_newer(range.seqno));
-        newer.find_map(|range| {
-            let key = reads.find_within(keyspace, &range.start, range.stored_end())?;
-            Some(Refusal::Written(keyspace, key.to_vec()))
-        })
-    })
-}
-
 fn conflict(view: &ReadView, refusal: Refusal) -> Error {
     let Refusal::Written(keyspace, key) = refusal else {
         return Error::invalid("a conflict without a key; this is a bug in tamis");
@@ -137,12 +149,19 @@ fn conflict(view: &ReadView, refusal: Refusal) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
     use crate::db::read_set::ReadIn;
+    use crate::db::view::tests::between_views_and_numbers;
     use crate::filter::KeyHash;
     use crate::format::key::ValueKind;
+    use crate::format::span::KeySpan;
+    use crate::memory::pool::MemtablePool;
     use crate::options::Options;
+    use crate::sorted::ranges::steps;
     use crate::vfs::MemoryFileSystem;
+    use crate::write::memtable::Memtable;
 
     /// CI of a loaded machine: a thread was interrupted between its write and the moment at which
     /// that became visible. Another met the same conflict 32 times meanwhile, and gave up.
@@ -168,5 +187,98 @@ mod tests {
         assert_eq!(Premise::on_set(moment, Arc::clone(&reads), 10).refusal(&commit.memtable), written);
         store.sequence.publish(before + 1);
         assert_eq!(newer(store.sequence.visible()), written);
+    }
+
+    /// Law 2: the steps of a commit beside `ranges` range deletes of other keys in the memtable, and
+    /// one put since the transaction began.
+    fn steps_beside(ranges: u32, flushed: bool) -> usize {
+        let db = Options::new().file_system(Arc::new(MemoryFileSystem::new())).open("/db").unwrap();
+        db.put("key", "0").unwrap();
+        let early = db.begin();
+        for i in 0..ranges {
+            db.delete_range(format!("r{i:06}")..format!("r{i:06}x")).unwrap();
+        }
+        if flushed {
+            db.put("r", "").unwrap();
+            db.flush().unwrap();
+        }
+        let late = db.begin();
+        db.put("z", "").unwrap();
+        // The ranges are older than the one transaction, and newer than the other.
+        for (mut transaction, read) in [(early, "a".."r"), (late, "a".."r000500")] {
+            assert!(transaction.get("key").unwrap().is_some());
+            assert!(transaction.range(read).all(|entry| entry.is_ok()));
+            transaction.put("written", "");
+            steps::take();
+            transaction.commit().unwrap();
+        }
+        steps::take()
+    }
+
+    #[test]
+    fn a_commit_takes_no_look_at_each_range_delete() {
+        for flushed in [false, true] {
+            let (few, many) = (steps_beside(10, flushed), steps_beside(3000, flushed));
+            assert!(many < few + 200, "{many} steps beside 3,000 ranges, {few} beside 10, flushed: {flushed}");
+        }
+    }
+
+    /// Law 2: a commit whose memtable others seal at each attempt gives up.
+    #[test]
+    fn a_commit_that_is_always_stale_is_a_conflict_in_the_end() {
+        let db = Options::new().file_system(Arc::new(MemoryFileSystem::new())).open("/db").unwrap();
+        db.put("key", "0").unwrap();
+        let (attempts, seals) = (Arc::new(AtomicU32::new(0)), [3, u32::MAX]);
+        for most in seals {
+            let mut transaction = db.begin();
+            transaction.get("key").unwrap();
+            transaction.put("written", "");
+            attempts.store(0, Ordering::Relaxed);
+            let (db, attempts) = (db.clone(), Arc::clone(&attempts));
+            let seal = {
+                let attempts = Arc::clone(&attempts);
+                move || {
+                    db.put("other", "").unwrap();
+                    db.flush().unwrap();
+                    attempts.fetch_add(1, Ordering::Relaxed) + 1 < most
+                }
+            };
+            between_views_and_numbers(Box::new(seal));
+            match transaction.commit() {
+                Ok(_) => assert_eq!((most, attempts.load(Ordering::Relaxed)), (3, 3)),
+                Err(Error::Conflict { key, .. }) => {
+                    assert_eq!((&key[..], attempts.load(Ordering::Relaxed)), (&b"key"[..], MOST_ROUNDS));
+                    assert_eq!(most, u32::MAX);
+                }
+                Err(error) => panic!("{error}"),
+            }
+            between_views_and_numbers(Box::new(|| false));
+        }
+    }
+
+    #[test]
+    fn a_range_delete_takes_no_look_at_each_read() {
+        let memtable = Arc::new(Memtable::new(1, 4096, 0, &MemtablePool::new(0)));
+        let mut reads = ReadSet::default();
+        let of = || ReadIn { keyspace: 0, name: Arc::from("default") };
+        for i in 0..3000 {
+            let key = format!("key{i:06}");
+            reads.add_key(of(), key.as_bytes(), KeyHash::new(0, key.as_bytes()));
+            reads.add_range(
+                of(),
+                KeySpan { lower: Some(format!("r{i:06}").into()), upper: Some(format!("r{i:06}x").into()) },
+            );
+        }
+        reads.sort();
+        let mut writer = memtable.writer();
+        (1..=1000).for_each(|i| writer.delete_range(0, format!("z{i}").as_bytes(), format!("z{i}x").as_bytes(), i));
+        drop(writer);
+        let view = Moment::in_memtable(&memtable);
+        assert_eq!(view.find_written(&reads, SeqNo::MAX, usize::MAX), Some(Refusal::Stale), "the reads are not sorted");
+        reads.sort_by_key();
+        steps::take();
+        assert_eq!(view.find_written(&reads, SeqNo::MAX, usize::MAX), None);
+        let steps = steps::take();
+        assert!((1000..30 * 1000).contains(&steps), "{steps}");
     }
 }

@@ -225,7 +225,7 @@ pub(super) fn write(
             let origin = Origin { flushed: selection.flushed, inputs: inputs.collect(), ..Origin::default() };
             let tables = writer.write(&mut memtable.flush_cursor(id), target, u64::MAX, origin.clone())?;
             written.extend(tables.into_iter().map(|meta| (id, 0, meta)));
-            let ranges = writer.write_ranges(memtable.ranges(id), target, origin)?;
+            let ranges = writer.write_ranges(memtable.range_deletes(id).collect(), target, origin)?;
             written.extend(ranges.map(|meta| (id, RANGE_LEVEL, meta)));
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Reads what is left of each table, and writes new tables.
 
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -199,9 +200,9 @@ impl TableWriter<'_> {
     }
 
     /// Writes range deletes to a new range table, unless there are none.
-    pub(super) fn write_ranges(
+    pub(super) fn write_ranges<K: Clone + Default + Deref<Target = [u8]> + Ord>(
         &self,
-        ranges: Vec<Fragment>,
+        ranges: Vec<Fragment<K>>,
         target: TargetKeyspace<'_>,
         origin: Origin,
     ) -> Result<Option<TableMeta>> {

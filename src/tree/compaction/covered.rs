@@ -1,6 +1,8 @@
 //! What range deletes make superfluous: tables that hold only deleted entries, and ranges that
 //! delete nothing any more. Pure functions of metadata.
 
+use std::ops::Deref;
+
 use crate::format::key::SeqNo;
 use crate::sorted::range_table::RangeSet;
 use crate::sorted::ranges::{Covers, Fragment, NO_SNAPSHOT};
@@ -8,7 +10,7 @@ use crate::sorted::table::TableMeta;
 use crate::tree::version::LevelMetas;
 
 /// Whether `table` may hold an entry that the range deletes.
-fn is_target(range: &Fragment, table: &TableMeta) -> bool {
+fn is_target<K: Deref<Target = [u8]>>(range: &Fragment<K>, table: &TableMeta) -> bool {
     table.smallest_seqno < range.seqno
         && table.cleared < range.seqno
         && *range.start <= *table.largest
@@ -17,7 +19,11 @@ fn is_target(range: &Fragment, table: &TableMeta) -> bool {
 
 /// Whether a range may delete an entry of a table, among `levels` or `others`. Memtables do not
 /// count: those older than the range are in tables when it is.
-pub(crate) fn is_needed(range: &Fragment, levels: &LevelMetas<'_>, others: &[TableMeta]) -> bool {
+pub(crate) fn is_needed<K: Deref<Target = [u8]>>(
+    range: &Fragment<K>,
+    levels: &LevelMetas<'_>,
+    others: &[TableMeta],
+) -> bool {
     let (runs, sorted) = levels.split_at(1);
     if runs.iter().flatten().copied().chain(others).any(|table| is_target(range, table)) {
         return true;

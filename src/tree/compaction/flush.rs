@@ -1,13 +1,14 @@
 //! Writes a keyspace's part of a memtable to tables: its entries to one of level 0, its range
 //! deletes to a range table.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::output::{OutputContext, UnknownLevels, write_run};
 use crate::error::Result;
 use crate::format::key::ValueKind;
 use crate::format::span::KeySpan;
-use crate::sorted::ranges::{Fragment, RangeSource, fold, layers_of};
+use crate::sorted::ranges::{Fragment, RangeLayer, RangeSource, fold, layers_of};
 use crate::sorted::table::{Origin, TableBuilder, TableMeta};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::RANGE_LEVEL;
@@ -24,11 +25,16 @@ pub(crate) fn write_memtable(
     memtable: &Arc<Memtable>,
     keyspace: u32,
     mut context: OutputContext<'_>,
-    is_needed: impl Fn(&Fragment, &[TableMeta]) -> bool,
+    is_needed: impl Fn(&Fragment<&[u8]>, &[TableMeta]) -> bool,
 ) -> Result<Flushed> {
-    let mut fragments = fold(memtable.ranges(keyspace), &context.snapshots);
+    let ranges: Vec<Fragment<&[u8]>> = memtable.range_deletes(keyspace).collect();
+    // The ranges and what they are folded to, less than twice as many, then their layers.
+    let _folding = memtable.count_sorting(3 * ranges.len() * size_of::<Fragment<&[u8]>>());
+    let mut fragments = fold(ranges, &context.snapshots);
     context.table_size = u64::MAX;
-    context.ranges = layers_of(&fragments).into_iter().map(|layer| Arc::new(layer) as Arc<dyn RangeSource>).collect();
+    let layers = layers_of(&fragments);
+    let _layers = memtable.count_sorting(layers.iter().map(RangeLayer::allocated).sum());
+    context.ranges = layers.into_iter().map(|layer| Arc::new(layer) as Arc<dyn RangeSource>).collect();
     context.cleared = fragments.iter().map(|range| range.seqno).max().unwrap_or(0);
     let mut cursor = memtable.flush_cursor(keyspace);
     let written = write_run(&mut cursor, KeySpan::default(), &context, &mut UnknownLevels)?.unwrap_or_default();
@@ -39,13 +45,16 @@ pub(crate) fn write_memtable(
 }
 
 /// Writes a range table of folded ranges, unless there are none.
-pub(crate) fn write_ranges(fragments: &[Fragment], context: &OutputContext<'_>) -> Result<Option<TableMeta>> {
+pub(crate) fn write_ranges<K: Deref<Target = [u8]>>(
+    fragments: &[Fragment<K>],
+    context: &OutputContext<'_>,
+) -> Result<Option<TableMeta>> {
     if fragments.is_empty() {
         return Ok(None);
     }
     let (tables, number) = (context.tables, (context.new_number)());
     let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, context.options.for_ranges())?;
-    let add = |range: &Fragment| builder.add(&range.start, range.seqno, ValueKind::DeleteRange, range.stored_end());
+    let add = |range: &Fragment<K>| builder.add(&range.start, range.seqno, ValueKind::DeleteRange, range.stored_end());
     if let Err(error) = fragments.iter().try_for_each(add) {
         builder.abandon();
         tables.remove_file(number);

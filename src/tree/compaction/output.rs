@@ -15,7 +15,7 @@ use crate::format::span::KeySpan;
 use crate::operator::{CompactionDecision, CompactionHook, NamedOperator, OperandChain, Resolved};
 use crate::options::{Compression, KeyspaceOptions};
 use crate::sorted::iter::{MergeCursor, Stamped};
-use crate::sorted::ranges::{Covers, NO_SNAPSHOT, RangeSource, Stretch, drops, least_above};
+use crate::sorted::ranges::{RangeSource, Sweep, drops, least_above};
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 use crate::sorted::values::{SeparateValue, ValueFileMeta, ValueScan, ValueWriter};
 
@@ -254,8 +254,7 @@ impl<'a> RunWriter<'a> {
         lower: &mut impl LowerLevels,
     ) -> Result<bool> {
         let mut retention = Retention::new(self.context.snapshots.clone());
-        let ranges = Covers::new(self.context.ranges.clone(), NO_SNAPSHOT);
-        let (has_ranges, mut stretch) = (!self.context.ranges.is_empty(), None::<Stretch>);
+        let (has_ranges, mut ranges) = (!self.context.ranges.is_empty(), Sweep::new(self.context.ranges.clone()));
         match part.lower {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
             None => cursor.seek_to_first()?,
@@ -282,10 +281,7 @@ impl<'a> RunWriter<'a> {
                 self.current.newest = seqno;
             }
             if has_ranges {
-                if stretch.as_ref().is_none_or(|stretch| !stretch.holds(key)) {
-                    stretch = Some(ranges.stretch(key));
-                }
-                let numbers = stretch.as_ref().map_or(&[][..], |stretch| &stretch.numbers);
+                let numbers = ranges.numbers(key);
                 if drops(numbers, seqno, &self.context.snapshots) {
                     // Everything older in this stripe is deleted as well.
                     let chain = &mut self.current.chain;

@@ -7,6 +7,7 @@
 //! There is one writer at a time. Point reads take no lock; making order takes one. The `unsafe`
 //! code is in `entries` and `index`; this module is the interface for the rest of the engine.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,10 +31,10 @@ mod ranges;
 mod tests;
 
 pub(crate) use cursor::MemtableCursor;
-use entries::{EntryList, EntryWriter, NewEntry};
+use entries::{EntryList, EntryRef, EntryWriter, NewEntry};
 use index::HashIndex;
 use order::LazyOrder;
-use ranges::{Fragments, RangeHistory};
+use ranges::{Fragments, IsNeeded, RangeHistory, SortingBytes};
 
 /// Multiplier that makes [`slot_hash`] differ between keyspaces: 2^64 divided by the golden ratio,
 /// which spreads small numbers.
@@ -72,6 +73,7 @@ pub(crate) struct WrittenEntry<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
     pub(crate) hash: KeyHash,
+    pub(crate) seqno: SeqNo,
     /// For a range delete from `key` on: its end, empty if it has none.
     pub(crate) range_end: Option<&'a [u8]>,
 }
@@ -111,15 +113,17 @@ impl Memtable {
         self.entry_count.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the entries, plus index growth beyond what `size` bytes of entries of usual length
-    /// need. The latter makes a memtable of many small entries full sooner.
+    /// Bytes of the entries and of the trees of range deletes, plus index growth beyond what `size`
+    /// bytes of entries of usual length need. The latter makes a memtable of many small entries full
+    /// sooner.
     pub(crate) fn used(&self) -> usize {
         self.entries.used() + self.index.grown() + self.ranges.used()
     }
 
-    /// Bytes taken from the pool.
+    /// Bytes taken from the pool, and those of range deletes: their trees, older ones that readers
+    /// need, and what a flush takes to order them.
     pub(crate) fn allocated(&self) -> usize {
-        self.entries.allocated() + self.index.allocated() + self.order.allocated()
+        self.entries.allocated() + self.index.allocated() + self.order.allocated() + self.ranges.allocated()
     }
 
     /// Sequence number of the last write; 0 if there is none.
@@ -151,15 +155,16 @@ impl Memtable {
             keyspace: entry.keyspace(),
             key: entry.key(),
             hash: KeyHash::new(self.seed, entry.key()),
+            seqno: entry.seqno(),
             range_end: (entry.kind() == ValueKind::DeleteRange).then(|| entry.value()),
         })
     }
 
     /// Locks the memtable for inserts.
     pub(crate) fn writer(&self) -> MemtableWriter<'_> {
-        let (stored, snapshots, ranges) = (Vec::new(), Vec::new(), None);
+        let (stored, ranges) = (Vec::new(), None);
         let writer = self.entries.writer();
-        MemtableWriter { memtable: self, writer, entry_count: 0, last_seqno: 0, stored, snapshots, ranges }
+        MemtableWriter { memtable: self, writer, entry_count: 0, last_seqno: 0, stored, is_needed: &|_| false, ranges }
     }
 
     /// Prefetches the index slot that [`Memtable::get`] reads first.
@@ -246,9 +251,26 @@ impl Memtable {
         if self.has_ranges() { self.ranges.newest().count(keyspace) } else { 0 }
     }
 
-    /// The range deletes of a keyspace that readers and live snapshots may need.
-    pub(crate) fn ranges(&self, keyspace: u32) -> Vec<Fragment> {
-        if self.has_ranges() { self.ranges.all(keyspace) } else { Vec::new() }
+    /// The newest number of a range delete that deletes any of the keys from `from` up to `to`; 0
+    /// if there is none.
+    pub(crate) fn newest_range(&self, keyspace: u32, from: &[u8], to: Option<&[u8]>) -> SeqNo {
+        if self.has_ranges() { self.ranges.newest_within(keyspace, from, to) } else { 0 }
+    }
+
+    /// The range deletes of a keyspace as they were written, newest first.
+    pub(crate) fn range_deletes(&self, keyspace: u32) -> impl Iterator<Item = Fragment<&[u8]>> {
+        let newest = if self.has_ranges() { self.ranges.newest().newest_entry(keyspace) } else { None };
+        let older = |entry: &EntryRef<'_>| Some(self.entries.entry(entry.older()?));
+        std::iter::successors(newest.map(|newest| self.entries.entry(newest)), older).map(|entry| Fragment {
+            start: entry.key(),
+            end: Some(entry.value()).filter(|end| !end.is_empty()),
+            seqno: entry.seqno(),
+        })
+    }
+
+    /// Counts `bytes` that a flush takes to order range deletes until the result is dropped.
+    pub(crate) fn count_sorting(&self, bytes: usize) -> SortingBytes<'_> {
+        self.ranges.count_sorting(bytes)
     }
 
     /// Ids of the keyspaces that have entries, ascending, each with its number of distinct keys.
@@ -268,6 +290,12 @@ impl Memtable {
     }
 }
 
+/// Whether one of `numbers`, ascending, is in a range.
+pub(crate) fn any_in(numbers: &[SeqNo], range: Range<SeqNo>) -> bool {
+    let first = numbers.partition_point(|number| *number < range.start);
+    numbers.get(first).is_some_and(|number| range.contains(number))
+}
+
 /// The 32 bits of hash that the index uses for a key and its keyspace.
 fn slot_hash(keyspace: u32, hash: KeyHash) -> u32 {
     let mixed = hash.value() ^ u64::from(keyspace).wrapping_mul(KEYSPACE_MUL);
@@ -282,16 +310,16 @@ pub(crate) struct MemtableWriter<'a> {
     last_seqno: SeqNo,
     /// Buffer for an operand as it is stored.
     stored: Vec<u8>,
-    /// Live snapshots, ascending.
-    snapshots: Vec<SeqNo>,
+    /// Whether earlier range deletes are needed at one of these numbers.
+    is_needed: IsNeeded<'a>,
     /// The range deletes, once this writer has added one. Published when it is dropped.
     ranges: Option<Fragments>,
 }
 
-impl MemtableWriter<'_> {
+impl<'a> MemtableWriter<'a> {
     /// As [`Memtable::used`], including this writer's inserts.
     pub(crate) fn used(&self) -> usize {
-        self.writer.used() + self.memtable.index.grown()
+        self.writer.used() + self.memtable.index.grown() + self.memtable.ranges.used()
     }
 
     /// Time that this writer has waited for memory from the system.
@@ -304,22 +332,23 @@ impl MemtableWriter<'_> {
         self.last_seqno = self.last_seqno.max(seqno);
     }
 
-    /// Keeps what `snapshots`, ascending, see of the range deletes that are there. Without this
-    /// call, a writer that inserts range deletes forgets it. Every snapshot taken later must see at
-    /// least what is visible now.
-    pub(crate) fn keep_ranges_for(&mut self, snapshots: Vec<SeqNo>) {
-        self.snapshots = snapshots;
+    /// Keeps what readers see of the range deletes that are there, if `is_needed` says that there
+    /// are some between two numbers. Without this call, a writer that inserts range deletes forgets
+    /// it. Every reader that is registered later must see at least what is visible now.
+    pub(crate) fn keep_ranges_if(&mut self, is_needed: IsNeeded<'a>) {
+        self.is_needed = is_needed;
     }
 
     /// Deletes the keys from `start` up to `end`, of which an empty one is no bound.
     pub(crate) fn delete_range(&mut self, keyspace: u32, start: &[u8], end: &[u8], seqno: SeqNo) {
         // Among the entries it tells checks of premises what was written, and takes its share of
         // the memtable.
+        // It links to the range before it, for the flush.
         let entry = NewEntry { keyspace, key: start, seqno, kind: ValueKind::DeleteRange, value: end };
-        self.writer.append(entry, None);
-        let end = (!end.is_empty()).then(|| Arc::from(end));
         let ranges = self.ranges.get_or_insert_with(|| self.memtable.ranges.newest());
-        ranges.insert(keyspace, &Fragment { start: start.into(), end, seqno });
+        let position = self.writer.append(entry, ranges.newest_entry(keyspace));
+        let end = (!end.is_empty()).then(|| Arc::from(end));
+        ranges.insert(keyspace, &Fragment { start: start.into(), end, seqno }, position);
         self.entry_count += 1;
         self.last_seqno = seqno;
     }
@@ -416,7 +445,7 @@ impl Drop for MemtableWriter<'_> {
         memtable.entry_count.store(memtable.entries() + self.entry_count, Ordering::Relaxed);
         memtable.last_seqno.store(memtable.last_seqno().max(self.last_seqno), Ordering::Relaxed);
         if let Some(ranges) = self.ranges.take() {
-            memtable.ranges.publish(ranges, self.last_seqno, &self.snapshots);
+            memtable.ranges.publish(ranges, self.last_seqno, self.is_needed);
         }
     }
 }

@@ -7,6 +7,7 @@
 //! misses for each level, of which it has 8 at most, and not one for each comparison.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::format::key::SeqNo;
 use crate::sorted::ranges::{Fragment, KeyList, Piece, RangeLayer, RangeSource};
@@ -18,10 +19,22 @@ const LEAF_LEN: usize = 64;
 const INNER_LEN: usize = 8;
 
 /// The fragments of a keyspace at one moment.
-#[derive(Clone, Default)]
-pub(super) struct RangeTree(Option<Arc<Node>>);
+#[derive(Clone)]
+pub(super) struct RangeTree {
+    root: Option<Arc<Node>>,
+    /// Bytes of the nodes of this tree and of all that share the counter; one that several trees
+    /// have counts once.
+    memory: Arc<AtomicUsize>,
+}
 
-enum Node {
+struct Node {
+    kind: NodeKind,
+    /// What the node has added to the counter.
+    bytes: usize,
+    memory: Arc<AtomicUsize>,
+}
+
+enum NodeKind {
     Leaf(RangeLayer),
     Inner(Inner),
 }
@@ -32,6 +45,8 @@ struct Inner {
     children: Vec<Arc<Node>>,
     /// Number of fragments below each.
     lens: Vec<usize>,
+    /// The newest number below each.
+    newest: Vec<SeqNo>,
 }
 
 /// A fragment with borrowed keys; an empty end is none.
@@ -40,12 +55,19 @@ type Borrowed<'a> = (&'a [u8], &'a [u8], SeqNo);
 /// A node that is about to get a parent.
 struct Child<'a> {
     node: Arc<Node>,
-    /// Its start and its number of fragments, if a parent has told: asking the node may be a cache
-    /// miss.
-    told: Option<(&'a [u8], usize)>,
+    /// What a parent has told of it: asking the node may be a cache miss.
+    told: Option<Summary<'a>>,
 }
 
+/// What a parent holds of a node: its start, its number of fragments, and the newest number.
+type Summary<'a> = (&'a [u8], usize, SeqNo);
+
 impl RangeTree {
+    /// An empty tree. Its nodes are counted in `memory`.
+    pub(super) fn new(memory: &Arc<AtomicUsize>) -> RangeTree {
+        RangeTree { root: None, memory: Arc::clone(memory) }
+    }
+
     /// Adds a range that is newer than all others: it cuts out what it covers.
     pub(super) fn insert(&mut self, range: &Fragment) {
         let cut = self.piece_at(&range.start, false);
@@ -57,21 +79,22 @@ impl RangeTree {
         });
         let new = (&*range.start, range.stored_end(), range.seqno);
         let new: Vec<Borrowed<'_>> = before.into_iter().chain([new]).chain(behind).collect();
-        let mut nodes = Vec::new();
-        match &self.0 {
+        let mut nodes = Nodes { list: Vec::new(), memory: &self.memory };
+        match &self.root {
             Some(root) => root.replaced(new[0].0, range.end.as_deref(), &new, &mut nodes),
-            None => push_leaves(&mut nodes, new.len(), new.iter().copied()),
+            None => nodes.push_leaves(new.len(), new.iter().copied()),
         }
+        let mut nodes = nodes.list;
         while nodes.len() > 1 {
-            nodes = parents(&nodes).map(Child::new).collect();
+            nodes = parents(&nodes, &self.memory).map(Child::new).collect();
         }
         let mut root = nodes.pop().map(|root| root.node);
-        while let Some(Node::Inner(inner)) = root.as_deref()
+        while let Some(NodeKind::Inner(inner)) = root.as_deref().map(|root| &root.kind)
             && let [child] = &inner.children[..]
         {
             root = Some(Arc::clone(child));
         }
-        self.0 = root;
+        self.root = root;
     }
 
     /// The piece that `key` lies in or, with `before`, the keys right before it.
@@ -80,26 +103,38 @@ impl RangeTree {
         if last.reaches(key, before) {
             return last;
         }
-        let Some(mut node) = self.0.as_deref() else { return Piece::default() };
+        let Some(mut node) = self.root.as_deref() else { return Piece::default() };
         // Where the fragment after this node begins.
         let mut next = None;
-        while let Node::Inner(inner) = node {
-            let until = inner.starts.count_until(key, before);
-            next = (until.max(1) < inner.children.len()).then(|| inner.starts.get(until.max(1))).or(next);
-            node = &inner.children[until.saturating_sub(1)];
+        loop {
+            match &node.kind {
+                NodeKind::Inner(inner) => {
+                    let until = inner.starts.count_until(key, before);
+                    next = (until.max(1) < inner.children.len()).then(|| inner.starts.get(until.max(1))).or(next);
+                    node = &inner.children[until.saturating_sub(1)];
+                }
+                NodeKind::Leaf(leaf) => {
+                    let piece = leaf.piece_in(key, before);
+                    return Piece { to: piece.to.or(next.filter(|_| piece.seqno == 0)), ..piece };
+                }
+            }
         }
-        let Node::Leaf(leaf) = node else { return Piece::default() };
-        let piece = leaf.piece_in(key, before);
-        Piece { to: piece.to.or(next.filter(|_| piece.seqno == 0)), ..piece }
+    }
+
+    /// The newest number that deletes any of the keys from `from` up to `to`; 0 if there is none.
+    /// Looks at two nodes of each height at most.
+    pub(super) fn newest_within(&self, from: &[u8], to: Option<&[u8]>) -> SeqNo {
+        let root = self.root.as_ref().filter(|_| to.is_none_or(|to| from < to));
+        root.map_or(0, |root| root.newest_within(from, to))
     }
 
     /// The piece at the end of the key space.
     pub(super) fn last_piece(&self) -> Piece<'_> {
-        let Some(mut node) = self.0.as_deref() else { return Piece::default() };
+        let Some(mut node) = self.root.as_deref() else { return Piece::default() };
         loop {
-            match node {
-                Node::Leaf(leaf) => return leaf.last_piece(),
-                Node::Inner(inner) => match inner.children.last() {
+            match &node.kind {
+                NodeKind::Leaf(leaf) => return leaf.last_piece(),
+                NodeKind::Inner(inner) => match inner.children.last() {
                     Some(last) => node = last,
                     None => return Piece::default(),
                 },
@@ -109,126 +144,156 @@ impl RangeTree {
 
     /// Number of fragments.
     pub(super) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |node| node.fragment_count())
-    }
-
-    pub(super) fn fragments(&self) -> Vec<Fragment> {
-        fn visit(node: &Node, out: &mut Vec<Fragment>) {
-            match node {
-                Node::Leaf(leaf) => out.extend(leaf.fragments()),
-                Node::Inner(inner) => inner.children.iter().for_each(|child| visit(child, out)),
-            }
-        }
-        let mut out = Vec::with_capacity(self.len());
-        self.0.iter().for_each(|root| visit(root, &mut out));
-        out
+        self.root.as_ref().map_or(0, |node| node.fragment_count())
     }
 }
 
 impl Node {
+    fn new(kind: NodeKind, memory: &Arc<AtomicUsize>) -> Arc<Node> {
+        let of_kind = match &kind {
+            NodeKind::Leaf(leaf) => leaf.allocated(),
+            NodeKind::Inner(inner) => {
+                let of_child = size_of::<Arc<Node>>() + size_of::<usize>() + size_of::<SeqNo>();
+                inner.starts.allocated() + inner.children.len() * of_child
+            }
+        };
+        // The node's two reference counts as well.
+        let bytes = size_of::<Node>() + 2 * size_of::<usize>() + of_kind;
+        memory.fetch_add(bytes, Ordering::Relaxed);
+        Arc::new(Node { kind, bytes, memory: Arc::clone(memory) })
+    }
+
     /// Number of fragments of a leaf, of children otherwise.
     fn len(&self) -> usize {
-        match self {
-            Node::Leaf(leaf) => leaf.len(),
-            Node::Inner(inner) => inner.children.len(),
+        match &self.kind {
+            NodeKind::Leaf(leaf) => leaf.len(),
+            NodeKind::Inner(inner) => inner.children.len(),
         }
     }
 
     /// Most that [`len`](Node::len) can be.
     fn most(&self) -> usize {
-        match self {
-            Node::Leaf(_) => LEAF_LEN,
-            Node::Inner(_) => INNER_LEN,
+        match &self.kind {
+            NodeKind::Leaf(_) => LEAF_LEN,
+            NodeKind::Inner(_) => INNER_LEN,
         }
     }
 
     fn fragment_count(&self) -> usize {
-        match self {
-            Node::Leaf(leaf) => leaf.len(),
-            Node::Inner(inner) => inner.lens.iter().sum(),
+        match &self.kind {
+            NodeKind::Leaf(leaf) => leaf.len(),
+            NodeKind::Inner(inner) => inner.lens.iter().sum(),
         }
     }
 
-    fn start(&self) -> &[u8] {
-        match self {
-            Node::Leaf(leaf) => leaf.start(0),
-            Node::Inner(inner) => inner.starts.get(0),
+    fn summary(&self) -> Summary<'_> {
+        match &self.kind {
+            NodeKind::Leaf(leaf) => (leaf.start(0), leaf.len(), leaf.newest()),
+            NodeKind::Inner(inner) => {
+                (inner.starts.get(0), self.fragment_count(), inner.newest.iter().copied().max().unwrap_or(0))
+            }
+        }
+    }
+
+    /// As [`RangeTree::newest_within`].
+    fn newest_within(&self, from: &[u8], to: Option<&[u8]>) -> SeqNo {
+        match &self.kind {
+            NodeKind::Leaf(leaf) => leaf.newest_within(from, to),
+            NodeKind::Inner(inner) => {
+                let first = inner.starts.count_until(from, false).saturating_sub(1);
+                let end = to.map_or(inner.children.len(), |to| inner.starts.count_until(to, true));
+                // Those between the outer two are deleted by ranges that begin and end within.
+                let between = inner.newest.get(first + 1..end.saturating_sub(1)).unwrap_or_default();
+                let outer = [first, end.saturating_sub(1).max(first)];
+                let outer = if outer[0] == outer[1] { &outer[..1] } else { &outer[..] };
+                let outer = outer.iter().map(|&child| inner.children[child].newest_within(from, to));
+                outer.chain(between.iter().copied()).max().unwrap_or(0)
+            }
         }
     }
 
     /// Appends this node to `out`, with `new` in place of the fragments that begin at `from` or
     /// after and before `to`. It may become several nodes, or none.
-    fn replaced(&self, from: &[u8], to: Option<&[u8]>, new: &[Borrowed<'_>], out: &mut Vec<Child<'_>>) {
-        match self {
-            Node::Leaf(leaf) => {
+    fn replaced<'a>(&'a self, from: &[u8], to: Option<&[u8]>, new: &[Borrowed<'_>], out: &mut Nodes<'a>) {
+        match &self.kind {
+            NodeKind::Leaf(leaf) => {
                 let first = leaf.count_until(from, true);
                 let rest = to.map_or(leaf.len(), |to| leaf.count_until(to, true)).max(first);
                 let kept = (0..first).map(|i| leaf.get(i));
                 let all = kept.chain(new.iter().copied()).chain((rest..leaf.len()).map(|i| leaf.get(i)));
-                push_leaves(out, first + new.len() + leaf.len() - rest, all);
+                out.push_leaves(first + new.len() + leaf.len() - rest, all);
             }
-            Node::Inner(inner) => {
+            NodeKind::Inner(inner) => {
                 // All fragments of the children between these two go.
                 let first = inner.starts.count_until(from, false).saturating_sub(1);
                 let last = to.map_or(inner.children.len(), |to| inner.starts.count_until(to, true)).max(first + 1) - 1;
-                let mut children = Vec::with_capacity(inner.children.len() + 2);
-                children.extend((0..first).map(|i| inner.child(i)));
+                let list = Vec::with_capacity(inner.children.len() + 2);
+                let mut children = Nodes { list, memory: out.memory };
+                children.list.extend((0..first).map(|i| inner.child(i)));
                 inner.children[first].replaced(from, to, new, &mut children);
                 if last > first {
                     inner.children[last].replaced(from, to, &[], &mut children);
                 }
                 if last + 1 < inner.children.len() {
-                    push(&mut children, inner.child(last + 1));
-                    children.extend((last + 2..inner.children.len()).map(|i| inner.child(i)));
+                    children.push(inner.child(last + 1));
+                    children.list.extend((last + 2..inner.children.len()).map(|i| inner.child(i)));
                 }
-                parents(&children).for_each(|node| push(out, Child::new(node)));
+                parents(&children.list, out.memory).for_each(|node| out.push(Child::new(node)));
             }
         }
     }
 }
 
-/// Appends `len` fragments in leaves of similar lengths.
-fn push_leaves<'a>(out: &mut Vec<Child<'_>>, len: usize, mut fragments: impl Iterator<Item = Borrowed<'a>>) {
-    let leaves = len.div_ceil(LEAF_LEN);
-    for i in 0..leaves {
-        let count = len * (i + 1) / leaves - len * i / leaves;
-        let mut leaf = RangeLayer::with_capacity(count);
-        fragments.by_ref().take(count).for_each(|(start, end, seqno)| leaf.push(start, end, seqno));
-        push(out, Child::new(Arc::new(Node::Leaf(leaf))));
-    }
-}
-
 /// As few nodes as possible over children of one height.
-fn parents(children: &[Child<'_>]) -> impl Iterator<Item = Arc<Node>> {
+fn parents(children: &[Child<'_>], memory: &Arc<AtomicUsize>) -> impl Iterator<Item = Arc<Node>> {
     let count = children.len().div_ceil(INNER_LEN);
     let bound = move |i: usize| children.len() * i / count;
-    (0..count).map(move |i| Arc::new(Node::Inner(Inner::of(&children[bound(i)..bound(i + 1)]))))
+    (0..count).map(move |i| Node::new(NodeKind::Inner(Inner::of(&children[bound(i)..bound(i + 1)])), memory))
 }
 
-/// Appends a node, or joins it with the last one if both are small: what ranges cut out leaves no
-/// trail of small nodes.
-fn push<'a>(nodes: &mut Vec<Child<'a>>, child: Child<'a>) {
-    let small = nodes.last().filter(|last| last.node.len() + child.node.len() <= child.node.most() / 2);
-    let joined = small.and_then(|last| match (&*last.node, &*child.node) {
-        (Node::Leaf(a), Node::Leaf(b)) => {
-            let mut leaf = RangeLayer::with_capacity(a.len() + b.len());
-            let all = (0..a.len()).map(|i| a.get(i)).chain((0..b.len()).map(|i| b.get(i)));
-            all.for_each(|(start, end, seqno)| leaf.push(start, end, seqno));
-            Some(Node::Leaf(leaf))
+/// Nodes of one height that are about to get parents.
+struct Nodes<'a> {
+    list: Vec<Child<'a>>,
+    memory: &'a Arc<AtomicUsize>,
+}
+
+impl<'a> Nodes<'a> {
+    /// Appends `len` fragments in leaves of similar lengths.
+    fn push_leaves<'b>(&mut self, len: usize, mut fragments: impl Iterator<Item = Borrowed<'b>>) {
+        let leaves = len.div_ceil(LEAF_LEN);
+        for i in 0..leaves {
+            let count = len * (i + 1) / leaves - len * i / leaves;
+            let mut leaf = RangeLayer::with_capacity(count);
+            fragments.by_ref().take(count).for_each(|(start, end, seqno)| leaf.push(start, end, seqno));
+            self.push(Child::new(Node::new(NodeKind::Leaf(leaf), self.memory)));
         }
-        (Node::Inner(a), Node::Inner(b)) => {
-            let both = [a, b].into_iter().flat_map(|inner| (0..inner.children.len()).map(|i| inner.child(i)));
-            Some(Node::Inner(Inner::of(&both.collect::<Vec<_>>())))
+    }
+
+    /// Appends a node, or joins it with the last one if both are small: what ranges cut out leaves
+    /// no trail of small nodes.
+    fn push(&mut self, child: Child<'a>) {
+        let small = self.list.last().filter(|last| last.node.len() + child.node.len() <= child.node.most() / 2);
+        let joined = small.and_then(|last| match (&last.node.kind, &child.node.kind) {
+            (NodeKind::Leaf(a), NodeKind::Leaf(b)) => {
+                let mut leaf = RangeLayer::with_capacity(a.len() + b.len());
+                let all = (0..a.len()).map(|i| a.get(i)).chain((0..b.len()).map(|i| b.get(i)));
+                all.for_each(|(start, end, seqno)| leaf.push(start, end, seqno));
+                Some(NodeKind::Leaf(leaf))
+            }
+            (NodeKind::Inner(a), NodeKind::Inner(b)) => {
+                let both = [a, b].into_iter().flat_map(|inner| (0..inner.children.len()).map(|i| inner.child(i)));
+                Some(NodeKind::Inner(Inner::of(&both.collect::<Vec<_>>())))
+            }
+            // All nodes of a list have one height.
+            _ => None,
+        });
+        match joined {
+            Some(joined) => {
+                self.list.pop();
+                self.list.push(Child::new(Node::new(joined, self.memory)));
+            }
+            None => self.list.push(child),
         }
-        // All nodes of a list have one height.
-        _ => None,
-    });
-    match joined {
-        Some(joined) => {
-            nodes.pop();
-            nodes.push(Child::new(Arc::new(joined)));
-        }
-        None => nodes.push(child),
     }
 }
 
@@ -240,17 +305,25 @@ impl Child<'_> {
 
 impl Inner {
     fn of(children: &[Child<'_>]) -> Inner {
-        let (mut starts, mut lens) = (KeyList::default(), Vec::with_capacity(children.len()));
+        let (mut starts, len) = (KeyList::default(), children.len());
+        let (mut lens, mut newest) = (Vec::with_capacity(len), Vec::with_capacity(len));
         for child in children {
-            let (start, count) = child.told.unwrap_or_else(|| (child.node.start(), child.node.fragment_count()));
+            let (start, count, number) = child.told.unwrap_or_else(|| child.node.summary());
             starts.push(start);
             lens.push(count);
+            newest.push(number);
         }
-        Inner { starts, lens, children: children.iter().map(|child| Arc::clone(&child.node)).collect() }
+        Inner { starts, lens, newest, children: children.iter().map(|child| Arc::clone(&child.node)).collect() }
     }
 
     fn child(&self, i: usize) -> Child<'_> {
-        Child { node: Arc::clone(&self.children[i]), told: Some((self.starts.get(i), self.lens[i])) }
+        Child { node: Arc::clone(&self.children[i]), told: Some((self.starts.get(i), self.lens[i], self.newest[i])) }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.memory.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -259,17 +332,17 @@ mod tests {
     use super::*;
 
     fn height(node: &Node) -> usize {
-        match node {
-            Node::Leaf(leaf) => {
+        match &node.kind {
+            NodeKind::Leaf(leaf) => {
                 assert!((1..=LEAF_LEN).contains(&leaf.len()));
                 1
             }
-            Node::Inner(inner) => {
+            NodeKind::Inner(inner) => {
                 assert!((1..=INNER_LEN).contains(&inner.children.len()));
                 let heights: Vec<usize> = inner.children.iter().map(|child| height(child)).collect();
                 assert!(heights.iter().all(|height| *height == heights[0]), "{heights:?}");
                 for (i, child) in inner.children.iter().enumerate() {
-                    assert_eq!(child.start(), inner.starts.get(i));
+                    assert_eq!(child.summary(), (inner.starts.get(i), inner.lens[i], inner.newest[i]));
                 }
                 1 + heights[0]
             }
@@ -282,34 +355,52 @@ mod tests {
 
     #[test]
     fn nested_and_scattered_ranges_make_a_low_tree() {
-        let mut tree = RangeTree::default();
+        let memory = Arc::default();
+        let mut tree = RangeTree::new(&memory);
         for i in 0..100_000u32 {
             tree.insert(&fragment(i, 300_000 - i, u64::from(i) + 1));
         }
         assert_eq!(tree.len(), 199_999);
-        assert!(height(tree.0.as_ref().unwrap()) <= 8);
+        assert!(height(tree.root.as_ref().unwrap()) <= 8);
         // Cutting out nearly all of them leaves a small tree.
         let before = tree.clone();
         for i in 0..1000u32 {
             tree.insert(&fragment(50 + i, 299_950 - i, 200_000 + u64::from(i)));
         }
         assert_eq!(tree.len(), 2 * 50 + 2 * 1000 - 1);
-        assert!(height(tree.0.as_ref().unwrap()) <= 6);
+        assert!(height(tree.root.as_ref().unwrap()) <= 6);
         assert_eq!(before.len(), 199_999, "an older root does not change");
+        // Old nodes go with the roots that have them.
+        let of_both = memory.load(Ordering::Relaxed);
+        assert!(of_both > 40 * 199_999, "{of_both}");
+        drop(before);
+        let of_one = memory.load(Ordering::Relaxed);
+        assert!((40 * tree.len()..of_both / 20).contains(&of_one), "{of_one} of {of_both}");
+        drop(tree);
+        assert_eq!(memory.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn ranges_in_random_places_agree_with_a_list() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let (mut tree, mut list) = (RangeTree::default(), vec![0; 2000]);
+        let (mut tree, mut list) = (RangeTree::new(&Arc::default()), vec![0; 2000]);
         for seqno in 1..4000u64 {
             let from = rng.u32(0..2000);
             let len = if rng.u8(0..50) == 0 { rng.u32(1..2000) } else { rng.u32(1..4) };
             let to = (from + len).min(2000);
             tree.insert(&fragment(from, to, seqno));
             list[from as usize..to as usize].fill(seqno);
+            if seqno % 10 == 0 {
+                let (a, b) = (rng.u32(0..2000), rng.u32(0..2000));
+                let (low, high) = (a.min(b), a.max(b) + 1);
+                let newest = |to: usize| list[low as usize..to].iter().copied().max().unwrap_or(0);
+                let within = |to: Option<&[u8]>| tree.newest_within(&low.to_be_bytes(), to);
+                assert_eq!(within(Some(&high.to_be_bytes())), newest(high as usize), "{low}..{high}");
+                assert_eq!(within(None), newest(2000), "{low}..");
+                assert_eq!(within(Some(&low.to_be_bytes())), 0, "no key");
+            }
             if seqno % 97 == 0 {
-                height(tree.0.as_ref().unwrap());
+                height(tree.root.as_ref().unwrap());
                 for (key, expected) in (0u32..).zip(&list) {
                     let piece = tree.piece_at(&key.to_be_bytes(), false);
                     assert_eq!(piece.seqno, *expected);

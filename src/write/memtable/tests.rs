@@ -10,6 +10,7 @@ use super::*;
 use crate::format::key::{MAX_SEQNO, compare_entries};
 use crate::memory::pool::CHUNK_LEN;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
+use crate::sorted::ranges::{fold, steps};
 
 const SEED: u64 = 7;
 
@@ -453,4 +454,42 @@ fn a_jump_stops_at_the_first_entry_that_is_newer_or_past_its_end() {
         }
     }
     assert!(jumps > stops || cfg!(miri));
+}
+
+/// Law 2: what a flush of range deletes takes grows with their number, not with that of snapshots.
+#[test]
+fn a_flush_orders_each_range_once_however_many_snapshots_there_are() {
+    let memtable = Memtable::new(1, 1 << 20, 0, &MemtablePool::new(0));
+    let mut rng = fastrand::Rng::with_seed(5);
+    let (count, mut ranges) = (1000, Vec::new());
+    for seqno in 1..=count {
+        let (from, keyspace) = (rng.u32(0..5000), rng.u32(0..2));
+        let range = (from.to_be_bytes(), (from + rng.u32(1..500)).to_be_bytes());
+        let mut writer = memtable.writer();
+        // Each has a snapshot of its own.
+        writer.keep_ranges_if(&|_| true);
+        writer.delete_range(keyspace, &range.0, &range.1, seqno);
+        ranges.push((keyspace, seqno, range));
+    }
+    let snapshots: Vec<SeqNo> = (1..=count).collect();
+    for keyspace in 0..2 {
+        let written: Vec<_> =
+            memtable.range_deletes(keyspace).map(|range| (range.seqno, range.start, range.end)).collect();
+        let of_keyspace = ranges.iter().rev().filter(|(of, ..)| *of == keyspace);
+        let expected: Vec<_> =
+            of_keyspace.map(|(_, seqno, range)| (*seqno, &range.0[..], Some(&range.1[..]))).collect();
+        assert_eq!(written, expected, "newest first");
+        for snapshots in [&snapshots[..], &snapshots[..10], &[]] {
+            steps::take();
+            let folded = fold(memtable.range_deletes(keyspace).collect(), snapshots);
+            assert!(folded.len() < 2 * written.len());
+            assert!(steps::take() <= written.len());
+        }
+    }
+    // All that the roots share is counted once.
+    assert!(memtable.allocated() > memtable.used(), "{}", memtable.allocated());
+    let (before, sorting) = (memtable.allocated(), memtable.count_sorting(1000));
+    assert_eq!(memtable.allocated(), before + 1000);
+    drop(sorting);
+    assert_eq!(memtable.allocated(), before);
 }
