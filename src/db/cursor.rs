@@ -4,13 +4,15 @@ mod deleted;
 mod values;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use self::values::push_operand;
 use super::clock::{Clock, Now};
 use super::gaps::{Claim, Gaps};
+use super::parts::Apart;
 use super::view::Tree;
 use crate::error::Result;
-use crate::format::deadline::{Deadline, split_expiring};
+use crate::format::deadline::{Deadline, split_expiring, time_of};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
 use crate::operator::NamedOperator;
 use crate::report::stats::ReadEvent;
@@ -85,6 +87,8 @@ pub struct Cursor {
     value: Vec<u8>,
     /// The deadline of the current value in states `Merged`, `Backward` and `Separate`.
     deadline: Option<Deadline>,
+    /// If operands are not to be combined, those of the key that was merged last.
+    apart: Option<Box<Apart>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -183,6 +187,7 @@ impl Cursor {
             key,
             value,
             deadline,
+            apart: None,
         }
     }
 
@@ -203,8 +208,14 @@ impl Cursor {
         self.clock.as_ref().is_some_and(|clock| self.now.is_past(deadline, clock))
     }
 
+    /// When the current value expires, if it does; see
+    /// [`put_with_expiry`](crate::Keyspace::put_with_expiry).
+    pub fn deadline(&self) -> Option<SystemTime> {
+        self.expiry().map(time_of)
+    }
+
     /// The deadline of the current value, if it has one.
-    pub(super) fn deadline(&self) -> Option<Deadline> {
+    pub(super) fn expiry(&self) -> Option<Deadline> {
         match self.state {
             CursorState::Expiring | CursorState::FirstExpiring => Some(split_expiring(self.inner.value()).0),
             CursorState::Merged | CursorState::Backward | CursorState::Separate => self.deadline,

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::keyspace::Keyspace;
+use super::parts::{Parts, ValueAndOperands};
 use super::range::KeyRange;
 use crate::error::{Error, Result};
-use crate::format::deadline::{Deadline, split_expiring};
+use crate::format::deadline::{Deadline, split_expiring, time_of};
 use crate::format::filename::FileKind;
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
 use crate::format::pointer::split_separate;
@@ -59,6 +60,24 @@ pub struct SalvageIter {
     dir: PathBuf,
     missing: Vec<SkippedRange>,
     failed: bool,
+    /// Whether operands are left apart.
+    is_unmerged: bool,
+    /// What [`next_parts`](SalvageIter::next_parts) lends.
+    entry: Entry,
+}
+
+/// An entry as it is found, with owned parts.
+#[derive(Default)]
+struct Entry {
+    key: Vec<u8>,
+    deadline: Option<Deadline>,
+    parts: ValueAndOperands,
+}
+
+impl Entry {
+    fn put(key: &[u8], deadline: Option<Deadline>, value: Vec<u8>) -> Entry {
+        Entry { key: key.to_vec(), deadline, parts: (Some(value), Vec::new()) }
+    }
 }
 
 enum SalvageInput {
@@ -160,6 +179,8 @@ impl Keyspace {
             dir,
             missing,
             failed: false,
+            is_unmerged: false,
+            entry: Entry::default(),
         })
     }
 }
@@ -183,8 +204,39 @@ impl SalvageIter {
         skipped.chain(self.missing.iter().cloned()).collect()
     }
 
+    /// The next entry and what its value is made of, or `None` at the end. Combines no operands:
+    /// those that cannot be combined are no damage here. Ends after an error.
+    pub fn next_parts(&mut self) -> Result<Option<Parts<'_>>> {
+        if self.failed {
+            return Ok(None);
+        }
+        self.is_unmerged = true;
+        let found = self.step().inspect_err(|_| self.failed = true)?;
+        self.is_unmerged = false;
+        let Some(found) = found else { return Ok(None) };
+        self.entry = found;
+        let Entry { key, deadline, parts: (value, operands) } = &self.entry;
+        Ok(Some(Parts { key, value: value.as_deref(), deadline: deadline.map(time_of), operands }))
+    }
+
+    /// The entry of the last key from its chain, which is not empty.
+    fn resolve(&mut self, chain: &OperandChain) -> Option<Entry> {
+        if self.is_unmerged {
+            return Some(Entry { key: self.last.clone(), deadline: chain.deadline(), parts: chain.parts() });
+        }
+        match chain.resolve(self.operator.as_ref(), &self.keyspace, &self.last, true) {
+            Ok(Resolved::Value(value) | Resolved::Operand(value)) => {
+                Some(Entry::put(&self.last, chain.deadline(), value))
+            }
+            Err(error) => {
+                self.missing.push(lost_key(&self.dir, &self.last, &error));
+                None
+            }
+        }
+    }
+
     /// Returns the next visible entry.
-    fn step(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    fn step(&mut self) -> Result<Option<Entry>> {
         loop {
             let valid = self.sources.iter_mut().filter(|source| source.cursor().valid());
             let first = valid.min_by(|a, b| {
@@ -198,11 +250,8 @@ impl SalvageIter {
             if !self.chain.is_empty() && key != Some(&*self.last) {
                 // The key has no further version.
                 let chain = std::mem::take(&mut self.chain);
-                match chain.resolve(self.operator.as_ref(), &self.keyspace, &self.last, true) {
-                    Ok(Resolved::Value(value) | Resolved::Operand(value)) => {
-                        return Ok(Some((self.last.clone(), value)));
-                    }
-                    Err(error) => self.missing.push(lost_key(&self.dir, &self.last, &error)),
+                if let Some(entry) = self.resolve(&chain) {
+                    return Ok(Some(entry));
                 }
                 continue;
             }
@@ -215,8 +264,9 @@ impl SalvageIter {
                     (self.has_last, self.last) = (true, cursor.key().to_vec());
                 }
                 let kind = cursor.kind();
-                let is_past = matches!(kind, ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut)
-                    && split_expiring(cursor.value()).0 <= self.now;
+                let has_deadline = matches!(kind, ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut);
+                let deadline = has_deadline.then(|| split_expiring(cursor.value()).0);
+                let is_past = deadline.is_some_and(|deadline| deadline <= self.now);
                 let separate = split_separate(kind, cursor.value());
                 let value = separate.map(|(prefix, pointer)| (prefix.len(), self.values.read(cursor.key(), pointer)));
                 match (kind, value) {
@@ -227,7 +277,7 @@ impl SalvageIter {
                         }
                     }
                     (_, Some((prefix, Ok(value)))) if is_new_key => {
-                        found = Some((self.last.clone(), value.without(prefix).bytes().to_vec()));
+                        found = Some(Entry::put(&self.last, deadline, value.without(prefix).bytes().to_vec()));
                     }
                     (_, Some((_, Ok(value)))) => self.chain.push(cursor.seqno(), kind.whole(), value.bytes())?,
                     (_, Some((_, Err(error)))) => {
@@ -235,10 +285,12 @@ impl SalvageIter {
                         self.chain = OperandChain::default();
                         self.missing.push(lost_key(&self.dir, &self.last, &error));
                     }
-                    (ValueKind::Put, None) if is_new_key => found = Some((self.last.clone(), cursor.value().to_vec())),
+                    (ValueKind::Put, None) if is_new_key => {
+                        found = Some(Entry::put(&self.last, None, cursor.value().to_vec()));
+                    }
                     (ValueKind::Delete, None) if is_new_key => {}
                     (ValueKind::ExpiringPut, None) if is_new_key => {
-                        found = Some((self.last.clone(), split_expiring(cursor.value()).1.to_vec()));
+                        found = Some(Entry::put(&self.last, deadline, split_expiring(cursor.value()).1.to_vec()));
                     }
                     (kind, None) => self.chain.push(cursor.seqno(), kind, cursor.value())?,
                 }
@@ -269,6 +321,7 @@ impl Iterator for SalvageIter {
         }
         let step = self.step();
         self.failed = step.is_err();
-        step.transpose()
+        // Nothing is left apart here.
+        step.map(|found| found.map(|Entry { key, parts: (value, _), .. }| (key, value.unwrap_or_default()))).transpose()
     }
 }

@@ -141,6 +141,22 @@ impl OperandChain {
         }
     }
 
+    /// The value that was put, if there is one, and the operands that change it, oldest first.
+    pub(crate) fn parts(&self) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
+        let (mut value, mut operands) = (None, Vec::new());
+        for link in self.links.iter().rev() {
+            let stored = &self.bytes[link.at.clone()];
+            match link.kind {
+                ValueKind::Merge => operands.push(stored.to_vec()),
+                ValueKind::Put => value = Some(stored.to_vec()),
+                ValueKind::ExpiringPut => value = Some(split_expiring(stored).1.to_vec()),
+                // `push` is given no others.
+                _ => {}
+            }
+        }
+        (value, operands)
+    }
+
     /// Combines the chain, which is not empty. With `is_whole`, there is nothing older.
     pub(crate) fn resolve(
         &self,

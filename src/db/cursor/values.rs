@@ -1,6 +1,7 @@
 //! How a [`Cursor`] gets values that are not in one place: merged from operands, or in value files.
 
-use super::{Cursor, SEEK_AFTER};
+use super::{Cursor, CursorState, SEEK_AFTER};
+use crate::db::parts::Parts;
 use crate::error::Result;
 use crate::format::deadline::{DEADLINE_LEN, split_expiring};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
@@ -28,6 +29,43 @@ pub(super) fn push_operand(operands: &mut Vec<OlderOperand>, seqno: SeqNo, store
 }
 
 impl Cursor {
+    /// A cursor that combines no operands: [`parts`](Cursor::parts) has them, and
+    /// [`value`](Cursor::value) is empty where there are any.
+    #[must_use]
+    pub fn unmerged(self) -> Cursor {
+        Cursor { apart: Some(Box::default()), ..self }
+    }
+
+    /// The entry and what its value is made of, or `None` if the cursor stands on none. Only an
+    /// [`unmerged`](Cursor::unmerged) cursor gives operands; any other has combined them.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use tamis::{KeyspaceOptions, operator::Append};
+    ///
+    /// let names = db.keyspace_with("names", KeyspaceOptions::new().merge_operator(Append))?;
+    /// names.put("id1", "Ann")?;
+    /// names.merge("id1", ", Bob")?;
+    /// let mut cursor = names.cursor()?.unmerged();
+    /// cursor.seek_to_first()?;
+    /// let parts = cursor.parts().expect("an entry");
+    /// assert_eq!((parts.value, parts.operands), (Some(&b"Ann"[..]), &[b", Bob".to_vec()][..]));
+    /// # Ok(()) }
+    /// ```
+    pub fn parts(&self) -> Option<Parts<'_>> {
+        let (key, deadline) = (self.key()?, self.deadline());
+        let is_merged = matches!(self.state, CursorState::Merged | CursorState::Backward);
+        Some(match &self.apart {
+            Some(apart) if is_merged && apart.key == key => {
+                let (value, operands) = &apart.parts;
+                Parts { key, value: value.as_deref(), deadline, operands }
+            }
+            _ => Parts { key, value: self.value(), deadline, operands: &[] },
+        })
+    }
+
     /// Combines the operand on which `inner` stands with the older versions of its key, and passes
     /// them.
     #[cold]
@@ -113,6 +151,12 @@ impl Cursor {
     }
 
     fn set_merged(&mut self, chain: &OperandChain) -> Result<()> {
+        if let Some(apart) = &mut self.apart {
+            apart.key.clone_from(&self.key);
+            apart.parts = chain.parts();
+            self.value.clear();
+            return Ok(());
+        }
         let (operator, keyspace) = self.operator.as_ref().map(|(operator, name)| (operator, &**name)).unzip();
         self.value = match chain.resolve(operator, keyspace.unwrap_or_default(), &self.key, true)? {
             Resolved::Value(value) | Resolved::Operand(value) => value,

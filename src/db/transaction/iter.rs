@@ -43,7 +43,7 @@ impl Stored {
         };
         if near.is_none() {
             let next = iter.step(forward, |cursor| {
-                if let (Some(key), Some(deadline)) = (cursor.key(), cursor.deadline()) {
+                if let (Some(key), Some(deadline)) = (cursor.key(), cursor.expiry()) {
                     note(key, deadline);
                 }
                 copy_entry(cursor)
