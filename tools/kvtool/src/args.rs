@@ -1,8 +1,9 @@
 //! The command line.
 
 mod filter;
+mod flags;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -13,12 +14,12 @@ use tamis_bench::cli::RunArgs;
 
 use crate::commands::formats::Format;
 use crate::commands::soak::FaultKind;
-use crate::failure::{Failure, Result};
-use crate::text::{Form, parse_time};
+use crate::text::parse_time;
 
 pub(crate) use filter::{
     FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, FilterUnion, Policy,
 };
+pub(crate) use flags::{ByteFlags, Common, JsonFlag, KeyspaceFlags, With};
 
 const AFTER_HELP: &str = r#"Keys and values:
   Arguments are bytes as typed; the shell's quotes and nothing else change them.
@@ -31,8 +32,10 @@ const AFTER_HELP: &str = r#"Keys and values:
   Escapes are \\ for a backslash, \t for a tab, \n for a newline, \xNN for any byte.
   With --escaped, arguments and lines are escaped text without $'...'.
   With --hex, they are two hexadecimal digits per byte.
-  A line of input is a key, or a key, a tab and a value. Empty lines are skipped and
-  counted. A line with a value and no key is an error, except with --escaped or --hex.
+  A line of input is a key, or a key, a tab and a value, in every command. Commands that
+  want keys alone take the keys, and count the values that they leave out. Empty lines are
+  skipped and counted. A line with a value and no key is an error, except with --escaped
+  or --hex. A byte order mark at the beginning of a file is no part of it.
   CSV and NUL-delimited pairs hold bytes as they are, without $'...': --escaped and --hex
   make them text. A pair cannot hold a NUL byte without them.
   With --json, bytes are a string if they are UTF-8, and otherwise (or with --hex) an
@@ -57,109 +60,71 @@ Exit codes:
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
-    #[command(flatten)]
-    pub(crate) common: Common,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct Common {
-    /// The keyspace to work in. Without it: `default`, or every keyspace for `stats`, `levels`,
-    /// `changes`, `compact` and `filter rebuild`
-    #[arg(long, global = true, value_name = "NAME")]
-    pub(crate) keyspace: Option<String>,
-    /// Keys and values are escaped in arguments, input and output: \\, \t, \n, \xNN
-    #[arg(long, global = true, conflicts_with = "hex")]
-    pub(crate) escaped: bool,
-    /// Keys and values are hexadecimal in arguments, input and output
-    #[arg(long, global = true)]
-    pub(crate) hex: bool,
-    /// Write JSON to standard output
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-}
-
-impl Common {
-    /// The form in which keys and values are read and printed.
-    pub(crate) fn form(&self) -> Form {
-        match (self.hex, self.escaped) {
-            (true, _) => Form::Hex,
-            (_, true) => Form::Escaped,
-            _ => Form::Plain,
-        }
-    }
-
-    /// Decodes an argument into bytes.
-    pub(crate) fn bytes(&self, what: &str, argument: &OsStr) -> Result<Vec<u8>> {
-        self.form()
-            .parse_argument(argument.as_encoded_bytes())
-            .map_err(|why| Failure::usage(format_args!("{what}: {why}")))
-    }
-
-    pub(crate) fn optional_bytes(&self, what: &str, argument: Option<&OsString>) -> Result<Option<Vec<u8>>> {
-        argument.map(|argument| self.bytes(what, argument)).transpose()
-    }
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Set a key to a value, durably; creates the store and the keyspace if absent
-    Put(Put),
+    Put(With<Put>),
     /// Merge an operand into the value of a key, durably; creates the store and the keyspace if
     /// absent
-    Merge(Merge),
+    Merge(With<Merge>),
     /// Print the value of a key, or look up many keys
-    Get(Get),
+    Get(With<Get>),
     /// Delete a key, durably; deleting an absent key succeeds
-    Delete(Delete),
+    Delete(With<Delete>),
     /// Delete a range of keys, durably, in the same short time whatever it holds
-    DeleteRange(DeleteRange),
+    DeleteRange(With<DeleteRange>),
     /// Print keys and values in order: key, tab, value
-    Scan(Scan),
+    Scan(With<Scan>),
     /// Print what was written, in order, as far as the log still has it: number, keyspace,
     /// operation, key, value; with `--json`, an object for each batch
     ///
     /// The log has at least what no table has yet. A program that opens its store with
     /// `Options::keep_log` keeps more. The store may be open elsewhere. Changes of keyspaces that
     /// were dropped are left out.
-    Changes(Changes),
+    Changes(With<Changes>),
     /// Put many keys from files or standard input; creates the store and the keyspace if absent
     ///
-    /// Reads TSV, CSV, JSON lines and NUL-delimited pairs. Without --dry-run, what comes before an
-    /// invalid record is imported, and a message says how to resume.
-    Import(Import),
+    /// Reads TSV, CSV, JSON lines and NUL-delimited pairs. JSON lines that `export` has written say
+    /// of which keyspace they are; a new one gets its options from there. Without --dry-run, what
+    /// comes before an invalid record is imported, and a message says how to resume.
+    Import(With<Import>),
     /// Write sorted lines to tables for `ingest`, with no other access to the store than to read
     /// how its tables are written
     ///
     /// The store may be open elsewhere. Keys must ascend as bytes, each once: `LC_ALL=C sort` sorts
     /// plain lines. A line that does not is an error, and no table is left.
-    SstBuild(SstBuild),
+    SstBuild(With<SstBuild>),
     /// Add tables that `sst-build` or a program has written to a keyspace, all of them or none
     ///
     /// Their entries replace those that the keyspace has under the same keys. The tables must not
     /// overlap each other. Each is read and checked first. The keyspace must exist.
-    Ingest(Ingest),
+    Ingest(With<Ingest, KeyspaceFlags>),
     /// Write the keys and values of a keyspace, as they are at one moment, to a file or standard
     /// output
     ///
     /// Writes what `import` reads: TSV, CSV, JSON lines or NUL-delimited pairs. CSV has no header.
-    /// An entry that the format cannot hold is an error, and no file is written.
-    Export(Export),
+    /// JSON lines hold all there is: deadlines, merge operands, the keyspace and its options. What
+    /// another format leaves out is counted in a message. An entry that the format cannot hold is
+    /// an error, and no file is written.
+    Export(With<Export>),
     /// Print the levels, filters and memory of a store, and what reads cost
-    Stats(Stats),
+    Stats(With<Stats>),
     /// Look up a key and show the steps: memtables, tables, filter answers, blocks read
-    Explain(Explain),
+    Explain(With<Explain>),
     /// Print the tables of every level
-    Levels(StoreDir),
+    Levels(With<StoreDir>),
     /// List the keyspaces
-    Keyspaces(StoreDir),
+    Keyspaces(With<StoreDir, KeyspaceFlags>),
     /// Move entries to the last level, and drop deleted and overwritten ones
-    Compact(Compact),
+    Compact(With<Compact>),
     /// Make a copy of a store that shares its files by hard links; it survives a power cut
     ///
     /// The copy is a store of its own. It takes the space of the log only, until the original
     /// replaces files. On another file system everything is copied, and checksums are compared.
     /// No other process may have the store open; one that has calls `Db::checkpoint` itself.
-    Checkpoint(Checkpoint),
+    Checkpoint(With<Checkpoint, JsonFlag>),
     /// Back up a store to a repository, which is created if absent; copies only what it lacks
     ///
     /// The repository is a directory, or a bucket of an object store: s3://bucket/prefix, with
@@ -170,28 +135,28 @@ pub(crate) enum Command {
     /// With --follow, everything that is written afterwards is kept, too, and `restore --at` makes
     /// a store as of any second. A program that has the store open can do that itself, with the
     /// crate `tamis-backup`.
-    Backup(Backup),
+    Backup(With<Backup, JsonFlag>),
     /// List the generations in a backup repository, or check all of its files
-    Backups(Backups),
+    Backups(With<Backups, JsonFlag>),
     /// Make a store of a generation in a backup repository; every file is compared with its hash
-    Restore(Restore),
+    Restore(With<Restore, JsonFlag>),
     /// Print what an SSTable contains
-    Sst(Sst),
+    Sst(With<Sst, ByteFlags>),
     /// Print a file of a store as text: log, manifest, CURRENT or SSTable
-    Dump(Dump),
+    Dump(With<Dump, ByteFlags>),
     /// Check every file of a store; one line per fault: file, offset, kind
-    Verify(Verify),
+    Verify(With<Verify, JsonFlag>),
     /// Repair a damaged store so that it opens again, and report what is lost; deletes nothing
     ///
     /// Files that no longer belong to the store move to its directory `lost`, with a report. Exit
     /// code 3: some keys may be missing or have older values; the report lists their ranges. No
     /// process may have the store open.
-    Repair(Repair),
+    Repair(With<Repair, JsonFlag>),
     /// Create, query and compare filters
     #[command(subcommand)]
     Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
-    Demo(Demo),
+    Demo(With<Demo, JsonFlag>),
     /// Put a store under load, kill it and inject faults, repeatedly, and check that no
     /// acknowledged write is lost
     ///
@@ -200,7 +165,7 @@ pub(crate) enum Command {
     /// writes only part, or several calls for lack of space. After each, the store is opened and
     /// compared with the acknowledged writes. Exit code 3 if a write is lost, an entry is invented,
     /// or a file is left open.
-    Soak(Soak),
+    Soak(With<Soak, JsonFlag>),
     /// The worker process that `soak` kills
     #[command(hide = true)]
     SoakWorker(SoakWorker),
@@ -216,12 +181,12 @@ pub(crate) enum BenchCommand {
     ///
     /// Fails with exit code 3 if a measurement differs from theory by more than five standard
     /// deviations, or if the store's counters differ from the operating system's for this process.
-    Reads(Box<BenchReads>),
+    Reads(Box<With<BenchReads>>),
     /// Run the usual workloads, like tamis-bench: throughput, latency, processor time, memory,
     /// amplification
     ///
     /// Creates its stores and removes them again. With --json, all figures go to standard output.
-    Run(Box<RunArgs>),
+    Run(Box<With<RunArgs, JsonFlag>>),
 }
 
 #[derive(Debug, Group)]
@@ -235,8 +200,9 @@ pub(crate) struct Put {
     /// Use the bytes of FILE as the value (`-` for standard input), including a final newline
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Let the value expire after this many seconds. Default: the keyspace's ttl, if it has one
-    #[arg(long, value_name = "SECONDS")]
+    /// Let the value expire after this many seconds, 1 or more. Default: the keyspace's ttl, if it
+    /// has one
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) ttl: Option<u64>,
 }
 
@@ -245,6 +211,10 @@ pub(crate) struct Merge {
     /// Directory of the store
     pub(crate) db: PathBuf,
     pub(crate) key: OsString,
+    /// For operators that add: an integer in decimal, which is stored with the length that the
+    /// values of the key have, or in 8 bytes; with --hex or --escaped its bytes. For `union`: one
+    /// member; with --hex or --escaped an encoded set. For the others: bytes
+    #[arg(allow_hyphen_values = true)]
     pub(crate) operand: OsString,
     /// The keyspace's merge operator. A keyspace that has one keeps it
     #[arg(long, value_enum)]
@@ -360,6 +330,9 @@ pub(crate) struct Scan {
     /// From the last key to the first
     #[arg(long)]
     pub(crate) reverse: bool,
+    /// Print keys alone
+    #[arg(long)]
+    pub(crate) keys: bool,
     /// Skip damaged blocks, and list the skipped key ranges at the end (exit code 3)
     #[arg(long, conflicts_with = "reverse")]
     pub(crate) skip_damaged: bool,
@@ -465,9 +438,13 @@ pub(crate) struct Export {
     /// The file to write, replaced only when complete; standard output if it is `-` or absent
     pub(crate) file: Option<PathBuf>,
     /// Write every keyspace to a file of its own in the directory FILE, which is created if absent.
-    /// Files are replaced when all are complete
-    #[arg(long, requires = "file")]
+    /// Files are replaced when all are complete. JSON lines may go to standard output, one keyspace
+    /// after the other
+    #[arg(long)]
     pub(crate) all_keyspaces: bool,
+    /// Leave out what cannot be read or combined, list it, and end with exit code 3
+    #[arg(long)]
+    pub(crate) skip_damaged: bool,
     /// Format [default: that of the extension of FILE, as for `import`; otherwise TSV]
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 use tamis::Error;
@@ -63,6 +64,14 @@ impl Failure {
             }
             // The library's message names an option that kvtool does not have.
             Failure::Store(Error::NotFound(dir)) => Some(format!("there is no store in {}", dir.display())),
+            Failure::Store(Error::Corruption { file, offset, rule }) if is_of_a_store(file) => {
+                Some(format!("{} is damaged at offset {offset}: {rule}; {}", file.display(), cure_of(file)))
+            }
+            Failure::Store(Error::Locked { path, holder }) => Some(format!(
+                "{} is locked by {holder}; close it there. Beside it work the commands that only read: get, scan, export, \
+                 stats, explain, levels, keyspaces, changes, verify, sst-build, backup, checkpoint",
+                path.display()
+            )),
             Failure::Store(error) => Some(error.to_string()),
             Failure::Io { what, source } => Some(format!("{what}: {source}")),
         }
@@ -83,6 +92,23 @@ impl Failure {
             Failure::Unchecked | Failure::Store(_) | Failure::Io { .. } => IO,
         })
     }
+}
+
+/// Whether a file is in a store's directory, not in a repository of backups.
+fn is_of_a_store(file: &Path) -> bool {
+    file.parent().is_some_and(|dir| ["CURRENT", "LOCK"].iter().any(|name| dir.join(name).exists()))
+}
+
+/// What to do about a damaged file of a store.
+fn cure_of(file: &Path) -> String {
+    let dir = file.parent().unwrap_or(file).display();
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let opens = !(name == "CURRENT" || name.starts_with("MANIFEST") || name.ends_with(".wal"));
+    let scan =
+        if opens { format!("`kvtool scan {dir} --skip-damaged` prints what can be read, ") } else { String::new() };
+    format!(
+        "{scan}`kvtool repair {dir}` mends the store and lists what is lost, `--dry-run` first; or restore it from a backup"
+    )
 }
 
 impl From<Error> for Failure {

@@ -11,6 +11,7 @@
 mod args;
 mod commands;
 mod failure;
+mod json;
 mod output;
 mod text;
 
@@ -33,39 +34,39 @@ fn raise_file_limit() {
 }
 
 fn main() -> ExitCode {
-    let Args { command, common } = Args::parse();
+    let Args { command } = Args::parse();
     #[cfg(unix)]
     raise_file_limit();
     let result = match command {
-        Command::Put(args) => commands::put::put(&common, args),
-        Command::Merge(args) => commands::put::merge(&common, args),
-        Command::Get(args) => commands::get::run(&common, args),
-        Command::Delete(args) => commands::put::delete(&common, args),
-        Command::DeleteRange(args) => commands::put::delete_range(&common, args),
-        Command::Scan(args) => commands::scan::run(&common, args),
-        Command::Changes(args) => commands::changes::run(&common, args),
-        Command::Import(args) => commands::import::run(&common, args),
-        Command::SstBuild(args) => commands::sst_build::run(&common, args),
-        Command::Ingest(args) => commands::ingest::run(&common, args),
-        Command::Export(args) => commands::export::run(&common, args),
-        Command::Stats(args) => commands::stats::run(&common, args),
-        Command::Explain(args) => commands::explain::run(&common, args),
-        Command::Levels(args) => commands::levels::run(&common, args),
-        Command::Keyspaces(args) => commands::keyspaces::run(&common, args),
-        Command::Compact(args) => commands::compact::run(&common, args),
-        Command::Backup(args) => commands::backup::backup(&common, args),
-        Command::Backups(args) => commands::backup::list(&common, args),
-        Command::Restore(args) => commands::backup::restore(args),
-        Command::Checkpoint(args) => commands::checkpoint::run(&common, args),
-        Command::Sst(args) => commands::sst::run(&common, args),
-        Command::Dump(args) => commands::dump::run(&common, args),
-        Command::Verify(args) => commands::verify::run(&common, args),
-        Command::Repair(args) => commands::repair::run(&common, args),
-        Command::Filter(command) => commands::filter::run(&common, command),
-        Command::Demo(args) => commands::demo::run(&common, args),
-        Command::Soak(args) => commands::soak::run(&common, &args),
+        Command::Put(with) => with.run(commands::put::put),
+        Command::Merge(with) => with.run(commands::put::merge),
+        Command::Get(with) => with.run(commands::get::run),
+        Command::Delete(with) => with.run(commands::put::delete),
+        Command::DeleteRange(with) => with.run(commands::put::delete_range),
+        Command::Scan(with) => with.run(commands::scan::run),
+        Command::Changes(with) => with.run(commands::changes::run),
+        Command::Import(with) => with.run(commands::import::run),
+        Command::SstBuild(with) => with.run(commands::sst_build::run),
+        Command::Ingest(with) => with.run(commands::ingest::run),
+        Command::Export(with) => with.run(commands::export::run),
+        Command::Stats(with) => with.run(commands::stats::run),
+        Command::Explain(with) => with.run(commands::explain::run),
+        Command::Levels(with) => with.run(commands::levels::run),
+        Command::Keyspaces(with) => with.run(commands::keyspaces::run),
+        Command::Compact(with) => with.run(commands::compact::run),
+        Command::Backup(with) => with.run(commands::backup::backup),
+        Command::Backups(with) => with.run(commands::backup::list),
+        Command::Restore(with) => with.run(commands::backup::restore),
+        Command::Checkpoint(with) => with.run(commands::checkpoint::run),
+        Command::Sst(with) => with.run(commands::sst::run),
+        Command::Dump(with) => with.run(commands::dump::run),
+        Command::Verify(with) => with.run(commands::verify::run),
+        Command::Repair(with) => with.run(commands::repair::run),
+        Command::Filter(command) => commands::filter::run(command),
+        Command::Demo(with) => with.run(commands::demo::run),
+        Command::Soak(with) => with.run(|common, args| commands::soak::run(common, &args)),
         Command::SoakWorker(args) => commands::soak::worker::run(&args),
-        Command::Bench(command) => commands::bench::run(&common, command),
+        Command::Bench(command) => commands::bench::run(command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,7 +13,7 @@ use crate::text::{Form, hex};
 
 /// Version of the JSON documents. It changes when a field is removed or changes its meaning, not
 /// when one is added.
-const SCHEMA: u64 = 1;
+pub(crate) const SCHEMA: u64 = 1;
 
 /// Prints a message on standard error, ignoring write errors.
 pub(crate) fn say(text: impl Display) {
@@ -41,6 +41,11 @@ impl Output {
     /// Writes a row: key, tab, value.
     pub(crate) fn row(&mut self, form: Form, key: &[u8], value: &[u8]) -> Result<()> {
         write_row(&mut self.out, form, key, value).map_err(Failure::output)
+    }
+
+    /// Writes a key on a line of its own.
+    pub(crate) fn key(&mut self, form: Form, key: &[u8]) -> Result<()> {
+        form.write_key(&mut self.out, key).and_then(|()| self.out.write_all(b"\n")).map_err(Failure::output)
     }
 
     /// Writes a value on a line of its own.

@@ -279,6 +279,13 @@ pub(crate) fn utc(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
 }
 
+/// A time as [`parse_time`] reads it, exact to the millisecond: that of [`utc`] up to the year
+/// 9999, later ones in seconds since 1970.
+pub(crate) fn utc_or_unix(time: SystemTime) -> String {
+    let shown = utc(time);
+    if shown.len() == "2026-11-25T08:15:00.250Z".len() { shown } else { unix_time(time) }
+}
+
 /// A time as [`utc`] writes it, with or without a fraction, or seconds since 1970.
 pub(crate) fn parse_time(text: &str) -> Result<SystemTime, String> {
     let wrong = || format!("{text:?} is no time, like 2026-11-25T08:15:00Z or seconds since 1970");

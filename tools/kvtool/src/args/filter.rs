@@ -5,33 +5,35 @@ use std::path::PathBuf;
 use clap::{Args as Group, Subcommand, ValueEnum};
 use tamis::filter::{BloomLayout, HashFunction};
 
+use super::{ByteFlags, JsonFlag, KeyspaceFlags, With};
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum FilterCommand {
     /// Create a filter of lines
-    Create(FilterCreate),
+    Create(Box<With<FilterCreate, ByteFlags>>),
     /// Add lines to a filter; the file is replaced atomically
-    Add(FilterAdd),
+    Add(With<FilterAdd, ByteFlags>),
     /// Print the lines that may be in a filter, like grep; exit code 1 if there are none
     ///
     /// A line that is not printed is certainly not in the filter. A printed line may be a false
     /// positive, with the probability that `filter info` shows.
-    Check(FilterCheck),
+    Check(With<FilterCheck, ByteFlags>),
     /// Unite filters: the result holds the lines of all of them
     ///
     /// The filters must be Bloom filters of equal size, probes, layout, hash and seed: created with
     /// equal --bits and --probes, or with an equal --capacity and --bits-per-key or --error-rate.
-    Union(FilterUnion),
+    Union(With<FilterUnion, JsonFlag>),
     /// Print the parameters of a filter and its fill
-    Info(FilterInfo),
+    Info(With<FilterInfo, JsonFlag>),
     /// Give the tables of a store new filters; their data blocks are copied unchanged
-    Rebuild(FilterRebuild),
+    Rebuild(With<FilterRebuild, KeyspaceFlags>),
     /// Print what filters of 4 to 20 bits per key would cost and save in a store
     ///
     /// A run is a table of level 0, or a level below. Each run counts with its real number of keys,
     /// and each look-up is taken to visit every run and find nothing. With --trace, the look-ups of
     /// the trace decide instead, by the real read path: which runs' key ranges hold the key, and
     /// where the search ends. A wasted read is one that a filter wrongly allows.
-    Advise(FilterAdvise),
+    Advise(With<FilterAdvise>),
 }
 
 #[derive(Debug, Group)]

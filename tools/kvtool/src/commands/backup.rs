@@ -184,7 +184,7 @@ fn verify(common: &Common, repository: &Repository) -> Result<()> {
     if faults.is_empty() { Ok(()) } else { Err(Failure::Damaged) }
 }
 
-pub(crate) fn restore(args: Restore) -> Result<()> {
+pub(crate) fn restore(common: &Common, args: Restore) -> Result<()> {
     let repository = open(&args.repository)?;
     let point = args.at.map(Point::Time).or(args.seqno.map(Point::Seqno));
     let base = match (args.generation, args.store) {
@@ -201,7 +201,7 @@ pub(crate) fn restore(args: Restore) -> Result<()> {
             utc(restored.time),
             restored.generation.number
         ));
-        return Ok(());
+        return report_restored(common, &restored.generation, restored.seqno, Some(restored.time));
     }
     let number = repository.last(base)?.number;
     let restored = repository.restore(number, &args.dir)?;
@@ -211,7 +211,22 @@ pub(crate) fn restore(args: Restore) -> Result<()> {
         restored.seqno,
         size(restored.bytes())
     ));
-    Ok(())
+    report_restored(common, &restored, restored.seqno, None)
+}
+
+/// Prints, with `--json`, what was restored.
+fn report_restored(common: &Common, generation: &Generation, seqno: u64, until: Option<SystemTime>) -> Result<()> {
+    if !common.json {
+        return Ok(());
+    }
+    let mut output = Output::new();
+    output.json(json!({
+        "generation": generation.number,
+        "seqno": seqno,
+        "bytes": generation.bytes(),
+        "until": until.map(utc),
+    }))?;
+    output.finish()
 }
 
 /// Opens the repository in a directory or a bucket, and creates it if absent.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::formats::{Codec, Format, KeyValue};
+use super::definition::Definition;
+use super::formats::{Codec, Format, Record};
 use super::lines::Lines;
 use crate::failure::{Attempt, Failure, Result};
 use crate::text::Form;
@@ -48,6 +49,11 @@ pub(super) struct Entries {
     bytes_before: u64,
     /// Bytes in all files, if known.
     len: Option<u64>,
+    /// The keyspace of which the entries are that follow the skipped records, if one of these says
+    /// so.
+    skipped: Option<Box<Definition>>,
+    /// Whether the record read last is to be read once more.
+    again: bool,
 }
 
 impl Entries {
@@ -74,24 +80,52 @@ impl Entries {
             };
             len = len.zip(file_len).map(|(len, file_len)| len + file_len);
         }
-        let lines = open_source(&sources[0], skip)?;
-        Ok(Entries { sources, skip, file: 0, lines, bytes_before: 0, len })
+        let (lines, skipped) = open_source(&sources[0], skip)?;
+        Ok(Entries { sources, skip, file: 0, lines, bytes_before: 0, len, skipped, again: false })
     }
 
     /// Reads the next record; returns `false` after the last one of the last file.
     pub(super) fn advance(&mut self) -> Result<bool> {
+        if std::mem::take(&mut self.again) {
+            return Ok(true);
+        }
         while !self.lines.advance()? {
             let Some(source) = self.sources.get(self.file + 1) else { return Ok(false) };
             self.bytes_before += self.lines.bytes();
-            self.lines = open_source(source, self.skip)?;
+            (self.lines, self.skipped) = open_source(source, self.skip)?;
             self.file += 1;
         }
         Ok(true)
     }
 
-    /// The entry in the record read last, or `None` for a blank line of JSON.
-    pub(super) fn entry(&self) -> Result<Option<KeyValue<'_>>> {
+    /// What the record read last says.
+    pub(super) fn record(&self) -> Result<Record<'_>> {
         self.sources[self.file].codec.parse(self.lines.line()).map_err(|why| self.lines.invalid(why))
+    }
+
+    /// The keyspace of which the first entry of the file is, if its first record says so, or a
+    /// record that was skipped. Of the first, once.
+    pub(super) fn keyspace(&mut self) -> Result<Option<Box<Definition>>> {
+        if let Some(skipped) = self.skipped.take() {
+            return Ok(Some(skipped));
+        }
+        while self.advance()? {
+            match self.record() {
+                Ok(Record::Blank) => {}
+                Ok(Record::Keyspace(definition)) => return Ok(Some(definition)),
+                // The next reader of the record meets the error.
+                Ok(Record::Entry(_)) | Err(_) => {
+                    self.again = true;
+                    break;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The keyspace that a skipped record of the file names, once.
+    pub(super) fn take_skipped(&mut self) -> Option<Box<Definition>> {
+        self.skipped.take()
     }
 
     /// The failure that the record read last is not valid.
@@ -124,9 +158,18 @@ impl Entries {
     }
 }
 
-fn open_source(source: &Source, skip: u64) -> Result<Lines> {
+/// Opens a file, and skips the first records. Returns the keyspace that the last of these to name
+/// one names.
+fn open_source(source: &Source, skip: u64) -> Result<(Lines, Option<Box<Definition>>)> {
     let codec = &source.codec;
     let mut lines = Lines::open_records(Some(&source.path), codec.framing(), codec.longest_record())?;
-    lines.skip(skip)?;
-    Ok(lines)
+    let mut skipped = None;
+    lines.skip(skip, |line| {
+        if codec.holds_all()
+            && let Ok(Record::Keyspace(definition)) = codec.parse(line)
+        {
+            skipped = Some(definition);
+        }
+    })?;
+    Ok((lines, skipped))
 }

@@ -13,12 +13,14 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::ValueEnum;
-use serde_json::{Value, json};
-use tamis::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use serde_json::{Map, Value, json};
+use tamis::{Expiry, MAX_KEY_LEN, MAX_VALUE_LEN, Parts};
 
-use super::lines::Framing;
-use crate::output::{document, json_bytes, write_row};
-use crate::text::{EMPTY_KEY, Form, QUOTES};
+use super::definition::Definition;
+use super::lines::{BYTE_ORDER_MARK, Framing, something_else, split_line};
+use crate::json::Strict;
+use crate::output::{SCHEMA, document, json_bytes, write_row};
+use crate::text::{Form, QUOTES, parse_time, utc_or_unix};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -30,8 +32,11 @@ pub(crate) enum Format {
     /// without a comma is a key with an empty value. Lines end with LF or CRLF
     Csv,
     /// {"key": "…", "value": "…"}; for bytes that are not UTF-8, "key_hex" and "value_hex", or
-    /// an object {"hex": "…"} as `scan --json` prints it. An absent value is empty; other fields
-    /// are ignored
+    /// an object {"hex": "…"} as `scan --json` prints it. "deadline" is when the value expires,
+    /// null for never; without it, the keyspace's ttl applies. "operands" are merged into the
+    /// value, oldest first. An absent value is empty, or none if there are operands. A line
+    /// {"keyspace": "…", "options": {…}} says of which keyspace the lines after it are. The only
+    /// format that holds all of that
     Jsonl,
     /// Key, NUL byte, value, NUL byte
     Nul,
@@ -67,7 +72,52 @@ pub(crate) struct Codec {
     pub(crate) form: Form,
 }
 
-pub(crate) type KeyValue<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+/// An entry as a record holds it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    pub(crate) key: Cow<'a, [u8]>,
+    /// `None` if there are only operands.
+    pub(crate) value: Option<Cow<'a, [u8]>>,
+    pub(crate) expiry: Expiry,
+    /// Oldest first.
+    pub(crate) operands: Vec<Vec<u8>>,
+}
+
+impl<'a> Entry<'a> {
+    fn put(key: Cow<'a, [u8]>, value: Cow<'a, [u8]>) -> Entry<'a> {
+        Entry { key, value: Some(value), expiry: Expiry::Default, operands: Vec::new() }
+    }
+
+    fn value_len(&self) -> usize {
+        self.value.as_ref().map_or(0, |value| value.len())
+    }
+
+    /// Bytes of key, value and operands.
+    pub(crate) fn len(&self) -> usize {
+        self.key.len() + self.value_len() + self.operands.iter().map(Vec::len).sum::<usize>()
+    }
+}
+
+/// What a record says.
+#[derive(Debug)]
+pub(crate) enum Record<'a> {
+    Entry(Entry<'a>),
+    /// The entries after it are of this keyspace.
+    Keyspace(Box<Definition>),
+    /// A blank line of JSON.
+    Blank,
+}
+
+type KeyValue<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+
+/// An entry that keeps to the limits of a store.
+fn checked(entry: Entry<'_>) -> Result<Record<'_>, String> {
+    match &entry {
+        entry if entry.key.len() > MAX_KEY_LEN => Err(format!("a key has at most {MAX_KEY_LEN} bytes")),
+        entry if entry.value_len() > MAX_VALUE_LEN => Err(format!("a value has at most {MAX_VALUE_LEN} bytes")),
+        _ => Ok(Record::Entry(entry)),
+    }
+}
 
 impl Codec {
     /// Where a record ends.
@@ -93,32 +143,20 @@ impl Codec {
         (MAX_KEY_LEN + MAX_VALUE_LEN) * per_byte + 2 * QUOTES + 1024
     }
 
-    /// The entry in a record, or `None` for a blank line of JSON. The error says what is wrong.
-    pub(crate) fn parse<'a>(&self, record: &'a [u8]) -> Result<Option<KeyValue<'a>>, String> {
-        let entry = match self.format {
-            Format::Tsv => Some(self.parse_tsv(record)?),
-            Format::Csv => Some(self.parse_csv(record)?),
-            Format::Jsonl => parse_json(record)?,
-            Format::Nul => Some(self.parse_pair(record)?),
+    /// What a record says. The error says what is wrong with it.
+    pub(crate) fn parse<'a>(&self, record: &'a [u8]) -> Result<Record<'a>, String> {
+        let (key, value) = match self.format {
+            Format::Tsv => self.parse_tsv(record)?,
+            Format::Csv => self.parse_csv(record)?,
+            Format::Nul => self.parse_pair(record)?,
+            Format::Jsonl => return parse_json(record),
         };
-        match &entry {
-            Some((key, _)) if key.len() > MAX_KEY_LEN => Err(format!("a key has at most {MAX_KEY_LEN} bytes")),
-            Some((_, value)) if value.len() > MAX_VALUE_LEN => {
-                Err(format!("a value has at most {MAX_VALUE_LEN} bytes"))
-            }
-            _ => Ok(entry),
-        }
+        checked(Entry::put(key, value))
     }
 
     fn parse_tsv<'a>(&self, line: &'a [u8]) -> Result<KeyValue<'a>, String> {
-        let (key, value) = match line.iter().position(|&byte| byte == b'\t') {
-            Some(0) if self.form == Form::Plain => {
-                return Err(format!("it has no key before the tab (the empty key is {EMPTY_KEY})"));
-            }
-            Some(tab) => (&line[..tab], &line[tab + 1..]),
-            None => (line, &[][..]),
-        };
-        Ok((self.form.parse_field(key)?, self.form.parse_field(value)?))
+        let (key, value) = split_line(line, self.form)?;
+        Ok((self.form.parse_field(key)?, self.form.parse_field(value.unwrap_or_default())?))
     }
 
     fn parse_csv<'a>(&self, record: &'a [u8]) -> Result<KeyValue<'a>, String> {
@@ -146,6 +184,11 @@ impl Codec {
         }
     }
 
+    /// Whether the format holds deadlines, operands and the options of keyspaces.
+    pub(crate) fn holds_all(&self) -> bool {
+        self.format == Format::Jsonl
+    }
+
     /// Why the format cannot hold an entry, if it cannot.
     pub(crate) fn refuses(&self, key: &[u8], value: &[u8]) -> Option<String> {
         let held = (self.format, self.form) != (Format::Nul, Form::Plain);
@@ -156,6 +199,15 @@ impl Codec {
             () => return None,
         };
         Some(format!("its {what} has a NUL byte, which the format nul holds only with --escaped or --hex"))
+    }
+
+    /// Whether a file that begins with this entry needs a byte order mark before it: without one,
+    /// a reader would take the entry's first bytes for one, or the file for something else.
+    pub(crate) fn needs_mark(&self, key: &[u8], value: &[u8]) -> bool {
+        let mut first = Vec::new();
+        // Writing to memory does not fail.
+        let _ = self.write(&mut first, key, value);
+        first.starts_with(BYTE_ORDER_MARK) || something_else(&first, self.framing()).is_some()
     }
 
     /// Writes the record of an entry that the format does not refuse.
@@ -180,6 +232,24 @@ impl Codec {
                 Ok(())
             }
         }
+    }
+
+    /// Writes all of an entry, as JSON. With `has_ttl`, its keyspace gives deadlines to puts
+    /// without one, so that of a value without a deadline it says so.
+    pub(crate) fn write_parts(&self, out: &mut impl Write, parts: &Parts<'_>, has_ttl: bool) -> io::Result<()> {
+        let mut entry = json!({ "key": json_bytes(self.form, parts.key) });
+        if let Some(value) = parts.value {
+            entry["value"] = json_bytes(self.form, value);
+            match parts.deadline {
+                Some(deadline) => entry["deadline"] = json!(utc_or_unix(deadline)),
+                None if has_ttl => entry["deadline"] = Value::Null,
+                None => {}
+            }
+        }
+        if !parts.operands.is_empty() {
+            entry["operands"] = parts.operands.iter().map(|operand| json_bytes(self.form, operand)).collect();
+        }
+        writeln!(out, "{}", document(entry))
     }
 
     fn write_csv_field(&self, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
@@ -254,13 +324,31 @@ fn without_doubled_quotes(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn parse_json(line: &[u8]) -> Result<Option<KeyValue<'static>>, String> {
+/// A line of JSON. What it does not understand, it refuses: it may be what was meant.
+fn parse_json(line: &[u8]) -> Result<Record<'static>, String> {
     if line.trim_ascii().is_empty() {
-        return Ok(None);
+        return Ok(Record::Blank);
     }
-    let Value::Object(mut object) = serde_json::from_slice(line).map_err(|error| error.to_string())? else {
-        return Err("it is not a JSON object".into());
+    let Strict(value) = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let Value::Object(mut object) = value else { return Err("it is not a JSON object".into()) };
+    if object.remove("schema").is_some_and(|schema| schema != json!(SCHEMA)) {
+        return Err(format!("its schema is not {SCHEMA}; a newer kvtool may read it"));
+    }
+    let record = match object.remove("keyspace") {
+        Some(keyspace) => {
+            let definition = Definition::parse(&keyspace, object.remove("options"))?;
+            Record::Keyspace(Box::new(definition))
+        }
+        None => checked(parse_entry(&mut object)?)?,
     };
+    match object.keys().next() {
+        Some(name) => Err(format!("it has a field {name:?}, of which kvtool does not know what it means here")),
+        None => Ok(record),
+    }
+}
+
+/// Takes an entry out of an object.
+fn parse_entry(object: &mut Map<String, Value>) -> Result<Entry<'static>, String> {
     let mut field = |name: &str| {
         let hex_name = format!("{name}_hex");
         match (object.remove(name), object.remove(&hex_name)) {
@@ -271,8 +359,25 @@ fn parse_json(line: &[u8]) -> Result<Option<KeyValue<'static>>, String> {
             (None, None) => Ok(None),
         }
     };
-    let key = field("key")?.ok_or("it has no key")?;
-    Ok(Some((key.into(), field("value")?.unwrap_or_default().into())))
+    let (key, value) = (field("key")?.ok_or("it has no key")?, field("value")?);
+    let operands = match object.remove("operands") {
+        None => Vec::new(),
+        Some(Value::Array(operands)) => {
+            operands.into_iter().map(|operand| json_field("an operand", operand)).collect::<Result<_, _>>()?
+        }
+        Some(_) => return Err("operands is not an array".into()),
+    };
+    let expiry = match object.remove("deadline") {
+        None => Expiry::Default,
+        Some(Value::Null) => Expiry::Never,
+        Some(Value::String(time)) => Expiry::At(parse_time(&time)?),
+        Some(_) => return Err("deadline is neither a time nor null".into()),
+    };
+    let value = value.or_else(|| operands.is_empty().then(Vec::new)).map(Cow::Owned);
+    if value.is_none() && expiry != Expiry::Default {
+        return Err("it has a deadline and operands, and no value that could expire".into());
+    }
+    Ok(Entry { key: key.into(), value, expiry, operands })
 }
 
 fn parse_hex(digits: &str) -> Result<Vec<u8>, String> {
@@ -295,20 +400,27 @@ fn json_field(name: &str, value: Value) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
-    fn parse(format: Format, form: Form, record: &[u8]) -> Result<KeyValue<'_>, String> {
-        Codec { format, form }.parse(record).map(Option::unwrap)
+    fn parse(format: Format, form: Form, record: &[u8]) -> Result<Entry<'_>, String> {
+        match (Codec { format, form }).parse(record)? {
+            Record::Entry(entry) => Ok(entry),
+            other => panic!("{other:?}"),
+        }
     }
 
-    fn tsv(form: Form, line: &[u8]) -> Result<KeyValue<'_>, String> {
+    fn tsv(form: Form, line: &[u8]) -> Result<Entry<'_>, String> {
         parse(Format::Tsv, form, line)
     }
 
-    fn csv(record: &[u8]) -> Result<KeyValue<'_>, String> {
+    fn csv(record: &[u8]) -> Result<Entry<'_>, String> {
         parse(Format::Csv, Form::Plain, record)
     }
 
-    fn entry(key: &'static [u8], value: &'static [u8]) -> Result<KeyValue<'static>, String> {
-        Ok((key.into(), value.into()))
+    fn jsonl(line: &str) -> Result<Entry<'_>, String> {
+        parse(Format::Jsonl, Form::Plain, line.as_bytes())
+    }
+
+    fn entry(key: &'static [u8], value: &'static [u8]) -> Result<Entry<'static>, String> {
+        Ok(Entry::put(key.into(), value.into()))
     }
 
     #[test]
@@ -376,22 +488,65 @@ mod tests {
             r#"{"key_hex": "6b", "value_hex": "76"}"#,
             r#" {"key": {"hex": "6b"}, "value": {"hex": "76"}} "#,
         ] {
-            assert_eq!(parse_json(line.as_bytes()), entry(b"k", b"v").map(Some), "{line}");
+            assert_eq!(jsonl(line), entry(b"k", b"v"), "{line}");
         }
-        assert_eq!(parse_json(br#"{"key": ""}"#), entry(b"", b"").map(Some));
-        assert_eq!(parse_json(b" \r"), Ok(None));
+        assert_eq!(jsonl(r#"{"key": ""}"#), entry(b"", b""));
+        assert!(matches!(parse_json(b" \r"), Ok(Record::Blank)));
         for line in [
             "{",
             "[]",
             r#"{"value": "v"}"#,
             r#"{"key": 1}"#,
             r#"{"key": "k", "key_hex": "6b"}"#,
+            r#"{"key": "k", "key": "k"}"#,
             r#"{"key_hex": "6"}"#,
             r#"{"key": "k", "value": null}"#,
             r#"{"key": {"hex": "6b", "more": 1}}"#,
+            r#"{"key": {"hex": "6b", "hex": "6c"}}"#,
+            r#"{"key": "k", "valeu": "v"}"#,
+            r#"{"schema": 2, "key": "k"}"#,
+            r#"{"key": "k", "deadline": 1}"#,
+            r#"{"key": "k", "deadline": "soon"}"#,
+            r#"{"key": "k", "operands": ["a"], "deadline": null}"#,
+            r#"{"key": "k", "operands": "a"}"#,
+            r#"{"key": "k", "keyspace": "s"}"#,
         ] {
             assert!(parse_json(line.as_bytes()).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn json_holds_deadlines_operands_and_keyspaces() {
+        let codec = Codec { format: Format::Jsonl, form: Form::Plain };
+        let deadline = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(1_795_594_500_250);
+        let far = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(1 << 52);
+        let operands = [b"a".to_vec(), b"\xff".to_vec()];
+        for (value, deadline, operands, has_ttl, expiry) in [
+            (Some(&b"v"[..]), None, &[][..], false, Expiry::Default),
+            (Some(b"v"), None, &[], true, Expiry::Never),
+            (Some(b""), Some(deadline), &operands[..], false, Expiry::At(deadline)),
+            (Some(b""), Some(far), &[], true, Expiry::At(far)),
+            (None, None, &operands[..], true, Expiry::Default),
+        ] {
+            let mut line = Vec::new();
+            codec.write_parts(&mut line, &parts(value, deadline, operands), has_ttl).unwrap();
+            let read = jsonl(std::str::from_utf8(&line).unwrap()).unwrap();
+            assert_eq!(read.value.as_deref(), value);
+            assert_eq!((&*read.key, read.expiry, &read.operands[..]), (&b"k"[..], expiry, operands));
+        }
+        let line = r#"{"schema":1,"keyspace":"s","options":{"ttl_ms":5}}"#;
+        assert!(matches!(parse_json(line.as_bytes()), Ok(Record::Keyspace(of)) if of.keyspace == "s"));
+    }
+
+    /// The parts of an entry `k`.
+    fn parts<'a>(
+        value: Option<&'a [u8]>,
+        deadline: Option<std::time::SystemTime>,
+        operands: &'a [Vec<u8>],
+    ) -> Parts<'a> {
+        let mut parts = Parts::new(b"k", value);
+        (parts.deadline, parts.operands) = (deadline, operands);
+        parts
     }
 
     #[test]

@@ -10,16 +10,17 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tamis::{Db, Error, IngestMode, IngestOptions, Keyspace, SstWriter, WriteBatch};
+use tamis::{Db, Error, Expiry, IngestMode, IngestOptions, SstWriter, WriteBatch, WriteOptions};
 
+use super::definition::Definition;
 use super::entries::{Entries, Position, Source};
-use super::formats::KeyValue;
+use super::formats::{Entry, Record};
 use super::sst_build;
-use super::store::open_to_write;
+use super::target::Target;
 use crate::args::{Common, Import};
 use crate::failure::{Attempt, Failure, INTERRUPTED, Result};
 use crate::output::{Output, say};
@@ -41,18 +42,20 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     if args.dry_run {
         return dry_run(common, &args.db, entries);
     }
-    let (db, keyspace) = open_to_write(&args.db, common)?;
+    let mut target = Target::open(&args.db, common)?;
     let start = Instant::now();
     let progress = progress_bar(entries.len());
     if args.sorted {
-        let imported = import_sorted(&args.db, &mut entries, &db, &keyspace, args.replace, &progress)?;
+        let imported = import_sorted(&args.db, &mut entries, &mut target, args.replace, &progress)?;
         progress.finish_and_clear();
         return report(common, imported, start.elapsed());
     }
     let import = Importer {
-        db,
-        keyspace,
+        target,
         batch: WriteBatch::new(),
+        entries: 0,
+        expiry: Expiry::Default,
+        expired: 0,
         imported: 0,
         read: Position { file: 0, record: args.skip },
         written: Position { file: 0, record: args.skip },
@@ -79,6 +82,9 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
         return Err(failure);
     }
     closed?;
+    if import.expired > 0 {
+        say(format_args!("kvtool: {} expired before, and of no effect", counted(import.expired, "value")));
+    }
     report(common, import.imported, start.elapsed())
 }
 
@@ -87,8 +93,7 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
 fn import_sorted(
     path: &Path,
     entries: &mut Entries,
-    db: &Db,
-    keyspace: &Keyspace,
+    target: &mut Target,
     replace: bool,
     progress: &ProgressBar,
 ) -> Result<u64> {
@@ -118,8 +123,11 @@ fn import_sorted(
         *made = Some(dir.path().to_owned());
         dir
     };
-    let format = keyspace.sst_format()?;
-    let mut tables = sst_build::build(entries, &format, dir.path(), TABLE_SIZE, progress)?;
+    if let Some(definition) = entries.keyspace()? {
+        target.define(*definition).map_err(|why| entries.invalid(why))?;
+    }
+    let format = target.keyspace().sst_format()?;
+    let mut tables = sst_build::build(entries, Some(target), &format, dir.path(), TABLE_SIZE, progress)?;
     let imported = tables.iter().map(|table| table.entries).sum();
     if replace {
         if tables.is_empty() {
@@ -131,9 +139,9 @@ fn import_sorted(
     }
     if !tables.is_empty() {
         let files = tables.into_iter().map(|table| table.path);
-        keyspace.ingest(files, IngestOptions::new().mode(IngestMode::Move))?;
+        target.keyspace().ingest(files, IngestOptions::new().mode(IngestMode::Move))?;
     }
-    db.clone().close()?;
+    target.db.clone().close()?;
     Ok(imported)
 }
 
@@ -145,16 +153,8 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 fn import_all(entries: &mut Entries, import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {
     loop {
         let failure = match entries.advance() {
-            Ok(true) => match entries.entry() {
-                Ok(entry) => {
-                    let is_full = lock(import).add(entry, entries.position());
-                    if is_full {
-                        entries.release();
-                        lock(import).write_batch()?;
-                        progress.set_position(entries.bytes());
-                    }
-                    continue;
-                }
+            Ok(true) => match add_record(entries, import, progress) {
+                Ok(()) => continue,
                 Err(failure) => failure,
             },
             Ok(false) => return lock(import).write_batch(),
@@ -163,6 +163,31 @@ fn import_all(entries: &mut Entries, import: &Mutex<Importer>, progress: &Progre
         lock(import).write_batch()?;
         return Err(failure);
     }
+}
+
+/// Adds the record read last to the batch, and writes that if it is full.
+fn add_record(entries: &mut Entries, import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {
+    let (position, skipped) = (entries.position(), entries.take_skipped());
+    let is_full = {
+        let (record, mut import) = (entries.record()?, lock(import));
+        import.begin_record(position, skipped.map(|definition| *definition)).map_err(|why| entries.invalid(why))?;
+        match record {
+            Record::Entry(entry) => import.add(entry)?.map_err(|why| entries.invalid(why))?,
+            Record::Keyspace(definition) => {
+                import.target.define(*definition).map_err(|why| entries.invalid(why))?;
+                false
+            }
+            Record::Blank => false,
+        }
+    };
+    let mut import = lock(import);
+    import.read = position;
+    if is_full {
+        entries.release();
+        import.write_batch()?;
+        progress.set_position(entries.bytes());
+    }
+    Ok(())
 }
 
 /// Reads and checks all entries, and prints what an import would do.
@@ -217,12 +242,12 @@ struct Checked {
 fn check_all(entries: &mut Entries, progress: &ProgressBar) -> Result<Checked> {
     let mut checked = Checked::default();
     while entries.advance()? {
-        match entries.entry() {
-            Ok(Some((key, value))) => {
+        match entries.record() {
+            Ok(Record::Entry(entry)) => {
                 checked.keys += 1;
-                checked.bytes += (key.len() + value.len()) as u64;
+                checked.bytes += entry.len() as u64;
             }
-            Ok(None) => {}
+            Ok(Record::Keyspace(_) | Record::Blank) => {}
             Err(failure) => {
                 checked.invalid += 1;
                 if checked.invalid <= SHOWN_INVALID {
@@ -265,9 +290,14 @@ pub(super) fn progress_bar(bytes: Option<u64>) -> ProgressBar {
 }
 
 struct Importer {
-    db: Db,
-    keyspace: Keyspace,
+    target: Target,
     batch: WriteBatch,
+    /// Entries in the batch.
+    entries: u64,
+    /// When puts of the batch expire that have no deadline of their own.
+    expiry: Expiry,
+    /// Values whose deadline was past.
+    expired: u64,
     /// Entries written to the store.
     imported: u64,
     /// The last record whose entry is in the batch.
@@ -280,19 +310,45 @@ struct Importer {
 }
 
 impl Importer {
-    /// Adds the entry of a record, if any. Returns whether the batch is full.
-    fn add(&mut self, entry: Option<KeyValue<'_>>, record: Position) -> bool {
-        self.read = record;
-        let Some((key, value)) = entry else { return false };
-        self.batch.put_in(&self.keyspace, key, value);
-        self.batch.len() >= BATCH_ENTRIES || self.batch.byte_size() >= BATCH_BYTES
+    /// Goes to the keyspace of which a record is that is read now.
+    fn begin_record(&mut self, record: Position, skipped: Option<Definition>) -> Result<(), String> {
+        if record.file != self.read.file {
+            self.target.begin_file().map_err(|failure| failure.message().unwrap_or_default())?;
+        }
+        skipped.map_or(Ok(()), |definition| self.target.define(definition))
+    }
+
+    /// Adds an entry. Returns whether the batch is full, or why the keyspace cannot take the entry.
+    fn add(&mut self, entry: Entry<'_>) -> Result<Result<bool, String>> {
+        if let Some(why) = self.target.refuses(&entry) {
+            return Ok(Err(why));
+        }
+        if matches!(entry.expiry, Expiry::Default | Expiry::Never) && entry.expiry != self.expiry {
+            self.write_batch()?;
+            self.expiry = entry.expiry;
+        }
+        let Entry { key, value, expiry, operands } = entry;
+        let keyspace = self.target.keyspace();
+        match (value, expiry) {
+            (Some(value), Expiry::At(deadline)) => {
+                self.expired += u64::from(deadline <= SystemTime::now());
+                self.batch.put_with_expiry_in(keyspace, &key, value, deadline);
+            }
+            (Some(value), _) => self.batch.put_in(keyspace, &key, value),
+            // What the key has is replaced, as by a put.
+            (None, _) => self.batch.delete_in(keyspace, &key),
+        }
+        for operand in operands {
+            self.batch.merge_in(keyspace, &key, operand);
+        }
+        self.entries += 1;
+        Ok(Ok(self.batch.len() >= BATCH_ENTRIES || self.batch.byte_size() >= BATCH_BYTES))
     }
 
     fn write_batch(&mut self) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
-        let len = batch.len() as u64;
-        self.db.write(batch)?;
-        self.imported += len;
+        self.target.db.write_with(batch, WriteOptions::new().expiry(self.expiry))?;
+        self.imported += std::mem::take(&mut self.entries);
         self.written = self.read;
         self.progress.set_message(count(self.imported));
         Ok(())
@@ -300,8 +356,8 @@ impl Importer {
 
     /// Makes the imported entries durable, and closes the store.
     fn close(&mut self) -> Result<()> {
-        self.db.sync()?;
-        Ok(self.db.clone().close()?)
+        self.target.db.sync()?;
+        Ok(self.target.db.clone().close()?)
     }
 
     /// Ends an interrupted import; returns the exit code.

@@ -6,21 +6,49 @@ use std::path::Path;
 
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::say;
-use crate::text::{Form, counted};
+use crate::text::{EMPTY_KEY, Form, counted};
 
 /// A buffer larger than this is freed once its line has been used.
 const KEPT_BUFFER: usize = 1 << 20;
 
-/// Spreadsheets begin their CSV files with it.
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+/// Some programs begin text with it. It belongs to no line or record, whatever the format.
+pub(super) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// What files begin with that are neither lines nor records, and what to do with them.
+const OTHERS: [(&[u8], &str); 9] = [
+    (b"\xff\xfe", UTF_16),
+    (b"\xfe\xff", UTF_16),
+    (b"\x1f\x8b", "compressed by gzip; unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd; unpack it first"),
+    (b"\xfd7zXZ\0", "compressed by xz; unpack it first"),
+    (b"PK\x03\x04", "a zip archive or a spreadsheet; unpack it first, or save it as CSV"),
+    (b"SQLite format 3\0", "an SQLite database; let it write CSV"),
+    (b"PAR1\x15", "a Parquet file; convert it to CSV or JSON lines"),
+    (b"tamissst\x01", "a table of a store; `kvtool ingest` adds it, `kvtool sst` prints it"),
+];
+
+const UTF_16: &str = "text in UTF-16; convert it to UTF-8, as by `iconv -f UTF-16 -t UTF-8`";
+
+/// How many characters in UTF-16 without a byte order mark show that they are.
+const SHOWING: usize = 4;
+
+/// What a file is that begins with `start`, if that is plainly no lines or records.
+pub(super) fn something_else(start: &[u8], framing: Framing) -> Option<&'static str> {
+    let is_wide = |zeros: usize| {
+        let (pairs, _) = start.as_chunks::<2>();
+        let is_one = |pair: &[u8; 2]| pair[zeros] == 0 && matches!(pair[1 - zeros], b'\t' | b'\r' | b' '..=b'~');
+        framing != Framing::NulPair && pairs.len() >= SHOWING && pairs[..SHOWING].iter().all(is_one)
+    };
+    let known = OTHERS.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, what)| *what);
+    known.or_else(|| (is_wide(0) || is_wide(1)).then_some(UTF_16))
+}
 
 /// Where a record ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// At a newline.
     Line,
-    /// At a newline outside of double quotes. A carriage return before it belongs to it, and a byte
-    /// order mark at the beginning of the file to no record.
+    /// At a newline outside of double quotes. A carriage return before it belongs to it.
     QuotedLines,
     /// At every second NUL byte.
     NulPair,
@@ -122,24 +150,32 @@ impl Lines {
         }
     }
 
-    /// Skips the first `count` lines, including empty ones.
-    pub(crate) fn skip(&mut self, count: u64) -> Result<()> {
+    /// Skips the first `count` lines, including empty ones, and passes each to `on_line`.
+    pub(crate) fn skip(&mut self, count: u64, mut on_line: impl FnMut(&[u8])) -> Result<()> {
         while self.number < count {
             if !self.read()? {
                 let lines = counted(self.number, self.framing.noun());
                 return Err(Failure::usage(format_args!("{} has {lines}, fewer than the {count} to skip", self.name)));
             }
+            on_line(&self.line);
         }
         Ok(())
     }
 
-    /// Passes each line to `on_line`: the line itself, and the key that it encodes in `form`.
+    /// Passes each line to `on_line`: the line itself, and its key in `form`. A value after the key
+    /// is left out, and counted in a message.
     pub(crate) fn each_key(mut self, form: Form, mut on_line: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        let mut values = 0;
         while self.advance()? {
-            match form.parse_field(&self.line) {
+            let (key, value) = split_line(&self.line, form).map_err(|why| self.invalid(why))?;
+            values += u64::from(value.is_some());
+            match form.parse_field(key) {
                 Ok(key) => on_line(&self.line, &key)?,
                 Err(why) => return Err(self.invalid(why)),
             }
+        }
+        if values > 0 {
+            say(format_args!("{} of {} left out: keys alone are read here", counted(values, "value"), self.name));
         }
         Ok(())
     }
@@ -176,8 +212,12 @@ impl Lines {
         }
         if self.framing == Framing::QuotedLines {
             self.line.pop_if(|byte| *byte == b'\r');
-            if self.start == 0 && self.line.starts_with(BYTE_ORDER_MARK) {
+        }
+        if self.start == 0 {
+            if self.line.starts_with(BYTE_ORDER_MARK) {
                 self.line.drain(..BYTE_ORDER_MARK.len());
+            } else if let Some(what) = something_else(&self.line, self.framing) {
+                return Err(Failure::usage(format_args!("{} is {what}", self.name)));
             }
         }
         if is_cut || self.line.len() > self.limit {
@@ -206,6 +246,27 @@ impl Lines {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+/// A line as key and value, which a tab separates, undecoded. This is what a line means in every
+/// command.
+pub(super) fn split_line(line: &[u8], form: Form) -> Result<(&[u8], Option<&[u8]>), String> {
+    match line.iter().position(|&byte| byte == b'\t') {
+        Some(0) if form == Form::Plain => Err(format!("it has no key before the tab (the empty key is {EMPTY_KEY})")),
+        Some(tab) => Ok((&line[..tab], Some(&line[tab + 1..]))),
+        None if form == Form::Plain && is_json_line(line) => {
+            Err("it is a line of JSON, which only `import --format jsonl` reads; with --escaped it is a key".into())
+        }
+        None => Ok((line, None)),
+    }
+}
+
+/// Whether kvtool has written a line as JSON. It prints no keys that look like this in lines of
+/// text, unless a tab follows.
+fn is_json_line(line: &[u8]) -> bool {
+    line.starts_with(b"{\"")
+        && serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(line)
+            .is_ok_and(|object| ["key", "key_hex", "keyspace"].iter().any(|name| object.contains_key(*name)))
 }
 
 #[cfg(test)]
@@ -275,12 +336,14 @@ mod tests {
     #[test]
     fn skipping_counts_empty_lines_too() {
         let mut first = lines(b"a\n\nb\nc\n", 10);
-        first.skip(3).unwrap();
+        let mut skipped = Vec::new();
+        first.skip(3, |line| skipped.push(line.to_vec())).unwrap();
+        assert_eq!(skipped, [&b"a"[..], b"", b"b"]);
         assert_eq!(first.next().unwrap(), Some(&b"c"[..]));
         let mut all = lines(b"a\n\nb", 10);
-        all.skip(3).unwrap();
+        all.skip(3, |_| ()).unwrap();
         assert_eq!(all.next().unwrap(), None);
-        assert!(lines(b"a\n\nb", 10).skip(4).unwrap_err().message().unwrap().contains("3 lines"));
+        assert!(lines(b"a\n\nb", 10).skip(4, |_| ()).unwrap_err().message().unwrap().contains("3 lines"));
     }
 
     #[test]

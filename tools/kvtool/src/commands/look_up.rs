@@ -4,12 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tamis::{Keyspace, MAX_KEY_LEN, ReadOptions, ReadStats};
+use tamis::{Keyspace, ReadOptions, ReadStats};
 
+use super::formats::{Codec, Format};
 use super::lines::Lines;
 use crate::failure::Result;
 use crate::output::say;
-use crate::text::{Decimal, Form, QUOTES, count, counted, size};
+use crate::text::{Decimal, Form, count, counted, size};
 
 /// How many keys were looked up, and how long that took.
 #[derive(Default)]
@@ -21,7 +22,9 @@ pub(super) struct Summary {
 
 /// Passes each line of `file` to `on_key`, decoded as a key in `form`.
 pub(super) fn each_key(file: &Path, form: Form, mut on_key: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    Lines::open(Some(file), MAX_KEY_LEN * form.longest_byte() + QUOTES)?.each_key(form, |_, key| on_key(key))
+    // A value may follow the key.
+    let limit = Codec { format: Format::Tsv, form }.longest_record();
+    Lines::open(Some(file), limit)?.each_key(form, |_, key| on_key(key))
 }
 
 /// Looks up each line of `file`, a key in `form`. Passes the keys found, with their values, to

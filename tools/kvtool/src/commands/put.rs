@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
-use tamis::operator::{Add, Append, Max, Min, Union};
 use tamis::{Db, MAX_VALUE_LEN, SeqNo, WriteBatch, WriteOptions};
 
+use super::operators::with_operator;
 use super::store::{existing_keyspace, open_existing, open_to_write};
 use crate::args::{Common, Delete, DeleteRange, Merge, Operator, Put};
 use crate::failure::{Attempt, Failure, Result};
@@ -40,20 +40,29 @@ pub(crate) fn put(common: &Common, args: Put) -> Result<()> {
 }
 
 pub(crate) fn merge(common: &Common, args: Merge) -> Result<()> {
-    let (key, operand) = (common.bytes("KEY", &args.key)?, common.bytes("OPERAND", &args.operand)?);
-    let (db, mut keyspace) = open_to_write(&args.db, common)?;
-    if let Some(operator) = args.operator {
-        let options = keyspace.options()?;
-        let options = match operator {
-            Operator::AddLittle => options.merge_operator(Add::LITTLE),
-            Operator::AddBig => options.merge_operator(Add::BIG),
-            Operator::Max => options.merge_operator(Max),
-            Operator::Min => options.merge_operator(Min),
-            Operator::Append => options.merge_operator(Append),
-            Operator::Union => options.merge_operator(Union),
-        };
-        keyspace = db.keyspace_with(keyspace.name(), options)?;
-    }
+    let key = common.bytes("KEY", &args.key)?;
+    let (db, keyspace) = match args.operator {
+        Some(operator) => {
+            // What can be seen to be wrong creates no store.
+            operator.operand(common, &args.operand, None)?;
+            let (db, keyspace) = open_to_write(&args.db, common)?;
+            let options = with_operator(keyspace.options()?, operator.name());
+            let keyspace = db.keyspace_with(keyspace.name(), options)?;
+            (db, keyspace)
+        }
+        None => {
+            let db = open_existing(&args.db)?;
+            let keyspace = existing_keyspace(&db, common)?;
+            (db, keyspace)
+        }
+    };
+    // Nobody else writes meanwhile: this process has the store's lock.
+    let (operator, value) = (Operator::of(&keyspace)?, keyspace.get(&key)?);
+    let operand = operator.operand(common, &args.operand, value.as_deref())?;
+    operator.check(&key, value.as_deref(), &operand).map_err(|why| {
+        let key = common.form().show(&key);
+        Failure::usage(format_args!("the operand cannot be merged into the value of key {key}: {why}"))
+    })?;
     let mut batch = WriteBatch::new();
     batch.merge_in(&keyspace, key, operand);
     write(common, db, batch)

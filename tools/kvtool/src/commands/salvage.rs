@@ -2,13 +2,13 @@
 
 use std::ops::Bound;
 
-use serde_json::json;
 use tamis::{Keyspace, SalvageIter, SkippedRange};
 
+use super::scan;
 use crate::args::Common;
 use crate::failure::{Failure, Result};
-use crate::output::{Output, json_bytes, say};
-use crate::text::counted;
+use crate::output::{Output, say};
+use crate::text::{Form, counted};
 
 /// Prints the entries from `lower`, inclusive, to `upper`, exclusive, at most `limit`.
 pub(super) fn run(
@@ -17,10 +17,11 @@ pub(super) fn run(
     lower: Vec<u8>,
     upper: Option<Vec<u8>>,
     limit: u64,
+    only_keys: bool,
 ) -> Result<()> {
     let upper = upper.map_or(Bound::Unbounded, Bound::Excluded);
     let mut entries = keyspace.salvage((Bound::Included(lower), upper))?;
-    let printed = print(common, &mut entries, limit);
+    let printed = print(common, &mut entries, limit, only_keys);
     if !matches!(printed, Ok(()) | Err(Failure::ClosedPipe)) {
         return printed;
     }
@@ -28,7 +29,7 @@ pub(super) fn run(
     if skipped.is_empty() {
         return printed;
     }
-    skipped.iter().for_each(|range| tell(common, range));
+    skipped.iter().for_each(|range| tell(common.form(), range));
     say(format_args!(
         "skipped {}: keys in these ranges may be missing or have older values",
         counted(skipped.len() as u64, "damaged range")
@@ -36,26 +37,22 @@ pub(super) fn run(
     Err(Failure::Damaged)
 }
 
-fn print(common: &Common, entries: &mut SalvageIter, limit: u64) -> Result<()> {
+fn print(common: &Common, entries: &mut SalvageIter, limit: u64, only_keys: bool) -> Result<()> {
     let mut output = Output::new();
     let mut left = limit;
     while left > 0
         && let Some(entry) = entries.next()
     {
         let (key, value) = entry?;
-        if common.json {
-            output
-                .json(json!({ "key": json_bytes(common.form(), &key), "value": json_bytes(common.form(), &value) }))?;
-        } else {
-            output.row(common.form(), &key, &value)?;
-        }
+        scan::print(&mut output, common, &key, (!only_keys).then_some(&value), None)?;
         left -= 1;
     }
     output.finish()
 }
 
-fn tell(common: &Common, range: &SkippedRange) {
-    let end = |key: &Option<Vec<u8>>, open: &str| key.as_ref().map_or(open.to_owned(), |key| common.form().show(key));
+/// Says what was skipped.
+pub(super) fn tell(form: Form, range: &SkippedRange) {
+    let end = |key: &Option<Vec<u8>>, open: &str| key.as_ref().map_or(open.to_owned(), |key| form.show(key));
     say(format_args!(
         "{}: {}: skipped keys {} to {}, {} bytes: {}",
         range.file.display(),

@@ -1,5 +1,7 @@
 //! `scan`: the entries of a range, in either direction.
 
+use std::time::SystemTime;
+
 use serde_json::json;
 use tamis::{Cursor, ReadOptions};
 
@@ -7,7 +9,8 @@ use super::salvage;
 use super::store::open_to_read;
 use crate::args::{Common, Scan};
 use crate::failure::Result;
-use crate::output::{Output, json_bytes};
+use crate::output::{Output, json_bytes, say};
+use crate::text::{counted, utc_or_unix};
 
 pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
     let from = common.optional_bytes("--from", args.from.as_ref())?;
@@ -17,27 +20,57 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
     let (_db, keyspace) = open_to_read(&args.db, common)?;
     if args.skip_damaged {
         let limit = args.limit.unwrap_or(u64::MAX);
-        return salvage::run(common, &keyspace, range.lower, range.upper, limit);
+        return salvage::run(common, &keyspace, range.lower, range.upper, limit, args.keys);
     }
     // The scan uses each block once: reads ahead and bypasses the cache.
     let mut cursor = keyspace.cursor_with(ReadOptions::new().fill_cache(false))?;
     let mut output = Output::new();
-    let mut left = args.limit.unwrap_or(u64::MAX);
+    let (mut left, mut deadlines) = (args.limit.unwrap_or(u64::MAX), 0);
     let mut valid =
         left > 0 && if args.reverse { range.seek_to_last(&mut cursor)? } else { range.seek_to_first(&mut cursor)? };
     while let (true, Some(key), Some(value)) = (valid, cursor.key(), cursor.value()) {
         if !range.contains(key) {
             break;
         }
-        if common.json {
-            output.json(json!({ "key": json_bytes(common.form(), key), "value": json_bytes(common.form(), value) }))?;
-        } else {
-            output.row(common.form(), key, value)?;
-        }
+        let deadline = cursor.deadline();
+        deadlines += u64::from(deadline.is_some());
+        print(&mut output, common, key, (!args.keys).then_some(value), deadline)?;
         left -= 1;
         valid = left > 0 && if args.reverse { cursor.prev()? } else { cursor.next()? };
     }
-    output.finish()
+    output.finish()?;
+    if deadlines > 0 && !common.json && !args.keys {
+        let deadlines = counted(deadlines, "value");
+        say(format_args!(
+            "{deadlines} with a deadline, which lines do not show; --json does, and `export` to JSON lines"
+        ));
+    }
+    Ok(())
+}
+
+/// Prints a key, with its value if that is given.
+pub(super) fn print(
+    output: &mut Output,
+    common: &Common,
+    key: &[u8],
+    value: Option<&[u8]>,
+    deadline: Option<SystemTime>,
+) -> Result<()> {
+    let form = common.form();
+    match (common.json, value) {
+        (false, Some(value)) => output.row(form, key, value),
+        (false, None) => output.key(form, key),
+        (true, value) => {
+            let mut document = json!({ "key": json_bytes(form, key) });
+            if let Some(value) = value {
+                document["value"] = json_bytes(form, value);
+                if let Some(deadline) = deadline {
+                    document["deadline"] = json!(utc_or_unix(deadline));
+                }
+            }
+            output.json(document)
+        }
+    }
 }
 
 /// Keys from `lower`, inclusive, to `upper`, exclusive.

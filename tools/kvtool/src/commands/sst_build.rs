@@ -3,14 +3,16 @@
 use std::fs;
 use std::ops::Bound;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
-use tamis::{Error, SstFormat, SstInfo, SstWriter};
+use tamis::{Error, Expiry, SstFormat, SstInfo, SstWriter};
 
 use super::entries::Entries;
+use super::formats::{Entry, Record};
 use super::import::progress_bar;
+use super::target::Target;
 use crate::args::{Common, SstBuild};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::{Output, json_bytes, say};
@@ -36,7 +38,8 @@ pub(crate) fn run(common: &Common, args: SstBuild) -> Result<()> {
     let out = args.out.display();
     fs::create_dir(&args.out).attempt(format_args!("cannot create {out}"))?;
     let (start, progress) = (Instant::now(), progress_bar(entries.len()));
-    let built = build(&mut entries, &format, &args.out, args.table_size << 20, &progress);
+    let built = only_keyspace(&mut entries, common, &format)
+        .and_then(|()| build(&mut entries, None, &format, &args.out, args.table_size << 20, &progress));
     progress.finish_and_clear();
     let tables = built.and_then(|mut tables| {
         match delete_ranges(&ranges, &format, &args.out) {
@@ -88,17 +91,27 @@ fn document(common: &Common, table: &SstInfo) -> Value {
     })
 }
 
-/// Writes the entries to tables of about `table_size` bytes in `dir`. After an error,
-/// none is left.
+/// Refuses input that says it is of another keyspace than that for which the tables are.
+fn only_keyspace(entries: &mut Entries, common: &Common, format: &SstFormat) -> Result<()> {
+    match entries.keyspace()? {
+        Some(of) if common.keyspace.is_none() && of.keyspace != format.keyspace() => Err(entries
+            .invalid(format_args!("it is of keyspace {:?}; --keyspace says for which the tables are", of.keyspace))),
+        _ => Ok(()),
+    }
+}
+
+/// Writes the entries to tables of about `table_size` bytes in `dir`. After an error, none is left.
+/// `target` combines operands.
 pub(super) fn build(
     entries: &mut Entries,
+    target: Option<&Target>,
     format: &SstFormat,
     dir: &Path,
     table_size: u64,
     progress: &ProgressBar,
 ) -> Result<Vec<SstInfo>> {
     let mut tables = Vec::new();
-    let built = build_all(entries, format, dir, table_size, progress, &mut tables);
+    let built = build_all(entries, target, format, dir, table_size, progress, &mut tables);
     if built.is_err() {
         remove(&tables);
     }
@@ -133,8 +146,27 @@ pub(super) fn and_ranges(range_deletes: u64) -> String {
     if range_deletes == 0 { String::new() } else { format!(" and {}", counted(range_deletes, "range delete")) }
 }
 
+/// `entry` with its operands combined into its value, which one entry of a table holds.
+fn combined<'a>(target: Option<&Target>, entry: Entry<'a>) -> Result<Entry<'a>, String> {
+    match target {
+        Some(target) => target.refuses(&entry).map_or_else(|| target.combined(entry), Err),
+        None if entry.operands.is_empty() => Ok(entry),
+        None => Err("it has operands, which only `import` takes".into()),
+    }
+}
+
+/// The deadline of a put, like that which a put into the keyspace would have now.
+fn deadline(expiry: Expiry, ttl: Option<Duration>) -> Option<SystemTime> {
+    match expiry {
+        Expiry::Default => ttl.and_then(|ttl| SystemTime::now().checked_add(ttl)),
+        Expiry::Never => None,
+        Expiry::At(deadline) => Some(deadline),
+    }
+}
+
 fn build_all(
     entries: &mut Entries,
+    target: Option<&Target>,
     format: &SstFormat,
     dir: &Path,
     table_size: u64,
@@ -144,7 +176,18 @@ fn build_all(
     let mut writer: Option<SstWriter> = None;
     let mut written = 0u64;
     while entries.advance()? {
-        let Some((key, value)) = entries.entry()? else { continue };
+        let entry = match entries.record()? {
+            Record::Entry(entry) => entry,
+            Record::Blank => continue,
+            Record::Keyspace(of) => {
+                return Err(entries.invalid(format_args!(
+                    "it begins keyspace {:?}, and sorted input is of one; import each by itself, or without --sorted",
+                    of.keyspace
+                )));
+            }
+        };
+        let Entry { key, value, expiry, .. } = combined(target, entry).map_err(|why| entries.invalid(why))?;
+        let (value, deadline) = (value.unwrap_or_default(), deadline(expiry, format.options().ttl));
         if let Some(full) = writer.take_if(|writer| writer.estimated_size() >= table_size) {
             tables.push(full.finish()?);
         }
@@ -157,7 +200,10 @@ fn build_all(
         let before = tables.last().filter(|_| is_new).map(|table| &table.greatest[..]);
         let is_sorted = before.is_none_or(|before| before < &*key);
         let added = match &mut writer {
-            Some(writer) if is_sorted => writer.put(&key, &value),
+            Some(writer) if is_sorted => match deadline {
+                Some(deadline) => writer.put_with_expiry(&key, &value, deadline),
+                None => writer.put(&key, &value),
+            },
             _ => Err(Error::Unsorted { file: dir.to_owned(), position: 0, key: key.to_vec(), last: Vec::new() }),
         };
         match added {

@@ -6,12 +6,13 @@ use tamis::{Db, FilterLedger, KeyspaceStats, LevelStats, ReadOptions};
 use super::filters::{FilterTotals, filters_of};
 use super::look_up::look_up_all;
 use super::store::{existing_keyspace, stats_of};
-use crate::args::{Common, Stats};
+use crate::args::{Common, FilterUse, Stats};
 use crate::failure::Result;
 use crate::output::{Output, json_ledger, say, table};
 use crate::text::{count, counted, percent, size};
 
 pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
+    common.form_needs("--keys-from", args.keys_from.is_some())?;
     let db = Db::open_read_only(&args.db)?;
     let looked_up = match &args.keys_from {
         Some(file) => {
@@ -81,7 +82,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         if looked_up.is_some() {
             output.line(answers(keyspace))?;
             output.line("")?;
-            output.line(costs(keyspace))?;
+            output.line(costs(keyspace, args.filters))?;
             output.line("")?;
         }
     }
@@ -202,31 +203,28 @@ fn answers(keyspace: &KeyspaceStats) -> comfy_table::Table {
     table(1, &heads, rows_of(keyspace, row))
 }
 
-/// The cost of reads by level.
-fn costs(keyspace: &KeyspaceStats) -> comfy_table::Table {
+/// The cost of reads by level. What filters save is known only of reads that did not trust them.
+fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> comfy_table::Table {
+    let knows_savings = matches!(filters, FilterUse::Shadow);
     let row = |name: String, ledger: FilterLedger| {
         let reads = ledger.reads;
-        vec![
+        let mut row = vec![
             name,
             count(reads.look_ups()),
             count(reads.block_reads),
             size(reads.block_bytes),
             count(reads.cache_hits),
-            count(reads.avoidable_reads),
-            size(reads.avoidable_bytes),
             count(reads.tombstones_passed),
-        ]
+        ];
+        if knows_savings {
+            row.extend([count(reads.avoidable_reads), size(reads.avoidable_bytes)]);
+        }
+        row
     };
-    let heads = [
-        "level",
-        "looked into",
-        "blocks read",
-        "bytes read",
-        "in cache",
-        "blocks filters save",
-        "bytes filters save",
-        "tombstones passed",
-    ];
+    let mut heads = vec!["level", "looked into", "blocks read", "bytes read", "in cache", "tombstones passed"];
+    if knows_savings {
+        heads.extend(["blocks filters save", "bytes filters save"]);
+    }
     table(1, &heads, rows_of(keyspace, row))
 }
 

@@ -10,6 +10,7 @@ mod bench;
 mod changes;
 mod commands;
 mod copies;
+mod documents;
 mod filter_lines;
 mod filters;
 mod formats;

@@ -8,10 +8,10 @@ use tamis_bench::tamis_engine::CONTESTANTS;
 use crate::args::{BenchCommand, Common};
 use crate::failure::{Failure, Result};
 
-pub(crate) fn run(common: &Common, command: BenchCommand) -> Result<()> {
+pub(crate) fn run(command: BenchCommand) -> Result<()> {
     match command {
-        BenchCommand::Reads(args) => reads::run(common, *args),
-        BenchCommand::Run(args) => run_workloads(common, *args),
+        BenchCommand::Reads(with) => with.run(reads::run),
+        BenchCommand::Run(with) => with.run(run_workloads),
     }
 }
 

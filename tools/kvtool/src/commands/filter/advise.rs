@@ -18,6 +18,7 @@ use crate::text::{count, percent, size};
 const BITS: std::ops::RangeInclusive<u8> = 4..=20;
 
 pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
+    common.form_needs("--trace", args.trace.is_some())?;
     let (db, keyspace) = open_to_read(&args.db, common)?;
     let stats = stats_of(&db, common)?;
     let levels = stats.keyspaces.iter().find(|stats| stats.name == keyspace.name());

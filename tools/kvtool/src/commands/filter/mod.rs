@@ -9,20 +9,20 @@ mod info;
 mod rebuild;
 mod union;
 
-use crate::args::{Common, FilterCommand};
+use crate::args::FilterCommand;
 use crate::failure::Result;
 
 /// Longest line. Filters have no such limit; it bounds the memory for one line.
 const MAX_LINE: usize = 1 << 30;
 
-pub(crate) fn run(common: &Common, command: FilterCommand) -> Result<()> {
+pub(crate) fn run(command: FilterCommand) -> Result<()> {
     match command {
-        FilterCommand::Create(args) => create::run(common, &args),
-        FilterCommand::Add(args) => add::run(common, &args),
-        FilterCommand::Check(args) => check::run(common, &args),
-        FilterCommand::Union(args) => union::run(common, &args),
-        FilterCommand::Info(args) => info::run(common, &args),
-        FilterCommand::Rebuild(args) => rebuild::run(common, args),
-        FilterCommand::Advise(args) => advise::run(common, &args),
+        FilterCommand::Create(with) => with.run(|common, args| create::run(common, &args)),
+        FilterCommand::Add(with) => with.run(|common, args| add::run(common, &args)),
+        FilterCommand::Check(with) => with.run(|common, args| check::run(common, &args)),
+        FilterCommand::Union(with) => with.run(|common, args| union::run(common, &args)),
+        FilterCommand::Info(with) => with.run(|common, args| info::run(common, &args)),
+        FilterCommand::Rebuild(with) => with.run(rebuild::run),
+        FilterCommand::Advise(with) => with.run(|common, args| advise::run(common, &args)),
     }
 }

@@ -1,0 +1,148 @@
+//! Flags that many commands have. Each command takes those that mean something to it.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::Args as Group;
+
+use crate::failure::{Failure, Result};
+use crate::text::Form;
+
+/// A command's own arguments, and the flags that it shares with others.
+#[derive(Debug, Group)]
+pub(crate) struct With<A: Group, F: Group = AllFlags> {
+    #[command(flatten)]
+    pub(crate) args: A,
+    #[command(flatten)]
+    pub(crate) flags: F,
+}
+
+impl<A: Group, F: Group + Into<Common>> With<A, F> {
+    /// Runs the command.
+    pub(crate) fn run(self, command: impl FnOnce(&Common, A) -> Result<()>) -> Result<()> {
+        command(&self.flags.into(), self.args)
+    }
+}
+
+/// Of commands that work in a keyspace, on keys or values.
+#[derive(Debug, Group)]
+pub(crate) struct AllFlags {
+    #[command(flatten)]
+    keyspace: KeyspaceFlag,
+    #[command(flatten)]
+    form: FormFlags,
+    #[command(flatten)]
+    json: JsonFlag,
+}
+
+/// Of commands that work in a keyspace, and read and print no keys.
+#[derive(Debug, Group)]
+pub(crate) struct KeyspaceFlags {
+    #[command(flatten)]
+    keyspace: KeyspaceFlag,
+    #[command(flatten)]
+    json: JsonFlag,
+}
+
+/// Of commands that read or print keys, of no keyspace.
+#[derive(Debug, Group)]
+pub(crate) struct ByteFlags {
+    #[command(flatten)]
+    form: FormFlags,
+    #[command(flatten)]
+    json: JsonFlag,
+}
+
+#[derive(Debug, Group)]
+struct KeyspaceFlag {
+    /// The keyspace to work in. Without it: `default`, or every keyspace for `stats`, `levels`,
+    /// `changes`, `compact`, `keyspaces` and `filter rebuild`
+    #[arg(long, value_name = "NAME")]
+    keyspace: Option<String>,
+}
+
+#[derive(Debug, Group)]
+struct FormFlags {
+    /// Keys and values are escaped in arguments, input and output: \\, \t, \n, \xNN
+    #[arg(long, conflicts_with = "hex")]
+    escaped: bool,
+    /// Keys and values are hexadecimal in arguments, input and output
+    #[arg(long)]
+    hex: bool,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct JsonFlag {
+    /// Write JSON to standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// The shared flags of any command. Those that it does not take are as if they were not given.
+#[derive(Debug, Default)]
+pub(crate) struct Common {
+    pub(crate) keyspace: Option<String>,
+    form: Option<Form>,
+    pub(crate) json: bool,
+}
+
+impl FormFlags {
+    fn form(&self) -> Option<Form> {
+        match (self.hex, self.escaped) {
+            (true, _) => Some(Form::Hex),
+            (_, true) => Some(Form::Escaped),
+            _ => None,
+        }
+    }
+}
+
+impl From<AllFlags> for Common {
+    fn from(AllFlags { keyspace, form, json }: AllFlags) -> Common {
+        Common { keyspace: keyspace.keyspace, form: form.form(), json: json.json }
+    }
+}
+
+impl From<KeyspaceFlags> for Common {
+    fn from(KeyspaceFlags { keyspace, json }: KeyspaceFlags) -> Common {
+        Common { keyspace: keyspace.keyspace, json: json.json, form: None }
+    }
+}
+
+impl From<ByteFlags> for Common {
+    fn from(ByteFlags { form, json }: ByteFlags) -> Common {
+        Common { form: form.form(), json: json.json, keyspace: None }
+    }
+}
+
+impl From<JsonFlag> for Common {
+    fn from(JsonFlag { json }: JsonFlag) -> Common {
+        Common { json, ..Common::default() }
+    }
+}
+
+impl Common {
+    /// The form in which keys and values are read and printed.
+    pub(crate) fn form(&self) -> Form {
+        self.form.unwrap_or(Form::Plain)
+    }
+
+    /// Refuses `--escaped` and `--hex` where no key is read or printed, unless `option` is given.
+    pub(crate) fn form_needs(&self, option: &str, is_given: bool) -> Result<()> {
+        if self.form.is_some() && !is_given {
+            return Err(Failure::usage(format_args!(
+                "--escaped and --hex say how keys are written; here they need {option}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Decodes an argument into bytes.
+    pub(crate) fn bytes(&self, what: &str, argument: &OsStr) -> Result<Vec<u8>> {
+        self.form()
+            .parse_argument(argument.as_encoded_bytes())
+            .map_err(|why| Failure::usage(format_args!("{what}: {why}")))
+    }
+
+    pub(crate) fn optional_bytes(&self, what: &str, argument: Option<&OsString>) -> Result<Option<Vec<u8>>> {
+        argument.map(|argument| self.bytes(what, argument)).transpose()
+    }
+}

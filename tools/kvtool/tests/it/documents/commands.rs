@@ -1,0 +1,73 @@
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::{blocks, documents, root};
+
+/// Commands that are not run here.
+const NOT_RUN: [(&str, &str); 12] = [
+    ("cargo ", "builds"),
+    ("kvd ", "a server, which its own tests run"),
+    ("redis-cli ", "not installed everywhere"),
+    ("strace ", "not installed everywhere"),
+    ("tools/", "not installed everywhere"),
+    ("export AWS_", "an object store"),
+    ("s3://", "an object store"),
+    ("kvtool bench ", "takes long; its own tests run it"),
+    ("kvtool soak ", "takes long; its own tests run it"),
+    ("--follow", "runs until it is interrupted"),
+    ("--at ", "of a store that was followed then"),
+    ("kvtool get words.db --keys-from absent", "after strace, which makes its input"),
+];
+
+/// What a command may say when the thing that it makes is there, from the first time.
+const ALREADY: [&str; 2] = ["exists", "absent or an empty directory"];
+
+/// The commands of a block: one a line, without what goes on in the next line.
+fn commands(block: &str) -> Vec<String> {
+    block.replace("\\\n", " ").lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// Files that the documents speak of.
+fn furnish(dir: &Path) {
+    let words: String = ["apple", "apply", "banana", "berry", "pear", "sieve"].map(|word| format!("{word}\n")).concat();
+    for name in ["words.txt", "words", "a.txt", "b.txt", "american-english-huge", "british-english-huge"] {
+        fs::write(dir.join(name), &words).unwrap();
+    }
+    for name in ["a.csv", "b.csv"] {
+        fs::write(dir.join(name), "name,value\nk,v\n").unwrap();
+    }
+}
+
+#[test]
+fn every_command_runs_and_runs_again_or_says_that_it_need_not() {
+    let kvtool = Path::new(env!("CARGO_BIN_EXE_kvtool")).parent().unwrap().to_owned();
+    let path =
+        std::env::join_paths([kvtool].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())))
+            .unwrap();
+    let mut run = 0;
+    for document in documents() {
+        let dir = tempfile::tempdir().unwrap();
+        furnish(dir.path());
+        for time in 0..2 {
+            for command in blocks(&document, "sh").iter().flat_map(|block| commands(block)) {
+                if NOT_RUN.iter().any(|(part, _)| command.contains(part)) {
+                    continue;
+                }
+                let here = command.replace("/usr/share/dict/", "");
+                let output = Command::new("sh").args(["-c", &here]).env("PATH", &path).current_dir(dir.path()).output();
+                let output = output.unwrap();
+                let said = String::from_utf8_lossy(&output.stderr);
+                let is_there = time == 1 && ALREADY.iter().any(|words| said.contains(words));
+                assert!(
+                    output.status.success() || is_there,
+                    "{}, time {time}: {command}\n{said}{}",
+                    document.display(),
+                    String::from_utf8_lossy(&output.stdout)
+                );
+                run += 1;
+            }
+        }
+    }
+    assert!(run > 40, "{run} commands found in {}", root().display());
+}
