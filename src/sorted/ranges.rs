@@ -181,8 +181,8 @@ impl RangeLayer {
         }
     }
 
-    /// The newest number that deletes any of the keys from `from` up to `to`, which is greater; 0 if
-    /// there is none.
+    /// The newest number that deletes any of the keys from `from` up to `to`, which is greater; 0
+    /// if there is none.
     pub(crate) fn newest_within(&self, from: &[u8], to: Option<&[u8]>) -> SeqNo {
         let begun = self.count_until(from, false);
         let reaches = |last: usize| self.end(last).is_none_or(|end| from < end);

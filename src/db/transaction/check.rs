@@ -189,8 +189,8 @@ mod tests {
         assert_eq!(newer(store.sequence.visible()), written);
     }
 
-    /// Law 2: the steps of a commit beside `ranges` range deletes of other keys in the memtable, and
-    /// one put since the transaction began.
+    /// Law 2: the steps of a commit beside `ranges` range deletes of other keys in the memtable,
+    /// and one put since the transaction began.
     fn steps_beside(ranges: u32, flushed: bool) -> usize {
         let db = Options::new().file_system(Arc::new(MemoryFileSystem::new())).open("/db").unwrap();
         db.put("key", "0").unwrap();

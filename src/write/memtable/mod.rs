@@ -114,8 +114,8 @@ impl Memtable {
     }
 
     /// Bytes of the entries and of the trees of range deletes, plus index growth beyond what `size`
-    /// bytes of entries of usual length need. The latter makes a memtable of many small entries full
-    /// sooner.
+    /// bytes of entries of usual length need. The latter makes a memtable of many small entries
+    /// full sooner.
     pub(crate) fn used(&self) -> usize {
         self.entries.used() + self.index.grown() + self.ranges.used()
     }
