@@ -70,6 +70,8 @@ pub(super) struct Jobs {
     pub(super) flushing: bool,
     /// Running compactions, with their keyspaces.
     pub(super) compactions: Vec<(u32, Task)>,
+    /// Whether a survey is running or waits to run.
+    pub(super) surveying: bool,
     /// Whether one of them is relief.
     pub(super) relieving: bool,
     /// Work that was begun and has not ended, including work that no thread has taken yet and
@@ -97,6 +99,8 @@ pub(super) enum WorkKind {
     Flush,
     /// Of one keyspace.
     Compaction(u32),
+    /// Never fails.
+    Survey,
 }
 
 pub(super) struct Failure {
@@ -110,6 +114,8 @@ pub(super) struct Failure {
 /// One piece of background work.
 pub(super) enum Work {
     Flush,
+    /// Finds what range deletes have deleted.
+    Survey,
     Compaction(u32, Task),
     /// Relief: a compaction of level 0 that writers may have to wait for.
     Relief(u32, Task),
@@ -150,6 +156,7 @@ impl Work {
     pub(super) fn kind(&self) -> WorkKind {
         match self {
             Work::Flush => WorkKind::Flush,
+            Work::Survey => WorkKind::Survey,
             Work::Compaction(keyspace, _) | Work::Relief(keyspace, _) | Work::Requested(keyspace, ..) => {
                 WorkKind::Compaction(*keyspace)
             }
@@ -163,7 +170,7 @@ impl Work {
     pub(super) fn priority(&self) -> Priority {
         match self {
             Work::Flush => Priority::High,
-            Work::Compaction(..) | Work::Relief(..) | Work::Requested(..) => Priority::Low,
+            Work::Survey | Work::Compaction(..) | Work::Relief(..) | Work::Requested(..) => Priority::Low,
         }
     }
 }
@@ -188,6 +195,7 @@ impl Jobs {
     pub(super) fn remove(&mut self, work: &Work) {
         match work {
             Work::Flush => self.flushing = false,
+            Work::Survey => self.surveying = false,
             Work::Compaction(keyspace, task) | Work::Relief(keyspace, task) | Work::Requested(keyspace, task, ..) => {
                 self.compactions.retain(|(id, running)| id != keyspace || running != task);
             }

@@ -383,6 +383,7 @@ impl Store {
                 break;
             }
         }
+        self.schedule();
         Ok(())
     }
 

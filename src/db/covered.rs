@@ -1,7 +1,8 @@
-//! Upkeep of range deletes: drops tables that hold only deleted entries, without reading them, and
-//! forgets ranges that delete nothing any more.
+//! Upkeep of range deletes: drops tables that hold only deleted entries, without reading them,
+//! forgets ranges that delete nothing any more, and finds how much they delete of other tables, for
+//! the picker.
 //!
-//! Both follow a flush or a compaction, in its thread, and the end of a snapshot. Tables that a
+//! All follow a flush or a compaction, in its thread, and the end of a snapshot. Tables that a
 //! running compaction takes, or that it might meet, are left for the upkeep at its end.
 
 use std::collections::HashSet;
@@ -74,6 +75,7 @@ impl Store {
                 let upkeep = tidying.entry(keyspace).or_default();
                 // What fails in one keyspace need not fail in the others.
                 result = result.and(self.drop_covered(keyspace).and_then(|()| self.forget_ranges(keyspace, upkeep)));
+                self.survey(keyspace, upkeep);
             }
         }
         result
@@ -118,6 +120,19 @@ impl Store {
         self.background.lock().compactions.retain(|(id, task)| *id != keyspace || !numbers.contains(&task.inputs[..]));
         self.background.done.notify_all();
         result
+    }
+
+    /// Finds how much range deletes have deleted of the tables that are left.
+    fn survey(&self, keyspace: u32, upkeep: &mut RangeUpkeep) {
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return };
+        let oldest = self.snapshots.oldest();
+        if !tree.version.is_survey_due(oldest) {
+            return;
+        }
+        let limit = tree.version.survey_limit(oldest);
+        if let Some(deleted) = upkeep.survey(&tree.version, limit, || self.is_stopping()) {
+            tree.version.set_deleted(limit, deleted);
+        }
     }
 
     /// Writes the range tables anew, without what is not needed, if that is half of all ranges.

@@ -298,6 +298,14 @@ impl Store {
             jobs.flushing = true;
             return Some(Work::Flush);
         }
+        if !jobs.surveying && !self.tidying.is_locked() {
+            // The thread that has the lock looks for work when it has done.
+            let oldest = self.snapshots.oldest();
+            if view.trees.iter().any(|tree| tree.version.is_survey_due(oldest)) {
+                jobs.surveying = true;
+                return Some(Work::Survey);
+            }
+        }
         let trees = || view.trees.iter().filter(|tree| !jobs.is_backing_off(WorkKind::Compaction(tree.id)));
         if jobs.compactions.len() < self.executor.parallelism().saturating_sub(1).max(1) {
             let candidates = trees().filter(|tree| !jobs.reserved.contains(&tree.id)).filter_map(|tree| {
@@ -383,7 +391,7 @@ impl Store {
             now: if tree.version.has_deadlines() { self.clock.now() } else { 0 },
             weights: &tree.version.weights(oldest_snapshot),
             value_garbage: if has_failed { &none } else { tree.version.value_garbage() },
-            partly_covered: &tree.version.partly_covered(oldest_snapshot),
+            deleted: &tree.version.deleted(),
             moves_to_last: !tree.options.compaction_filter.is_set()
                 && tree.options.compression == Compression::None
                 && tree.options.level_filters == LevelFilters::Uniform,
@@ -393,8 +401,15 @@ impl Store {
     /// Runs one piece of work, then begins the work that is due after it.
     fn run_work(self: &Arc<Self>, work: &Work) {
         let done = catch_unwind(AssertUnwindSafe(|| {
+            if matches!(work, Work::Survey) {
+                let _ = self.tidy_ranges();
+                self.background.lock().remove(work);
+                self.background.done.notify_all();
+                return self.schedule();
+            }
             let result = self.run_reported(work, || match work {
                 Work::Flush => self.flush_oldest(),
+                Work::Survey => Ok(0),
                 Work::Compaction(keyspace, task)
                 | Work::Relief(keyspace, task)
                 | Work::Requested(keyspace, task, Request::Compact, _) => self.compact(*keyspace, task),
@@ -420,7 +435,7 @@ impl Store {
             return run();
         }
         let compaction = match work {
-            Work::Flush => None,
+            Work::Flush | Work::Survey => None,
             Work::Compaction(keyspace, task) | Work::Relief(keyspace, task) | Work::Requested(keyspace, task, ..) => {
                 Some(task.info(self.name_of(*keyspace)))
             }
@@ -447,7 +462,7 @@ impl Store {
     fn finish(self: &Arc<Self>, work: &Work, result: Result<u64>) {
         let kind = work.kind();
         let words = || match kind {
-            WorkKind::Flush => BackgroundWork::Flush,
+            WorkKind::Flush | WorkKind::Survey => BackgroundWork::Flush,
             WorkKind::Compaction(keyspace) => BackgroundWork::Compaction { keyspace: self.name_of(keyspace) },
         };
         self.notices.note_outcome(kind, words, result.as_ref().map(drop));
@@ -586,7 +601,13 @@ impl Store {
     pub(super) fn debt(&self) -> Debt {
         let jobs = self.background.lock();
         let view = self.view.load();
-        let debts = view.trees.iter().map(|tree| self.with_picker(tree, &jobs, |picker| picker.debt()));
+        let oldest = self.snapshots.oldest();
+        let debts = view.trees.iter().map(|tree| {
+            let debt = self.with_picker(tree, &jobs, |picker| picker.debt());
+            // What nobody has looked at may be garbage.
+            let is_unknown = !self.gate.is_read_only() && tree.version.is_survey_due(oldest);
+            Debt { garbage: debt.garbage.saturating_add(u64::from(is_unknown)), ..debt }
+        });
         debts.fold(Debt::default(), |sum, debt| Debt {
             data: sum.data.saturating_add(debt.data),
             garbage: sum.garbage.saturating_add(debt.garbage),

@@ -60,7 +60,10 @@ impl Drop for Pinned {
             store.schedule();
         }
         if !store.gate.is_read_only() && store.has_ranges_after(self.point.seqno) {
-            store.spawn_help(|store| _ = store.tidy_ranges());
+            store.spawn_help(|store| {
+                let _ = store.tidy_ranges();
+                store.schedule();
+            });
         }
     }
 }

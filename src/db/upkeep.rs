@@ -1,10 +1,11 @@
-//! [`RangeUpkeep`]: when to look which range deletes are still needed.
+//! [`RangeUpkeep`]: when to look which range deletes are still needed, and how much they delete.
 
 use std::collections::{HashMap, HashSet};
 
+use crate::format::key::SeqNo;
 use crate::sorted::range_table::RangeSet;
 use crate::sorted::table::TableMeta;
-use crate::tree::version::LevelMetas;
+use crate::tree::version::{DeletedBytes, LevelMetas, Surveyed, Version};
 
 /// All ranges are looked at again when this part of them, as a divisor, may have become needless.
 const LOOK_SHARE: usize = 8;
@@ -24,14 +25,36 @@ pub(super) struct RangeUpkeep {
     /// How many more may not be needed now: those that came since, and those over tables that have
     /// gone.
     possibly: usize,
+    /// What is known of the tables, by number.
+    surveyed: HashMap<u64, Surveyed>,
 }
 
 impl RangeUpkeep {
+    /// The bytes of tables that ranges numbered up to `limit` delete; `None` if stopped.
+    pub(super) fn survey(
+        &mut self,
+        version: &Version,
+        limit: SeqNo,
+        is_stopped: impl Fn() -> bool,
+    ) -> Option<DeletedBytes> {
+        let mut former = std::mem::take(&mut self.surveyed);
+        for (_, table) in version.tables() {
+            if is_stopped() {
+                return None;
+            }
+            let number = table.meta().number;
+            let surveyed = Surveyed::of(former.remove(&number), table, version.ranges(), limit);
+            self.surveyed.insert(number, surveyed);
+        }
+        let deleted = self.surveyed.iter().filter(|(_, surveyed)| surveyed.bytes > 0);
+        Some(deleted.map(|(number, surveyed)| (*number, surveyed.bytes)).collect())
+    }
+
     /// Notes what has come and gone.
     pub(super) fn note(&mut self, levels: &LevelMetas<'_>, ranges: &RangeSet) {
         let count = |meta: &&TableMeta| {
             let known = self.tables.get(&meta.number).copied();
-            (meta.number, known.unwrap_or_else(|| ranges.count_between(&meta.smallest, &meta.largest)))
+            (meta.number, known.unwrap_or_else(|| ranges.count_between(&meta.smallest, &meta.largest, 0)))
         };
         let tables: HashMap<u64, usize> = levels.iter().flatten().map(count).collect();
         let gone = self.tables.iter().filter(|(number, _)| !tables.contains_key(number));

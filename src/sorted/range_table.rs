@@ -11,6 +11,7 @@ use super::ranges::{Fragment, Layers, RangeLayer, RangeSource};
 use super::table::{Table, TableMeta};
 use crate::error::{Error, Result};
 use crate::format::key::{SeqNo, ValueKind, check_range};
+use crate::format::span::KeySpan;
 
 /// A range table in memory.
 pub(crate) struct RangeTable {
@@ -109,13 +110,28 @@ impl RangeSet {
         self.tables.iter().flat_map(|table| &table.layers)
     }
 
-    /// About how many fragments lie between two keys; not fewer.
-    pub(crate) fn count_between(&self, first: &[u8], last: &[u8]) -> usize {
-        let count = |layer: &Arc<RangeLayer>| {
-            // The one that begins before `first` may reach it.
-            (layer.count_until(last, false) + 1).saturating_sub(layer.count_until(first, true))
-        };
-        self.layers().map(count).sum()
+    /// The layers with fragments numbered above `since`, and perhaps others.
+    fn layers_since(&self, since: SeqNo) -> impl Iterator<Item = &Arc<RangeLayer>> {
+        self.tables.iter().filter(move |table| table.meta().largest_seqno > since).flat_map(|table| &table.layers)
+    }
+
+    /// How many fragments have keys between two keys, the last one included, among those of the
+    /// range tables that hold numbers above `since`.
+    pub(crate) fn count_between(&self, first: &[u8], last: &[u8], since: SeqNo) -> usize {
+        self.layers_since(since).map(|layer| layer.between(first, last).len()).sum()
+    }
+
+    /// The starts and ends of the fragments numbered above `since` that have keys between two keys,
+    /// the last one included.
+    pub(crate) fn between<'a>(
+        &'a self,
+        first: &'a [u8],
+        last: &'a [u8],
+        since: SeqNo,
+    ) -> impl Iterator<Item = KeySpan<&'a [u8]>> {
+        let of_layer = move |layer: &'a Arc<RangeLayer>| layer.between(first, last).map(move |i| layer.get(i));
+        let newer = self.layers_since(since).flat_map(of_layer).filter(move |(.., seqno)| *seqno > since);
+        newer.map(|(start, end, _)| KeySpan { lower: Some(start), upper: (!end.is_empty()).then_some(end) })
     }
 
     /// The newest number up to `snapshot` that deletes `key`; 0 if there is none.

@@ -219,6 +219,14 @@ impl RangeLayer {
         self.keys.count_each(2, counts, key, before)
     }
 
+    /// Positions of the fragments that have keys between these two, the last one included.
+    pub(crate) fn between(&self, first: &[u8], last: &[u8]) -> Range<usize> {
+        let (from, to) = (self.count_until(first, true), self.count_until(last, false));
+        let reaches = |former: usize| self.end(former).is_none_or(|end| first < end);
+        let from = from.checked_sub(1).filter(|former| reaches(*former)).unwrap_or(from);
+        from..to.max(from)
+    }
+
     /// As [`RangeSource::piece_at`].
     pub(crate) fn piece_in(&self, key: &[u8], before: bool) -> Piece<'_> {
         let last = self.last_piece();

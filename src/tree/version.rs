@@ -16,12 +16,14 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use deleted::{deleted_stretches, partly_covered};
+pub(crate) use deleted::Surveyed;
+use deleted::deleted_stretches;
 pub(crate) use garbage::ValueGarbage;
 pub(crate) use multi_get::MultiGet;
 pub(crate) use run::RunCursor;
@@ -74,9 +76,15 @@ pub(crate) struct Version {
     value_garbage: OnceLock<ValueGarbage>,
     /// The last weights that a picker computed, with the oldest snapshot that they are for.
     weights: Mutex<(SeqNo, Arc<TombstoneWeights>)>,
-    /// The last tables that a picker found due for their deleted ranges, likewise.
-    covered: Mutex<Option<(SeqNo, Arc<HashSet<u64>>)>>,
+    /// Shared by all versions of the keyspace.
+    deleted: Arc<Mutex<Arc<DeletedBytes>>>,
+    /// `deleted` has what the range deletes numbered up to this delete.
+    surveyed: AtomicU64,
 }
+
+/// By table number: bytes of the table that hold entries which range deletes have deleted for all
+/// snapshots, if any.
+pub(crate) type DeletedBytes = HashMap<u64, u64>;
 
 /// By table number: bytes that the table's tombstones delete in lower levels, if any. The picker
 /// computes them, once for each version and oldest snapshot: with 20,000 tables that takes
@@ -203,6 +211,11 @@ impl Version {
                 level.retain(|table| !removed.contains(&(number, table.meta().number)));
             }
         }
+        let mut surveyed = self.surveyed.load(Ordering::Acquire);
+        let is_known = |meta: &TableMeta| meta.cleared >= surveyed || meta.smallest_seqno >= surveyed;
+        if !added.iter().all(|(_, table)| is_known(table.meta())) {
+            surveyed = 0;
+        }
         for (level, table) in added {
             levels[usize::from(level)].push(table);
         }
@@ -227,7 +240,7 @@ impl Version {
         }
         let (sorted, ranges, values) = (sorted.into(), Arc::clone(&self.ranges), Arc::clone(&self.values));
         let has_deadlines = levels.iter().flatten().any(|table| table.meta().deadlines.count > 0);
-        let (levels, bank, weights, covered) = (levels.map(level), OnceLock::new(), Mutex::default(), Mutex::default());
+        let (levels, bank, weights) = (levels.map(level), OnceLock::new(), Mutex::default());
         let value_garbage = OnceLock::new();
         let begun = self.value_garbage.get().map_or_else(|| Arc::clone(&self.begun), ValueGarbage::begun);
         Version {
@@ -241,7 +254,8 @@ impl Version {
             begun,
             value_garbage,
             weights,
-            covered,
+            deleted: Arc::clone(&self.deleted),
+            surveyed: AtomicU64::new(surveyed),
         }
     }
 
@@ -331,22 +345,26 @@ impl Version {
         Arc::clone(&weights.1)
     }
 
-    /// Tables of which range deletes that all snapshots see have deleted much.
-    pub(crate) fn partly_covered(&self, oldest_snapshot: SeqNo) -> Arc<HashSet<u64>> {
-        if self.ranges.is_empty() {
-            return Arc::default();
-        }
-        let oldest_snapshot = oldest_snapshot.min(self.largest_seqno);
-        let mut covered = self.covered.lock();
-        match &*covered {
-            Some((oldest, covered)) if *oldest == oldest_snapshot => Arc::clone(covered),
-            _ => {
-                let ranges = Covers::new(self.ranges.sources().collect(), oldest_snapshot);
-                let found = Arc::new(partly_covered(self.tables().map(|(_, table)| table.meta()), &ranges));
-                *covered = Some((oldest_snapshot, Arc::clone(&found)));
-                found
-            }
-        }
+    /// The number up to which range deletes count while `oldest_snapshot` is the oldest one.
+    pub(crate) fn survey_limit(&self, oldest_snapshot: SeqNo) -> SeqNo {
+        self.ranges.largest_seqno().min(oldest_snapshot)
+    }
+
+    /// Whether it is not known how much range deletes have deleted of the tables.
+    pub(crate) fn is_survey_due(&self, oldest_snapshot: SeqNo) -> bool {
+        !self.ranges.is_empty() && self.surveyed.load(Ordering::Acquire) < self.survey_limit(oldest_snapshot)
+    }
+
+    /// Notes what range deletes numbered up to `limit` have deleted.
+    pub(crate) fn set_deleted(&self, limit: SeqNo, deleted: DeletedBytes) {
+        *self.deleted.lock() = Arc::new(deleted);
+        *self.weights.lock() = Default::default();
+        self.surveyed.store(limit, Ordering::Release);
+    }
+
+    /// What range deletes have deleted, as far as it is known.
+    pub(crate) fn deleted(&self) -> Arc<DeletedBytes> {
+        Arc::clone(&self.deleted.lock())
     }
 
     /// The non-empty levels below level 0, from newest to oldest.

@@ -137,6 +137,18 @@ impl TableCursor {
         Ok(())
     }
 
+    /// Calls `visit` with the key, the number and the length of each entry of the block at position
+    /// `i`, which must be less than the number of blocks. The cursor is invalid afterwards.
+    pub(crate) fn visit_block(&mut self, i: usize, mut visit: impl FnMut(&[u8], SeqNo, usize)) -> Result<()> {
+        self.enter(i, BlockCursor::seek_to_first)?;
+        while self.block.valid() {
+            let key = self.block.key();
+            visit(key, self.block.seqno(), key.len() + self.block.value().len());
+            self.in_block(BlockCursor::next)?;
+        }
+        Ok(())
+    }
+
     /// Whether the block at position `i` is the one entered last.
     fn is_in(&self, i: usize) -> bool {
         self.block.is_inside() && self.position == i

@@ -1,5 +1,7 @@
 //! What share of a table lies in a range of keys, by its index alone.
 
+use std::ops::Range;
+
 use super::Table;
 use crate::error::Result;
 use crate::format::header::FILE_HEADER_LEN;
@@ -7,6 +9,19 @@ use crate::format::key::{common_prefix_len, strip};
 use crate::format::span::KeySpan;
 
 impl Table {
+    /// Position of the first data block that may hold `key` or a greater key. All keys of the
+    /// blocks before it are less than `key`.
+    pub(crate) fn block_at(&self, key: &[u8]) -> Result<usize> {
+        Ok(self.resident()?.index.find(key, |_| ()))
+    }
+
+    /// Bytes of the data blocks at these positions.
+    pub(crate) fn block_bytes(&self, positions: Range<usize>) -> Result<u64> {
+        let index = &self.resident()?.index;
+        let offset = |i: usize| if i < index.len() { index.handle(i).offset } else { index.data_end() };
+        Ok(offset(positions.end).saturating_sub(offset(positions.start)))
+    }
+
     /// The share of the table's data in `span`, 0 to 1. Reads no data block; off by less than one
     /// block at each bound that lies within the table.
     pub(crate) fn share(&self, span: KeySpan<&[u8]>) -> Result<f64> {
@@ -44,25 +59,6 @@ fn position(key: &[u8], first: &[u8], last: &[u8]) -> f64 {
     let digits = Digits::of(heads.into_iter().flatten());
     let [first, key, last] = heads.map(|head| digits.number(head));
     if last > first { ((key - first) / (last - first)).clamp(0.0, 1.0) } else { 0.5 }
-}
-
-/// A key at a [position] between two others.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a digit is less than 256")]
-pub(crate) fn key_between(first: &[u8], last: &[u8], position: f64) -> Vec<u8> {
-    let prefix = common_prefix_len(first, last);
-    let heads = [head(&first[prefix..]), head(&last[prefix..])];
-    let digits = Digits::of(heads.into_iter().flatten());
-    let [from, to] = heads.map(|head| digits.number(head));
-    let mut rest = from + position * (to - from);
-    let mut key = first[..prefix].to_vec();
-    for _ in 0..HEAD_LEN {
-        rest *= digits.base;
-        // Less than the base, which a byte holds.
-        let digit = rest.floor().clamp(0.0, digits.base - 1.0);
-        rest -= digit;
-        key.push((digit + digits.least) as u8);
-    }
-    key
 }
 
 const HEAD_LEN: usize = 8;
@@ -108,25 +104,5 @@ mod tests {
             let found = position(key, first, last);
             assert!((found - expected).abs() < 0.001, "{key:?} at {found}");
         }
-    }
-
-    #[test]
-    fn keys_between_two_lie_where_they_should() {
-        for (first, last) in [
-            (&b"user:1000"[..], &b"user:2000"[..]),
-            (b"user:1000", b"user:1f00"),
-            (b"k\x00", b"k\x80"),
-            (b"", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
-            (b"a1", b"a1999999999"),
-        ] {
-            for i in 0..=20 {
-                let wanted = f64::from(i) / 20.0;
-                let key = key_between(first, last, wanted);
-                let found = position(&key, first, last);
-                assert!((found - wanted).abs() < 0.001, "{key:?} at {found}, not {wanted}");
-                assert!(key.starts_with(&first[..common_prefix_len(first, last)]));
-            }
-        }
-        assert!(key_between(b"same", b"same", 0.5).starts_with(b"same"));
     }
 }

@@ -45,7 +45,6 @@ pub(crate) use builder::TableBuilder;
 pub(crate) use cursor::TableCursor;
 pub(crate) use deadlines::Deadlines;
 pub(crate) use describe::stated_number;
-pub(crate) use estimate::key_between;
 pub(crate) use footer::BlockHandle;
 pub(crate) use origin::{Input, Origin};
 pub(crate) use pending::PendingReads;

@@ -24,7 +24,6 @@
 
 mod garbage;
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::format::deadline::Deadline;
@@ -32,11 +31,11 @@ use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::report::event::CompactionReason;
 use crate::sorted::table::TableMeta;
-use crate::tree::version::{LEVELS, LevelMetas, TombstoneWeights, ValueGarbage};
+use crate::tree::version::{DeletedBytes, LEVELS, LevelMetas, TombstoneWeights, ValueGarbage};
 
 use super::task::Task;
 pub(crate) use garbage::has_garbage;
-use garbage::{expired, freed, garbage};
+use garbage::{Judge, expired, garbage};
 
 /// Number of level-0 runs that starts a compaction. Each run costs a get a filter probe and a seek
 /// a block. Merging more runs at once rewrites the level below less often. Measured by
@@ -105,8 +104,7 @@ pub(crate) struct Picker<'a> {
     /// Weights of these tables for this snapshot; empty until a picker computes them.
     pub(crate) weights: &'a TombstoneWeights,
     pub(crate) value_garbage: &'a ValueGarbage,
-    /// Tables of which range deletes have deleted much.
-    pub(crate) partly_covered: &'a HashSet<u64>,
+    pub(crate) deleted: &'a DeletedBytes,
 }
 
 /// A task that merges data above the base level into it, with its costs and gains.
@@ -233,6 +231,7 @@ impl<'a> Picker<'a> {
             .or_else(|| because(self.pick_pointers(targets), CompactionReason::Pointers))
             .or_else(|| because(self.pick_garbage(targets), CompactionReason::Garbage))
             .or_else(|| because(self.pick_idle(targets), CompactionReason::Idle))
+            .or_else(|| because(self.pick_deleted(), CompactionReason::Garbage))
     }
 
     /// A task that merges only runs of level 0 when there are too many. It may start beyond the
@@ -316,13 +315,13 @@ impl<'a> Picker<'a> {
 
     /// Costs and gains of `task`, which reads `chosen`.
     fn descent(&self, task: Task, above: u64, mut chosen: Vec<(usize, &'a TableMeta)>) -> Descent {
-        let freed_now = freed(&chosen, self.oldest_snapshot, self.now);
+        let freed_now = self.judge(self.now).freed(&chosen);
         // Also counts garbage below the output: a tombstone that moves down comes closer to what it
         // deletes.
         for level in usize::from(task.output_level) + 1..LEVELS {
             chosen.extend(self.overlapping(level, &task.keys).iter().map(|&table| (level, table)));
         }
-        Descent { freed: freed(&chosen, self.oldest_snapshot, self.now), task, above, freed_now }
+        Descent { freed: self.judge(self.now).freed(&chosen), task, above, freed_now }
     }
 
     /// All of level 0 into the lowest free level above everything it overlaps, if there is such a
@@ -378,8 +377,8 @@ impl<'a> Picker<'a> {
             let down = self.all_above(targets, start)?;
             let is_due = !is_alone || down.freed.saturating_mul(GARBAGE_SHARE_IDLE) > down.task.bytes;
             let gain = down.above.saturating_add(down.freed);
-            (is_due && (is_much(gain) || self.is_mostly_garbage(&down)) && down.pays_off(MAX_COST_IDLE))
-                .then_some(down.task)
+            let is_much = is_much(gain) || self.frees_much(&down, 2);
+            (is_due && is_much && down.pays_off(MAX_COST_IDLE)).then_some(down.task)
         });
         // A worthwhile task that conflicts with a running one waits. Merging its inputs meanwhile
         // would write them twice.
@@ -391,10 +390,11 @@ impl<'a> Picker<'a> {
         }
     }
 
-    /// Whether a task frees more than half of what it reads, and not next to nothing. This pays off
-    /// even in a keyspace smaller than a memtable, of which there may be many.
-    fn is_mostly_garbage(&self, down: &Descent) -> bool {
-        down.freed.saturating_mul(2) > down.task.bytes && down.freed >= self.memtable_size() / MIN_GARBAGE
+    /// Whether a task frees more than one byte in `share` of what it reads, and not next to
+    /// nothing. This pays off even in a keyspace smaller than a memtable, of which there may be
+    /// many.
+    fn frees_much(&self, down: &Descent, share: u64) -> bool {
+        down.freed.saturating_mul(share) > down.task.bytes && down.freed >= self.memtable_size() / MIN_GARBAGE
     }
 
     fn memtable_size(&self) -> u64 {
@@ -458,6 +458,15 @@ impl<'a> Picker<'a> {
         weights.get(&table.number).copied().unwrap_or(0)
     }
 
+    fn judge(&self, now: Deadline) -> Judge<'a> {
+        Judge { oldest_snapshot: self.oldest_snapshot, now, deleted: self.deleted }
+    }
+
+    /// Bytes of a table that range deletes have deleted.
+    fn deleted(&self, table: &TableMeta) -> u64 {
+        self.deleted.get(&table.number).copied().unwrap_or(0)
+    }
+
     /// Estimates [`Self::weight`].
     fn estimate(&self, level: usize, table: &TableMeta) -> u64 {
         if !has_garbage(table) || table.largest_seqno > self.oldest_snapshot {
@@ -469,8 +478,8 @@ impl<'a> Picker<'a> {
             chosen.extend(self.overlapping(below, &keys).iter().map(|&table| (below, table)));
         }
         // Weights are kept while time goes on: what expires is not in them.
-        let beneath = freed(&chosen[1..], self.oldest_snapshot, 0);
-        freed(&chosen, self.oldest_snapshot, 0).saturating_sub(beneath)
+        let judge = self.judge(0);
+        judge.freed(&chosen).saturating_sub(judge.freed(&chosen[1..])).saturating_sub(self.deleted(table))
     }
 
     /// Bytes that a task drops.
@@ -479,7 +488,7 @@ impl<'a> Picker<'a> {
             |level: u8| self.levels[usize::from(level)].iter().map(move |&table| (usize::from(level), table));
         let inputs = (task.start_level..=task.output_level).flat_map(of_level);
         let chosen: Vec<_> = inputs.filter(|(level, table)| task.takes(*level, table.number)).collect();
-        freed(&chosen, self.oldest_snapshot, self.now)
+        self.judge(self.now).freed(&chosen)
     }
 
     /// Compacts tables with much garbage: down towards what their tombstones delete or, in the last
@@ -492,11 +501,13 @@ impl<'a> Picker<'a> {
         // was due ever sooner when it counted what its tombstones will free further down, and two
         // puts for each delete were written 13.8 times instead of 6.8.
         let above = (0..targets.base_level).filter(|_| !self.is_idle).find_map(|level| {
-            self.unclaimed(level).find(|table| table.tombstones > 0 || expired(table, self.now) > 0)?;
+            let may_free =
+                |table: &&TableMeta| table.tombstones > 0 || expired(table, self.now) > 0 || self.deleted(table) > 0;
+            self.unclaimed(level).find(may_free)?;
             let down = self.all_above(targets, level)?;
             let is_due = is_much(down.freed_now, &down.task)
                 && down.pays_off(MAX_COST)
-                && (down.freed_now >= self.memtable_size() || self.is_mostly_garbage(&down));
+                && (down.freed_now >= self.memtable_size() || self.frees_much(&down, 2));
             self.unless_conflicting(is_due.then_some(down.task)?)
         });
         if above.is_some() {
@@ -519,14 +530,24 @@ impl<'a> Picker<'a> {
 
     /// A table of which much has expired or is deleted by ranges. Rewriting it turns what has
     /// expired into deletes, so that the table is not due again, or drops it if nothing is below.
-    /// In level 0, tables wait for their merge.
     fn pick_partly_expired(&self) -> Option<Task> {
-        if self.now == 0 && self.partly_covered.is_empty() {
+        if self.now == 0 && self.deleted.is_empty() {
             return None;
         }
-        self.pick_rewrite(1..LEVELS, |table| {
-            table.deadlines.are_due(self.now) || self.partly_covered.contains(&table.number)
-        })
+        self.pick_rewrite(1..LEVELS, |table| table.deadlines.are_due(self.now) || self.is_deleted(table, GARBAGE_SHARE))
+    }
+
+    /// A table of which range deletes have deleted a tenth, in an idle store that has nothing else
+    /// to do. In a busy store, a run of level 0 of which most is deleted: its next merge is near,
+    /// or the rest will be deleted too.
+    fn pick_deleted(&self) -> Option<Task> {
+        let (levels, share) = if self.is_idle { (0..LEVELS, GARBAGE_SHARE_IDLE) } else { (0..1, 2) };
+        self.pick_rewrite(levels, |table| self.is_deleted(table, share))
+    }
+
+    /// Whether range deletes have deleted more than one byte in `share` of a table.
+    fn is_deleted(&self, table: &TableMeta, share: u64) -> bool {
+        self.deleted(table).saturating_mul(share) > table.size
     }
 
     /// A table that points to value files which are emptied.

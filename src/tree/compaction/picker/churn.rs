@@ -2,7 +2,7 @@
 //!
 //! Sizes are a thousandth of the defaults: a memtable holds 64 KiB.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::format::span::KeySpan;
@@ -146,7 +146,7 @@ impl ModelStore {
             moves_to_last: false,
             weights: &TombstoneWeights::new(),
             value_garbage: &ValueGarbage::default(),
-            partly_covered: &HashSet::new(),
+            deleted: &DeletedBytes::new(),
         })
     }
 

@@ -8,6 +8,7 @@
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::sorted::table::TableMeta;
+use crate::tree::version::DeletedBytes;
 
 /// Number of entries that are obsolete once everything older is in the same table: tombstones and
 /// older versions.
@@ -27,36 +28,58 @@ pub(super) fn expired(table: &TableMeta, now: Deadline) -> u64 {
     table.deadlines.expired(table.entries, now)
 }
 
-/// Bytes that a merge of `chosen`, given with their levels, drops: older versions, and what
-/// tombstones delete in older tables. Tombstones delete at most as many entries as lie beneath,
-/// each of the mean size beneath. Values that have expired at `now` are dropped and delete like
-/// tombstones. A table with entries newer than `oldest_snapshot` frees only these values.
-pub(super) fn freed(chosen: &[(usize, &TableMeta)], oldest_snapshot: SeqNo, now: Deadline) -> u64 {
-    let mut oldest_first = chosen.to_vec();
-    let age = |level: usize, table: &TableMeta| if level == 0 { table.largest_seqno } else { 0 };
-    oldest_first.sort_by_key(|&(level, table)| (std::cmp::Reverse(level), age(level, table)));
-    let (mut beneath, mut freed) = (LiveEntries::default(), 0u64);
-    // Below level 0, tables of one level delete nothing from each other.
-    for run in oldest_first.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
-        let droppable = || run.iter().filter(|(_, table)| table.largest_seqno <= oldest_snapshot);
-        let deletes = |table: &TableMeta| table.tombstones.saturating_add(expired(table, now));
-        let tombstones = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(deletes(table)));
-        freed = freed.saturating_add(beneath.take(tombstones));
-        for (_, table) in run {
-            let mut entries = LiveEntries {
-                count: table.entries.saturating_sub(table.tombstones),
-                // A tombstone is small.
-                bytes: table.total_size(),
-            };
-            if table.largest_seqno <= oldest_snapshot {
-                freed = freed.saturating_add(entries.take(table.entries.saturating_sub(table.keys)));
+/// How entries are judged.
+pub(super) struct Judge<'a> {
+    pub(super) oldest_snapshot: SeqNo,
+    pub(super) now: Deadline,
+    pub(super) deleted: &'a DeletedBytes,
+}
+
+impl Judge<'_> {
+    /// Bytes that a merge of `chosen`, given with their levels, drops: what range deletes have
+    /// deleted, older versions, and what tombstones delete in older tables. Tombstones delete at
+    /// most as many entries as lie beneath, each of the mean size beneath. Values that have expired
+    /// are dropped and delete like tombstones. A table with entries newer than the oldest snapshot
+    /// frees only these values, and what ranges delete for all snapshots.
+    pub(super) fn freed(&self, chosen: &[(usize, &TableMeta)]) -> u64 {
+        let mut oldest_first = chosen.to_vec();
+        let age = |level: usize, table: &TableMeta| if level == 0 { table.largest_seqno } else { 0 };
+        oldest_first.sort_by_key(|&(level, table)| (std::cmp::Reverse(level), age(level, table)));
+        let (mut beneath, mut freed) = (LiveEntries::default(), 0u64);
+        // Below level 0, tables of one level delete nothing from each other.
+        for run in oldest_first.chunk_by(|a, b| a.0 == b.0 && a.0 > 0) {
+            let droppable = || run.iter().filter(|(_, table)| table.largest_seqno <= self.oldest_snapshot);
+            let deletes =
+                |table: &TableMeta| self.remaining(table, table.tombstones.saturating_add(expired(table, self.now)));
+            let tombstones = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(deletes(table)));
+            freed = freed.saturating_add(beneath.take(tombstones));
+            for (_, table) in run {
+                let mut entries = LiveEntries {
+                    count: self.remaining(table, table.entries.saturating_sub(table.tombstones)),
+                    // A tombstone is small.
+                    bytes: self.remaining(table, table.total_size()),
+                };
+                freed = freed.saturating_add(table.total_size().saturating_sub(entries.bytes));
+                if table.largest_seqno <= self.oldest_snapshot {
+                    let versions = table.entries.saturating_sub(table.keys);
+                    freed = freed.saturating_add(entries.take(self.remaining(table, versions)));
+                }
+                freed = freed.saturating_add(entries.take(self.remaining(table, expired(table, self.now))));
+                beneath.count = beneath.count.saturating_add(entries.count);
+                beneath.bytes = beneath.bytes.saturating_add(if entries.count > 0 { entries.bytes } else { 0 });
             }
-            freed = freed.saturating_add(entries.take(expired(table, now)));
-            beneath.count = beneath.count.saturating_add(entries.count);
-            beneath.bytes = beneath.bytes.saturating_add(if entries.count > 0 { entries.bytes } else { 0 });
         }
+        freed
     }
-    freed
+
+    /// How much is left of a number of a table's entries or bytes after what range deletes delete,
+    /// if all are deleted alike.
+    fn remaining(&self, table: &TableMeta, count: u64) -> u64 {
+        let Some(deleted) = self.deleted.get(&table.number) else { return count };
+        let left = table.size.saturating_sub(*deleted);
+        let remaining = u128::from(count) * u128::from(left) / u128::from(table.size.max(1));
+        u64::try_from(remaining).unwrap_or(count)
+    }
 }
 
 /// Number and total bytes of entries with values.
@@ -114,7 +137,8 @@ mod tests {
                 (level.parse().unwrap(), table(rest, seqno))
             })
             .collect();
-        freed(&tables.iter().map(|(level, table)| (*level, table)).collect::<Vec<_>>(), oldest_snapshot, 0)
+        let chosen: Vec<_> = tables.iter().map(|(level, table)| (*level, table)).collect();
+        Judge { oldest_snapshot, now: 0, deleted: &DeletedBytes::new() }.freed(&chosen)
     }
 
     #[test]
@@ -150,10 +174,26 @@ mod tests {
         let deadlines = Deadlines { count: 50, first: 10, quarter: 15, last: 20 };
         let above = TableMeta { deadlines, ..table("100 100 0 10000", 2) };
         let below = table("1000 1000 0 120000", 1);
-        let freed_at = |now, oldest_snapshot| freed(&[(0, &above), (6, &below)], oldest_snapshot, now);
+        let none = DeletedBytes::new();
+        let freed_at =
+            |now, oldest_snapshot| Judge { oldest_snapshot, now, deleted: &none }.freed(&[(0, &above), (6, &below)]);
         // Fewer than a quarter, a quarter, all that has a deadline.
         assert_eq!([9, 10, 15, 20].map(|now| freed_at(now, SeqNo::MAX)), [0, 220, 25 * 220, 50 * 220]);
         assert_eq!(freed_at(20, 1), 50 * 100, "a snapshot needs what is beneath");
+    }
+
+    #[test]
+    fn what_ranges_have_deleted_is_freed_once_and_takes_its_tombstones_along() {
+        let (above, below) = (table("100 100 40 10000", 2), table("1000 1000 0 120000", 1));
+        let freed_of = |of_above, of_below, oldest_snapshot| {
+            let deleted = DeletedBytes::from([(2, of_above), (1, of_below)]);
+            Judge { oldest_snapshot, now: 0, deleted: &deleted }.freed(&[(0, &above), (6, &below)])
+        };
+        assert_eq!(freed_of(0, 0, SeqNo::MAX), 40 * 120);
+        assert_eq!(freed_of(5000, 0, SeqNo::MAX), 5000 + 20 * 120, "half of the tombstones are left");
+        assert_eq!(freed_of(0, 90_000, SeqNo::MAX), 90_000 + 40 * 120, "as many entries are left");
+        assert_eq!(freed_of(10_000, 120_000, SeqNo::MAX), 130_000);
+        assert_eq!(freed_of(5000, 90_000, 0), 95_000, "no snapshot sees what ranges have deleted");
     }
 
     #[test]

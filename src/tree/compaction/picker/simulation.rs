@@ -89,7 +89,7 @@ impl SimulatedTree {
                 moves_to_last,
                 weights,
                 value_garbage: &ValueGarbage::default(),
-                partly_covered: &HashSet::new(),
+                deleted: &DeletedBytes::new(),
             };
             let Some((_, task)) = picker.pick() else { return };
             self.carry_out(&task);
@@ -143,7 +143,7 @@ impl SimulatedTree {
                 moves_to_last,
                 weights,
                 value_garbage: &ValueGarbage::default(),
-                partly_covered: &HashSet::new(),
+                deleted: &DeletedBytes::new(),
             })
         };
         let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default(), false) {

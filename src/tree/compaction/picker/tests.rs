@@ -1,7 +1,5 @@
 //! Tables of cases: a tree, and the task picked for it.
 
-use std::collections::HashSet;
-
 use super::*;
 use crate::format::span::KeySpan;
 
@@ -58,7 +56,7 @@ fn with_picker<R>(
         moves_to_last: true,
         weights: &TombstoneWeights::new(),
         value_garbage: &ValueGarbage::default(),
-        partly_covered: &HashSet::new(),
+        deleted: &DeletedBytes::new(),
     })
 }
 
@@ -475,7 +473,7 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
         moves_to_last: true,
         weights: &TombstoneWeights::new(),
         value_garbage: &ValueGarbage::default(),
-        partly_covered: &HashSet::new(),
+        deleted: &DeletedBytes::new(),
     };
     COMPARISONS.set(0);
     ESTIMATES.set(0);
@@ -596,6 +594,38 @@ fn an_idle_store_merges_what_little_it_has_if_most_of_it_is_garbage() {
     // With memtables of 341 MiB, 3.6 MiB are next to nothing.
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * MIB), merged);
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * 64 * MIB), "nothing");
+}
+
+#[test]
+fn what_ranges_have_deleted_is_rewritten_in_every_level_and_is_debt() {
+    let pick = |tree: &[&str], deleted: &[(u64, u64)], is_idle| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
+            let deleted = deleted.iter().map(|(number, mib)| (*number, mib * MIB)).collect();
+            let picker = Picker { is_idle, deleted: &deleted, ..picker };
+            let task = picker.pick().map_or("nothing".into(), |(_, task)| words(&task));
+            assert_eq!(picker.debt().garbage > 0, task != "nothing");
+            task
+        })
+    };
+    // A level below level 0: a quarter, or a tenth when idle.
+    for (deleted, idle, busy) in
+        [(10, "nothing", "nothing"), (11, "6->6: 6/1", "nothing"), (26, "6->6: 6/1", "6->6: 6/1")]
+    {
+        assert_eq!(
+            [true, false].map(|is_idle| pick(&["6:1 a c 100"], &[(1, deleted)], is_idle)),
+            [idle, busy],
+            "{deleted}"
+        );
+    }
+    // A run of level 0 is merged if that pays off, and rewritten otherwise.
+    assert_eq!(pick(&["0:2 a c 50", "6:1 a c 100"], &[(2, 40)], true), "0->6: 0/2 6/1");
+    assert_eq!(pick(&["0:2 a c 50", "6:1 a c 10000"], &[(2, 40)], true), "0->0: 0/2");
+    for (deleted, idle, busy) in
+        [(5, "nothing", "nothing"), (6, "0->0: 0/2", "nothing"), (26, "0->0: 0/2", "0->0: 0/2")]
+    {
+        let tree = ["0:2 a c 50", "6:1 a c 10000"];
+        assert_eq!([true, false].map(|is_idle| pick(&tree, &[(2, deleted)], is_idle)), [idle, busy], "{deleted}");
+    }
 }
 
 #[test]
