@@ -382,15 +382,21 @@ impl Store {
         // A value that cannot be moved must not keep other work from being done.
         let has_failed = jobs.failed.contains_key(&WorkKind::Compaction(tree.id));
         let none = ValueGarbage::default();
+        let is_idle = view.sealed.is_empty() && view.active.is_empty();
+        let value_garbage = match is_idle {
+            _ if has_failed => &none,
+            true => tree.version.value_garbage_when_idle(),
+            false => tree.version.value_garbage(),
+        };
         pick(&Picker {
             levels: &tree.version.metas(),
             running: &jobs.running(tree.id),
             base_size: self.base_size(),
-            is_idle: view.sealed.is_empty() && view.active.is_empty(),
+            is_idle,
             oldest_snapshot,
             now: if tree.version.has_deadlines() { self.clock.now() } else { 0 },
             weights: &tree.version.weights(oldest_snapshot),
-            value_garbage: if has_failed { &none } else { tree.version.value_garbage() },
+            value_garbage,
             deleted: &tree.version.deleted(),
             moves_to_last: !tree.options.compaction_filter.is_set()
                 && tree.options.compression == Compression::None

@@ -74,6 +74,8 @@ pub(crate) struct Version {
     begun: Arc<HashSet<u64>>,
     /// Computed when first asked for.
     value_garbage: OnceLock<ValueGarbage>,
+    /// What takes its place once the store has been idle with this version.
+    idle_value_garbage: OnceLock<ValueGarbage>,
     /// The last weights that a picker computed, with the oldest snapshot that they are for.
     weights: Mutex<(SeqNo, Arc<TombstoneWeights>)>,
     /// Shared by all versions of the keyspace.
@@ -241,8 +243,9 @@ impl Version {
         let (sorted, ranges, values) = (sorted.into(), Arc::clone(&self.ranges), Arc::clone(&self.values));
         let has_deadlines = levels.iter().flatten().any(|table| table.meta().deadlines.count > 0);
         let (levels, bank, weights) = (levels.map(level), OnceLock::new(), Mutex::default());
-        let value_garbage = OnceLock::new();
-        let begun = self.value_garbage.get().map_or_else(|| Arc::clone(&self.begun), ValueGarbage::begun);
+        let (value_garbage, idle_value_garbage) = (OnceLock::new(), OnceLock::new());
+        let known = self.idle_value_garbage.get().or(self.value_garbage.get());
+        let begun = known.map_or_else(|| Arc::clone(&self.begun), ValueGarbage::begun);
         Version {
             levels,
             ranges,
@@ -253,6 +256,7 @@ impl Version {
             has_deadlines,
             begun,
             value_garbage,
+            idle_value_garbage,
             weights,
             deleted: Arc::clone(&self.deleted),
             surveyed: AtomicU64::new(surveyed),
@@ -284,11 +288,24 @@ impl Version {
 
     /// Which value files are emptied.
     pub(crate) fn value_garbage(&self) -> &ValueGarbage {
-        self.value_garbage.get_or_init(|| {
-            let metas = || self.tables().map(|(_, table)| table.meta());
-            let is_unreadable = |number| self.tables().next().is_some_and(|(_, table)| table.is_unreadable(number));
-            ValueGarbage::of(metas, &self.values, &self.begun, is_unreadable)
-        })
+        let usual = || self.value_garbage.get_or_init(|| self.find_value_garbage(false));
+        self.idle_value_garbage.get().unwrap_or_else(usual)
+    }
+
+    /// Which value files are emptied from now on, as the store is idle: more may be.
+    pub(crate) fn value_garbage_when_idle(&self) -> &ValueGarbage {
+        let usual = self.value_garbage();
+        if usual.leaving.is_empty() {
+            self.idle_value_garbage.get_or_init(|| self.find_value_garbage(true))
+        } else {
+            usual
+        }
+    }
+
+    fn find_value_garbage(&self, is_idle: bool) -> ValueGarbage {
+        let metas = || self.tables().map(|(_, table)| table.meta());
+        let is_unreadable = |number| self.tables().next().is_some_and(|(_, table)| table.is_unreadable(number));
+        ValueGarbage::of(metas, &self.values, &self.begun, is_idle, is_unreadable)
     }
 
     /// Tables all of whose keys a span has.

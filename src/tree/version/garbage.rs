@@ -21,6 +21,9 @@ use crate::sorted::values::ValueFileMeta;
 
 /// Files are emptied when this percentage of all records' bytes is dead.
 const BEGIN: u64 = 28;
+/// [`BEGIN`] when the store is idle: what is left then takes less than a fifth more than the live
+/// records do.
+const BEGIN_IDLE: u64 = 16;
 /// Emptying files precedes all other compactions when this percentage is dead.
 const URGENT: u64 = 32;
 /// The files that are emptied at a time hold at most this percentage of the live bytes.
@@ -54,6 +57,7 @@ impl ValueGarbage {
         tables: impl Fn() -> T,
         files: &BTreeMap<u64, ValueFileMeta>,
         begun: &HashSet<u64>,
+        is_idle: bool,
         is_unreadable: impl Fn(u64) -> bool,
     ) -> ValueGarbage {
         if files.is_empty() {
@@ -83,7 +87,7 @@ impl ValueGarbage {
             return ValueGarbage::emptying(begun, u64::MAX, tables(), is_dead(URGENT));
         }
         shares.retain(|(.., number)| !is_unreadable(*number));
-        if all_dead == 0 || !is_dead(BEGIN) {
+        if all_dead == 0 || !is_dead(if is_idle { BEGIN_IDLE } else { BEGIN }) {
             return ValueGarbage::of_small(tables, files, is_unreadable);
         }
         // The greatest share of dead bytes first.
@@ -190,6 +194,10 @@ mod tests {
     }
 
     fn found_after(begun: &[u64], tables: &[TableMeta], sizes: &[u64]) -> (Vec<u64>, Vec<u64>, bool) {
+        found_when(false, begun, tables, sizes)
+    }
+
+    fn found_when(is_idle: bool, begun: &[u64], tables: &[TableMeta], sizes: &[u64]) -> (Vec<u64>, Vec<u64>, bool) {
         let file = |(number, bytes): (u64, &u64)| {
             let meta = ValueFileMeta { number, size: bytes + 96, checksum: 0, count: 1 };
             assert_eq!(meta.record_bytes(), *bytes);
@@ -199,6 +207,7 @@ mod tests {
             || tables.iter(),
             &(0..).zip(sizes).map(file).collect(),
             &begun.iter().copied().collect(),
+            is_idle,
             |number| number == UNREADABLE,
         );
         let sorted = |set: &HashSet<u64>| {
@@ -216,6 +225,8 @@ mod tests {
         assert_eq!(found(&[table(7, &[(0, 73)])], &[100]), (vec![], vec![], false));
         assert_eq!(found(&[table(7, &[(0, 72)])], &[100]), (vec![0], vec![7], false));
         assert_eq!(found(&[table(7, &[(0, 68)])], &[100]), (vec![0], vec![7], true));
+        let when_idle = |live| found_when(true, &[], &[table(7, &[(0, live)])], &[100]);
+        assert_eq!([85, 84].map(when_idle), [(vec![], vec![], false), (vec![0], vec![7], false)]);
     }
 
     #[test]

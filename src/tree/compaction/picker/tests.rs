@@ -577,7 +577,7 @@ fn what_a_merge_frees_below_its_output_counts_once() {
 }
 
 #[test]
-fn an_idle_store_merges_what_little_it_has_if_most_of_it_is_garbage() {
+fn an_idle_store_merges_what_little_it_has_if_a_sixth_of_it_is_garbage() {
     let idle = |tree: &[&str], base_size: u64| {
         with_picker(tree, SeqNo::MAX, &[], |picker| {
             let task = Picker { is_idle: true, base_size, ..picker }.pick();
@@ -588,9 +588,9 @@ fn an_idle_store_merges_what_little_it_has_if_most_of_it_is_garbage() {
     // A run alone stays unless a tenth of what is read is freed: here, 20 and 21 of 200 MiB.
     assert_eq!(idle(&["0:1 a c 100 20", "6:2 a c 100"], 64 * MIB), "nothing");
     assert_eq!(idle(&["0:1 a c 100 21", "6:2 a c 100"], 64 * MIB), merged);
-    // Less than a memtable is merged if more than half is freed: 1.5 and 1.52 of 3 MiB.
-    assert_eq!(idle(&["0:1 a c 1 75", "6:2 a c 2"], 64 * MIB), "nothing");
-    assert_eq!(idle(&["0:1 a c 1 76", "6:2 a c 2"], 64 * MIB), merged);
+    // Less than a memtable is merged if more than a sixth is freed: 0.5 and 0.52 of 3 MiB.
+    assert_eq!(idle(&["0:1 a c 1 25", "6:2 a c 2"], 64 * MIB), "nothing");
+    assert_eq!(idle(&["0:1 a c 1 26", "6:2 a c 2"], 64 * MIB), merged);
     // With memtables of 341 MiB, 3.6 MiB are next to nothing.
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * MIB), merged);
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * 64 * MIB), "nothing");
