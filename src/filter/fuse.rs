@@ -87,7 +87,7 @@ impl FuseShape {
     /// size has failed often enough. `None` after the last attempt, or if it would be too large.
     fn after_failure(self) -> Option<FuseShape> {
         let attempt = self.attempt + 1;
-        let segments = self.segments.checked_add((attempt % ATTEMPTS_PER_SIZE == 0).into())?;
+        let segments = self.segments.checked_add(attempt.is_multiple_of(ATTEMPTS_PER_SIZE).into())?;
         let next = FuseShape { attempt, segments, ..self };
         next.if_buildable().filter(|next| next.attempt < ATTEMPTS)
     }
