@@ -176,7 +176,7 @@ fn operations_backups() -> Result<(), Box<dyn std::error::Error>> {
     // operations_backups begins
     let repository = Repository::create("backups")?; // or create_in_bucket("s3://bucket/words")
     repository.backup(&db)?;                                  // while the store is written
-    repository.prune(7)?;                                     // keeps the last seven generations
+    repository.prune(7)?;                                     // keeps the last seven of each store
     let follower = repository.follow(&db, FollowOptions::new().keep(7))?;   // and everything in between
     // operations_backups ends
     follower.stop()?;
