@@ -250,7 +250,7 @@ impl Lines {
 
 /// A line as key and value, which a tab separates, undecoded. This is what a line means in every
 /// command.
-pub(super) fn split_line(line: &[u8], form: Form) -> Result<(&[u8], Option<&[u8]>), String> {
+pub(crate) fn split_line(line: &[u8], form: Form) -> Result<(&[u8], Option<&[u8]>), String> {
     match line.iter().position(|&byte| byte == b'\t') {
         Some(0) if form == Form::Plain => Err(format!("it has no key before the tab (the empty key is {EMPTY_KEY})")),
         Some(tab) => Ok((&line[..tab], Some(&line[tab + 1..]))),

@@ -10,13 +10,13 @@ const THIS: &str = include_str!("programs.rs");
 
 /// The programs, by the tests that run them and the documents that have them, in the order there.
 const PROGRAMS: [(&str, &str); 7] = [
+    ("readme_use", "README.md"),
     ("filters_options", "docs/FILTERS.md"),
     ("filters_ledger", "docs/FILTERS.md"),
     ("filters_alone", "docs/FILTERS.md"),
     ("operations_events", "docs/OPERATIONS.md"),
     ("operations_environment", "docs/OPERATIONS.md"),
     ("operations_backups", "docs/OPERATIONS.md"),
-    ("readme_use", "README.md"),
 ];
 
 /// The block between the markers of a program, without its indentation.

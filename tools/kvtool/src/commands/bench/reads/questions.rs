@@ -4,16 +4,17 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use fastrand::Rng;
-use tamis::{FilterMode, Keyspace, MAX_KEY_LEN, ReadOptions};
+use tamis::{FilterMode, Keyspace, ReadOptions};
 
 use super::subject::Subject;
 use crate::args::{BenchReads, Common};
-use crate::commands::lines::Lines;
+use crate::commands::formats::{Codec, Format};
+use crate::commands::lines::{Lines, split_line};
 use crate::commands::workload::keys::Keys;
 use crate::commands::workload::measure::Question;
 use crate::failure::{Failure, Result};
 use crate::output::say;
-use crate::text::{Form, QUOTES, counted};
+use crate::text::{Form, counted};
 
 /// Default number of keys of each kind.
 const ASKED: usize = 100_000;
@@ -77,12 +78,12 @@ fn is_there(keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
 
 /// The first `most` distinct lines of a file whose keys exist, or do not exist if `there` is false.
 fn from_file(keyspace: &Keyspace, file: &Path, form: Form, most: usize, there: bool) -> Result<Vec<Key>> {
-    let mut lines = Lines::open(Some(file), MAX_KEY_LEN * form.longest_byte() + QUOTES)?;
+    let limit = Codec { format: Format::Tsv, form }.longest_record();
+    let mut lines = Lines::open(Some(file), limit)?;
     let (mut seen, mut keys, mut skipped) = (HashSet::new(), Vec::new(), 0);
-    while keys.len() < most
-        && let Some(line) = lines.next()?
-    {
-        let key = match form.parse_field(line) {
+    while keys.len() < most && lines.advance()? {
+        let (key, _) = split_line(lines.line(), form).map_err(|why| lines.invalid(why))?;
+        let key = match form.parse_field(key) {
             Ok(key) => Key::from(&*key),
             Err(why) => return Err(lines.invalid(why)),
         };

@@ -88,7 +88,7 @@ fn export_goes_on_past_damage_if_it_is_asked_to() {
         let said = sandbox.words(&["export", "db", &out], CORRUPTION);
         assert!(said.contains("--skip-damaged") && !sandbox.path(&out).exists(), "{said}");
         let said = sandbox.words(&["export", "db", &out, "--skip-damaged"], CORRUPTION);
-        assert!(said.contains("skipped keys from the first to key"), "{said}");
+        assert!(said.contains("skipped keys key"), "{said}");
         let lines = std::fs::read_to_string(sandbox.path(&out)).unwrap().lines().count();
         assert!((500..1000).contains(&lines), "{format}: {lines}");
     }
