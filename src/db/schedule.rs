@@ -54,10 +54,15 @@ thread_local! {
 
 /// Runs work that other threads would do, on that of a caller.
 fn for_caller<R>(work: impl FnOnce() -> R) -> R {
-    let outer = FOR_CALLER.replace(true);
-    let result = work();
-    FOR_CALLER.set(outer);
-    result
+    /// Sets the flag back when the work ends, even if it panics.
+    struct Outer(bool);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            FOR_CALLER.set(self.0);
+        }
+    }
+    let _outer = Outer(FOR_CALLER.replace(true));
+    work()
 }
 
 /// Counts a job as ended, even if it panics.
@@ -652,5 +657,18 @@ impl Store {
         self.end_urgency();
         self.notices.note_slowed(pressure > 0.0);
         self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn law8_work_that_panics_for_a_caller_leaves_no_mark_issue_29() {
+        for panics in [false, true] {
+            let ended = catch_unwind(|| for_caller(|| assert!(!panics && FOR_CALLER.get())));
+            assert_eq!((ended.is_err(), FOR_CALLER.get()), (panics, false));
+        }
     }
 }

@@ -16,7 +16,7 @@
 
 use super::hash::{fastrange, remix};
 use super::line::{Fill, FilterLine, LINE_BITS, ReadLine, SetBits, word_of};
-use crate::format::coding::{get_u64, low_byte, u64_bytes};
+use crate::format::coding::{get_u64, low_byte};
 use crate::format::{Decoded, Malformed};
 
 /// Most probes in a group: each takes 9 bits, below the bits that choose the line. Part of the
@@ -77,7 +77,10 @@ impl Groups {
     /// The groups after the first.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     pub(super) fn after_first(self) -> Groups {
-        Groups(u64_bytes(get_u64(&self.0) >> 8))
+        let [_, rest @ ..] = self.0;
+        let mut groups = [0; 8];
+        groups[..7].copy_from_slice(&rest);
+        Groups(groups)
     }
 
     pub(super) fn count(self) -> u8 {

@@ -28,6 +28,9 @@ mod platform;
 #[cfg(windows)]
 #[path = "os/windows.rs"]
 mod platform;
+#[cfg(not(any(unix, windows)))]
+#[path = "os/portable.rs"]
+mod platform;
 #[cfg(target_os = "linux")]
 mod write_back;
 

@@ -10,15 +10,15 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic, features};
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::write::batch::BatchReader;
 use crate::write::log::{LogWriter, NewRecord};
 
 /// Adds batches of the change feed to a [`StoreCopy`]; see [`StoreCopy::log`].
 pub struct CopiedLog<'a> {
     copy: &'a StoreCopy,
-    /// Number of the next operation.
-    next: SeqNo,
+    /// Number of the last operation.
+    last: SeqNo,
     log: Option<OpenLog>,
 }
 
@@ -58,7 +58,7 @@ impl StoreCopy {
     /// # Ok(()) }
     /// ```
     pub fn log(&self, since: SeqNo) -> CopiedLog<'_> {
-        CopiedLog { copy: self, next: since + 1, log: None }
+        CopiedLog { copy: self, last: since, log: None }
     }
 }
 
@@ -70,11 +70,12 @@ impl CopiedLog<'_> {
     /// Fails with [`Error::InvalidArgument`] if the batch does not follow the last one, if it is
     /// damaged, or if it is an ingest, whose tables are not in it.
     pub fn add(&mut self, first: SeqNo, last: SeqNo, encoded: &[u8]) -> Result<()> {
-        let count = last.checked_sub(first).and_then(|more| u32::try_from(more + 1).ok());
-        let Some(count) = count.filter(|_| first == self.next) else {
+        let follows = first.checked_sub(1) == Some(self.last) && first <= last && last <= MAX_SEQNO;
+        let count = if follows { u32::try_from(last - self.last).ok() } else { None };
+        let Some(count) = count else {
             return Err(Error::invalid(format_args!(
                 "a batch from number {first} to {last} does not follow number {}",
-                self.next - 1
+                self.last
             )));
         };
         let needed = features_of(encoded, count)?;
@@ -87,7 +88,7 @@ impl CopiedLog<'_> {
             let record = NewRecord { payload: encoded, payload_crc: crc(encoded), count };
             log.writer.append([record], 0)?;
         }
-        self.next = last + 1;
+        self.last = last;
         Ok(())
     }
 
@@ -107,7 +108,7 @@ impl CopiedLog<'_> {
             Some(path) => fs.open(&path).and_then(|file| file.len()).during("open", &path)?,
             None => 0,
         };
-        let (first, synced, previous) = (self.next, self.next - 1, previous.unwrap_or(0));
+        let (first, synced, previous) = (self.last + 1, self.last, previous.unwrap_or(0));
         let header = FileHeader { features, number, first, synced, previous, previous_len };
         let writer = LogWriter::create(&**fs, &FileKind::Wal(number).path(dir), Magic::Wal, header)?;
         Ok(OpenLog { writer, features })
@@ -116,14 +117,14 @@ impl CopiedLog<'_> {
     fn end_log(&mut self) -> Result<()> {
         let Some(OpenLog { mut writer, .. }) = self.log.take() else { return Ok(()) };
         // So that what is missing later is damage, and no torn write.
-        writer.append_marker(self.next - 1)?;
+        writer.append_marker(self.last)?;
         writer.sync()
     }
 }
 
 impl fmt::Debug for CopiedLog<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CopiedLog").field("next", &self.next).finish_non_exhaustive()
+        f.debug_struct("CopiedLog").field("last", &self.last).finish_non_exhaustive()
     }
 }
 

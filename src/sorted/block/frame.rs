@@ -49,8 +49,11 @@ struct FrameHeader {
     referenced: AtomicBool,
     /// Explicit padding, so that every byte of the header is initialised: an arena may later cut
     /// the same memory into other frames, whose bytes then include it.
-    _filled: [u8; 3],
+    _filled: [u8; FILLED_LEN],
 }
+
+/// Pads the header to 48 bytes, also where `count` and `arena` take 4 bytes each.
+const FILLED_LEN: usize = 3 + 2 * (8 - size_of::<usize>());
 
 impl FramedBlock {
     #[inline]
@@ -118,7 +121,7 @@ impl FramePtr {
         let start = start.cast::<FrameHeader>();
         let block = BlockHeader::default();
         let (count, referenced) = (AtomicUsize::new(1), AtomicBool::new(false));
-        let header = FrameHeader { count, arena, block, lines, referenced, _filled: [0; 3] };
+        let header = FrameHeader { count, arena, block, lines, referenced, _filled: [0; FILLED_LEN] };
         // SAFETY: a header fits into a line and needs no more than its alignment.
         unsafe { start.write(header) };
         FramePtr(start)
@@ -364,10 +367,9 @@ impl<'a> BorrowedFrame<'a> {
 const _: () = {
     // After 16 bytes of the block's own header, the fingerprints begin on a cache line.
     assert!(size_of::<FrameHeader>() + super::HEADER_LEN == LINE);
-    assert!(
-        size_of::<BlockHeader>() == 24
-            && (cfg!(target_pointer_width = "32") || size_of::<FrameHeader>() == 8 + 8 + 24 + 8)
-    );
+    // No padding but `_filled`.
+    assert!(size_of::<BlockHeader>() == 24);
+    assert!(size_of::<FrameHeader>() == 2 * size_of::<usize>() + 24 + 4 + 1 + FILLED_LEN);
 };
 
 #[cfg(test)]
