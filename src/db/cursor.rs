@@ -452,7 +452,10 @@ impl Cursor {
                         let (deadline, _) = split_expiring(self.inner.value());
                         (!self.is_past(deadline)).then_some(CursorState::Separate)
                     }
-                    ValueKind::Delete | ValueKind::DeleteRange | ValueKind::Ingest => None,
+                    ValueKind::Delete => None,
+                    kind @ (ValueKind::DeleteRange | ValueKind::Ingest) => {
+                        return Err(kind.misplaced("a scanned table"));
+                    }
                 };
                 if let Some(state) = state {
                     self.note(&hidden, true, true, end);
@@ -553,8 +556,10 @@ impl Cursor {
                             let value = if self.deadline.is_some() { split_expiring(stored).1 } else { stored };
                             self.value.clear();
                             self.value.extend_from_slice(value);
-                        } else {
+                        } else if kind == ValueKind::Delete || self.deadline.is_some() {
                             self.count_tombstone();
+                        } else {
+                            return Err(kind.misplaced("a scanned table"));
                         }
                     }
                 }

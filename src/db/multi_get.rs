@@ -35,6 +35,7 @@ impl Store {
         let mut values = vec![None; keys.len()];
         // Keys whose newest version is an operand.
         let mut merged = Vec::new();
+        let mut misplaced = None;
         let mut pending: Vec<usize> = (0..keys.len()).collect();
         // Before any filter is asked: a filter would deny what a range deletes, or a block be read.
         for i in pending.extract_if(.., |i| reads[*i].cover > 0) {
@@ -46,11 +47,11 @@ impl Store {
                 let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
                 match entry.kind {
                     ValueKind::Put => values[i] = Some(Value::copy_of(entry.value)),
-                    ValueKind::Delete
-                    | ValueKind::DeleteRange
+                    ValueKind::Delete => {}
+                    kind @ (ValueKind::DeleteRange
                     | ValueKind::SeparatePut
                     | ValueKind::SeparateExpiringPut
-                    | ValueKind::Ingest => {}
+                    | ValueKind::Ingest) => misplaced = Some((i, kind)),
                     ValueKind::Merge => merged.push(i),
                     ValueKind::ExpiringPut => {
                         let (deadline, value) = split_expiring(entry.value);
@@ -60,13 +61,16 @@ impl Store {
                 false
             });
         }
+        if let Some((_, kind)) = misplaced {
+            return Err(kind.misplaced("a memtable"));
+        }
         let batch = MultiGet::new(&reads, pending, |i, hit| match hit.kind {
             ValueKind::Put => values[i] = Some(hit.value.into_value()),
-            ValueKind::Delete
-            | ValueKind::DeleteRange
+            ValueKind::Delete => {}
+            kind @ (ValueKind::DeleteRange
             | ValueKind::SeparatePut
             | ValueKind::SeparateExpiringPut
-            | ValueKind::Ingest => {}
+            | ValueKind::Ingest) => misplaced = Some((i, kind)),
             ValueKind::Merge => merged.push(i),
             ValueKind::ExpiringPut => {
                 let is_past = now.is_past(split_expiring(hit.value.bytes()).0, &tree.clock);
@@ -74,6 +78,9 @@ impl Store {
             }
         });
         batch.run(&tree.version, self.tables.epoch())?;
+        if let Some((i, kind)) = misplaced {
+            return Err(tree.version.misplaced(&reads[i], kind));
+        }
         for i in merged {
             values[i] = Some(Value::from(view.merged(tree, &reads[i], &mut now, &mut Untraced)?));
         }

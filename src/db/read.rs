@@ -258,3 +258,29 @@ impl Store {
         Iter::new(range, Box::new(open))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::vfs::SimFileSystem;
+
+    /// A memtable cannot come to hold such entries by any call; a reader that met one must say so.
+    #[test]
+    fn law8_a_kind_that_no_memtable_has_is_an_error_issue_29() {
+        let kinds = [ValueKind::DeleteRange, ValueKind::SeparatePut, ValueKind::SeparateExpiringPut, ValueKind::Ingest];
+        for kind in kinds {
+            let db = Options::new().file_system(Arc::new(SimFileSystem::new())).open("/db").unwrap();
+            let seqno = db.put("a", "1").unwrap();
+            let view = db.store().view.load();
+            // Older than what is visible, and newer than nothing: the key has no other version.
+            view.active.writer().insert(0, b"b", seqno, kind, b"");
+            let found = [db.get("b").map(drop), db.contains_key("b").map(drop), db.multi_get(&["a", "b"]).map(drop)];
+            for result in found {
+                let error = result.unwrap_err().to_string();
+                assert!(error.contains(&format!("kind {}", kind as u8)), "{error}");
+            }
+            assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+        }
+    }
+}

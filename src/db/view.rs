@@ -319,11 +319,7 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete
-                | ValueKind::DeleteRange
-                | ValueKind::SeparatePut
-                | ValueKind::SeparateExpiringPut
-                | ValueKind::Ingest => {
+                ValueKind::Delete => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -337,6 +333,10 @@ impl ReadView {
                     let is_past = is_past(tree, deadline, at, trace);
                     Ok((!is_past).then(|| take(Hit::Memtable { memtable, seqno: entry.seqno, value })))
                 }
+                ValueKind::DeleteRange
+                | ValueKind::SeparatePut
+                | ValueKind::SeparateExpiringPut
+                | ValueKind::Ingest => Err(entry.kind.misplaced("a memtable")),
             };
         }
         Ok(match tree.version.get(read, pin, &candidates, trace)? {
@@ -348,8 +348,8 @@ impl ReadView {
                 let is_past = is_past(tree, split_expiring(value.bytes()).0, at, trace);
                 (!is_past).then(|| take(Hit::Table(value.without_deadline())))
             }
-            // Other kinds are no put.
-            Some(_) | None => None,
+            Some(TableHit { kind: ValueKind::Delete, .. }) | None => None,
+            Some(TableHit { kind, .. }) => return Err(tree.version.misplaced(read, kind)),
         })
     }
 
@@ -381,11 +381,7 @@ impl ReadView {
                     trace.leave(Found::Value(entry.value.len()));
                     Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
                 }
-                ValueKind::Delete
-                | ValueKind::DeleteRange
-                | ValueKind::SeparatePut
-                | ValueKind::SeparateExpiringPut
-                | ValueKind::Ingest => {
+                ValueKind::Delete => {
                     trace.leave(Found::Deleted);
                     Ok(None)
                 }
@@ -399,6 +395,10 @@ impl ReadView {
                     let is_past = is_past(tree, deadline, at, trace);
                     Ok((!is_past).then(|| take(Hit::Memtable { memtable, seqno: entry.seqno, value })))
                 }
+                ValueKind::DeleteRange
+                | ValueKind::SeparatePut
+                | ValueKind::SeparateExpiringPut
+                | ValueKind::Ingest => Err(entry.kind.misplaced("a memtable")),
             };
         }
         match tree.version.get_above(read, trace)? {
@@ -410,7 +410,8 @@ impl ReadView {
                 let (deadline, value) = split_expiring(&stored);
                 Ok((!is_past(tree, deadline, at, trace)).then(|| take(Hit::Merged(value))))
             }
-            Some(_) => Ok(None),
+            Some((ValueKind::Delete, _)) => Ok(None),
+            Some((kind, _)) => Err(tree.version.misplaced(read, kind)),
             None => {
                 trace.enter(ReadSource::RangeDeletes);
                 trace.leave(Found::DeletedByRange);

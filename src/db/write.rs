@@ -517,8 +517,10 @@ impl Store {
                     }
                     ValueKind::Merge => self.insert_operand(&mut writer, &operation, seqno),
                     ValueKind::DeleteRange => writer.delete_range(keyspace, key, value, seqno),
-                    // In tables only, and never in a group.
-                    ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {}
+                    // Poisons the store: see `Unfinished`.
+                    ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
+                        return Err(kind.misplaced("a batch"));
+                    }
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use byteorder::{BigEndian, ByteOrder};
 
 use super::{Decoded, Malformed};
+use crate::error::Error;
 
 /// Position of a write in the store's single order of writes. The first is 1; 0 precedes all of
 /// them.
@@ -73,6 +74,16 @@ impl ValueKind {
             ValueKind::SeparateExpiringPut => ValueKind::ExpiringPut,
             kind => kind,
         }
+    }
+
+    /// The error for an entry of this kind in `place`, where no such entry can be.
+    #[cold]
+    pub(crate) fn misplaced(self, place: &str) -> Error {
+        Error::invalid(format_args!(
+            "{place} holds an entry of kind {}, which has no place there; this is a bug in tamis, or damage that \
+             `kvtool verify` names",
+            self as u8
+        ))
     }
 
     /// The kind of an operation of a batch, which has its value.

@@ -109,11 +109,10 @@ impl OperandChain {
             ValueKind::Merge => decode_operand(seqno, stored).map_err(bug)?,
             ValueKind::Put
             | ValueKind::Delete
-            | ValueKind::DeleteRange
             | ValueKind::SeparatePut
             | ValueKind::SeparateExpiringPut
-            | ValueKind::ExpiringPut
-            | ValueKind::Ingest => (0, stored),
+            | ValueKind::ExpiringPut => (0, stored),
+            ValueKind::DeleteRange | ValueKind::Ingest => return Err(kind.misplaced("a chain of operands")),
         };
         while self.links.last().is_some_and(|last| last.seqno < seqno || last.seqno == seqno && oldest < last.oldest) {
             self.links.pop();

@@ -205,11 +205,11 @@ impl WriteBatch {
         }
         let mut batch = WriteBatch { origin: self.origin, violation: self.violation.take(), ..WriteBatch::default() };
         for (keyspace, key, kind, at) in self.writes_from(&all) {
-            let write = match (Write::of(kind, self.bytes(at)), deadline_of(keyspace, kind)) {
-                (Write::Put(value), Some(deadline)) => Write::ExpiringPut(value, deadline),
-                (write, _) => write,
-            };
-            batch.push(keyspace, key, write);
+            match (Write::of(kind, self.bytes(at)), deadline_of(keyspace, kind)) {
+                (Some(Write::Put(value)), Some(due)) => batch.push(keyspace, key, Write::ExpiringPut(value, due)),
+                (Some(write), _) => batch.push(keyspace, key, write),
+                (None, _) => batch.violation = Some(kind.misplaced("a batch")),
+            }
         }
         batch
     }
@@ -355,19 +355,19 @@ pub(crate) enum Write<'a> {
 }
 
 impl<'a> Write<'a> {
-    /// The operation of this kind with these bytes, which a batch stores in place of a value.
-    pub(crate) fn of(kind: ValueKind, stored: &'a [u8]) -> Write<'a> {
-        match kind {
+    /// The operation of this kind with these stored bytes. `None` for kinds of no caller's batch.
+    pub(crate) fn of(kind: ValueKind, stored: &'a [u8]) -> Option<Write<'a>> {
+        Some(match kind {
             ValueKind::Put => Write::Put(stored),
+            ValueKind::Delete => Write::Delete,
             ValueKind::Merge => Write::Merge(stored),
             ValueKind::DeleteRange => Write::DeleteRange(stored),
             ValueKind::ExpiringPut => {
                 let (deadline, value) = split_expiring(stored);
                 Write::ExpiringPut(value, deadline)
             }
-            // The others are no operations of a caller's batch.
-            _ => Write::Delete,
-        }
+            ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => return None,
+        })
     }
 
     /// The [`features`] that a reader of the operation needs.

@@ -175,6 +175,7 @@ impl OwnWrites {
                 let base = match kind {
                     ValueKind::Put => OwnBase::Put(at),
                     ValueKind::ExpiringPut => OwnBase::ExpiringPut(at),
+                    // A transaction's own batch has no other kinds; `DeleteRange` is above.
                     ValueKind::Delete
                     | ValueKind::DeleteRange
                     | ValueKind::SeparatePut

@@ -153,7 +153,7 @@ pub(super) fn batch(_sealed: bool, data: &[u8]) -> bool {
     }
     let mut again = Vec::new();
     for op in operations {
-        let write = Write::of(op.kind, op.value);
+        let write = Write::of(op.kind, op.value).expect("an operation of a caller");
         encode_op(&mut again, op.keyspace, op.key, write).expect("within the limits");
     }
     assert_eq!(again, payload, "one batch has one encoding");

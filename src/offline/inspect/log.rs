@@ -9,7 +9,7 @@ use super::{FileKind, LogHeader, wrong_kind};
 use crate::error::Result;
 use crate::format::deadline::time_of;
 use crate::format::header::Magic;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::SeqNo;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
 use crate::tree::manifest::{Branch, RANGE_LEVEL, VersionEdit};
@@ -277,10 +277,11 @@ fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
         .map(|operation| {
             let operation = operation?;
             let (value, deadline) = match Write::of(operation.kind, operation.value) {
-                _ if operation.kind == ValueKind::Ingest => (Some(operation.value), None),
-                Write::Delete => (None, None),
-                Write::Put(value) | Write::Merge(value) | Write::DeleteRange(value) => (Some(value), None),
-                Write::ExpiringPut(value, deadline) => (Some(value), Some(time_of(deadline))),
+                // An ingest: the edit that adds its tables.
+                None => (Some(operation.value), None),
+                Some(Write::Delete) => (None, None),
+                Some(Write::Put(value) | Write::Merge(value) | Write::DeleteRange(value)) => (Some(value), None),
+                Some(Write::ExpiringPut(value, deadline)) => (Some(value), Some(time_of(deadline))),
             };
             Ok(Operation {
                 seqno: record.first + u64::from(operation.index),

@@ -325,8 +325,10 @@ impl<'a> RunWriter<'a> {
                 self.extend_chain(lower, seqno, kind, stored)?;
             } else if kind == ValueKind::Delete {
                 self.write_delete(lower, key, seqno)?;
-            } else {
+            } else if kind.whole() == ValueKind::Put {
                 self.write_value(lower, key, seqno, kind, stored)?;
+            } else {
+                return Err(kind.misplaced("a table to be merged"));
             }
             cursor.next()?;
         }

@@ -394,16 +394,23 @@ impl<'a> EntryRef<'a> {
     }
 
     pub(super) fn kind(self) -> ValueKind {
+        const DELETE: u64 = ValueKind::Delete as u64;
         const PUT: u64 = ValueKind::Put as u64;
-        const MERGE: u64 = ValueKind::Merge as u64;
-        const EXPIRING: u64 = ValueKind::ExpiringPut as u64;
         const DELETE_RANGE: u64 = ValueKind::DeleteRange as u64;
+        const MERGE: u64 = ValueKind::Merge as u64;
+        const SEPARATE: u64 = ValueKind::SeparatePut as u64;
+        const EXPIRING: u64 = ValueKind::ExpiringPut as u64;
+        const SEPARATE_EXPIRING: u64 = ValueKind::SeparateExpiringPut as u64;
         match self.header().seqno_and_kind & 0xff {
+            DELETE => ValueKind::Delete,
             PUT => ValueKind::Put,
-            MERGE => ValueKind::Merge,
-            EXPIRING => ValueKind::ExpiringPut,
             DELETE_RANGE => ValueKind::DeleteRange,
-            _ => ValueKind::Delete,
+            MERGE => ValueKind::Merge,
+            SEPARATE => ValueKind::SeparatePut,
+            EXPIRING => ValueKind::ExpiringPut,
+            SEPARATE_EXPIRING => ValueKind::SeparateExpiringPut,
+            // Nothing else is stored; and no reader takes it for an entry.
+            _ => ValueKind::Ingest,
         }
     }
 
