@@ -122,6 +122,7 @@ const CALLS: &[(&str, &str)] = &[
     ("backup db backups", "backup db backups --json"),
     ("backups backups", "backups backups --verify"),
     ("backups backups", "backups backups --json"),
+    ("backups backups", "backups backups --forget 0000000000000000"),
     ("restore backups r", "restore backups r --generation 1"),
     ("restore backups r", "restore backups r --at 1970-01-01T00:00:00Z"),
     ("restore backups r", "restore backups r --seqno 1"),
