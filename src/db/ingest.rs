@@ -9,8 +9,9 @@
 //! 2. When the record is appended, no memtable holds a key that a file may have, or that it
 //!    deletes: reads find a key in memtables first, and a range is forgotten once no table has
 //!    what it deletes. Therefore no log that recovery replays has such a key before the record. If
-//!    a file has range deletes, no memtable has older ones: a version with a range has all before
-//!    it.
+//!    a file has range deletes or operands, no memtable has older ranges: a version with a range
+//!    has all before it, and a compaction that combines an operand with a value knows every range
+//!    between the two.
 //! 3. The log is durable up to the record before the edit is written: nothing older can be lost
 //!    while the tables stay.
 //! 4. Nothing is written between the record and the edit: the commit lock is held for two syncs.
@@ -226,8 +227,10 @@ impl Searched {
         if !tree.options.wal && !memtable.is_empty() {
             return Ok(true);
         }
-        let has_ranges = tables.iter().any(|table| table.ranges.is_some());
-        Ok(has_ranges && memtable.range_count(tree.id) > 0 || self.has_keys(memtable, tree.id, tables)?)
+        // A compaction combines operands with what is beneath them, of which it leaves out only what
+        // durable ranges delete.
+        let needs_ranges = tables.iter().any(|table| table.ranges.is_some() || table.operator.is_some());
+        Ok(needs_ranges && memtable.range_count(tree.id) > 0 || self.has_keys(memtable, tree.id, tables)?)
     }
 
     /// Whether a memtable holds an entry of a keyspace that one of the tables

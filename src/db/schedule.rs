@@ -382,7 +382,17 @@ impl Store {
     }
 
     fn with_picker<R>(&self, tree: &Tree, jobs: &Jobs, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
+        // The number first: the view then has the tables that it tells of, unless its flush is being
+        // made visible just now.
+        let flushed = self.sequence.flushed();
         let view = self.view.load();
+        let is_being_shown = view.sealed.iter().any(|memtable| memtable.last_seqno() <= flushed);
+        let flushed = match view.memtables().all(|memtable| memtable.is_empty()) {
+            true => SeqNo::MAX,
+            false if is_being_shown => 0,
+            false => flushed,
+        };
+        let tree = view.tree(tree.id).unwrap_or(tree);
         let oldest_snapshot = self.snapshots.oldest();
         // A value that cannot be moved must not keep other work from being done.
         let has_failed = jobs.failed.contains_key(&WorkKind::Compaction(tree.id));
@@ -403,6 +413,7 @@ impl Store {
             weights: &tree.version.weights(oldest_snapshot),
             value_garbage,
             deleted: &tree.version.deleted(),
+            flushed,
             moves_to_last: !tree.options.compaction_filter.is_set()
                 && tree.options.compression == Compression::None
                 && tree.options.level_filters == LevelFilters::Uniform,

@@ -109,6 +109,9 @@ pub(crate) struct Picker<'a> {
     pub(crate) weights: &'a TombstoneWeights,
     pub(crate) value_garbage: &'a ValueGarbage,
     pub(crate) deleted: &'a DeletedBytes,
+    /// Tables hold everything up to this number. An ingested run above it may get older runs
+    /// beneath it: those of memtables that are not flushed yet.
+    pub(crate) flushed: SeqNo,
 }
 
 /// A task that merges data above the base level into it, with its costs and gains.
@@ -355,8 +358,12 @@ impl<'a> Picker<'a> {
             let removed = window.len() as u64 - 1;
             bytes / (removed * removed)
         };
-        let busy: Vec<bool> = runs.iter().map(|run| self.is_busy(0, run)).collect();
-        let is_idle = |window: &Range<usize>| !busy[window.clone()].contains(&true);
+        // A merged run has the place of its newest input. What a memtable holds between that one and
+        // the others would be placed beneath its older versions.
+        let is_apart = |at: usize| runs[..at].iter().all(|newer| newer.smallest_seqno > runs[at].largest_seqno);
+        let may_merge = |at: usize| !self.is_busy(0, runs[at]) && runs[at].largest_seqno <= self.flushed;
+        let busy: Vec<bool> = (0..runs.len()).map(|at| !may_merge(at)).collect();
+        let is_idle = |window: &Range<usize>| !busy[window.clone()].contains(&true) && is_apart(window.start);
         // The cheapest merge may conflict with a running task that others do not meet.
         let mut windows: Vec<Range<usize>> = windows.filter(is_idle).collect();
         windows.sort_by_key(cost);

@@ -147,6 +147,7 @@ impl ModelStore {
             weights: &TombstoneWeights::new(),
             value_garbage: &ValueGarbage::default(),
             deleted: &DeletedBytes::new(),
+            flushed: SeqNo::MAX,
         })
     }
 

@@ -90,6 +90,7 @@ impl SimulatedTree {
                 weights,
                 value_garbage: &ValueGarbage::default(),
                 deleted: &DeletedBytes::new(),
+                flushed: SeqNo::MAX,
             };
             let Some((_, task)) = picker.pick() else { return };
             self.carry_out(&task);
@@ -144,6 +145,7 @@ impl SimulatedTree {
                 weights,
                 value_garbage: &ValueGarbage::default(),
                 deleted: &DeletedBytes::new(),
+                flushed: SeqNo::MAX,
             })
         };
         let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default(), false) {

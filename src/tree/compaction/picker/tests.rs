@@ -57,6 +57,7 @@ fn with_picker<R>(
         weights: &TombstoneWeights::new(),
         value_garbage: &ValueGarbage::default(),
         deleted: &DeletedBytes::new(),
+        flushed: SeqNo::MAX,
     })
 }
 
@@ -440,6 +441,27 @@ fn runs_are_merged_beside_a_task_that_meets_the_cheapest_of_them() {
     });
 }
 
+/// An ingested run may come to level 0 before the flush of a memtable with older writes. Merged with
+/// older runs it would take those above that memtable's run.
+#[test]
+fn no_runs_are_merged_around_one_that_is_still_to_be_flushed_issue_29() {
+    let tree: Vec<String> = (1..=20).rev().map(|number| format!("0:{number} a z 4")).collect();
+    with_picker(&tree, SeqNo::MAX, &[], |picker| {
+        assert_eq!(picker.pick_runs(2).unwrap().inputs.len(), 20);
+        let picked = Picker { flushed: 1899, ..picker }.pick_runs(2).unwrap();
+        assert_eq!((picked.inputs.len(), picked.runs), (18, (199, 1899)), "run 19 is the last that is flushed");
+    });
+    with_picker(&tree, SeqNo::MAX, &[], |picker| {
+        // Run 20 has writes from before and after run 19: it may lose the later ones, and its place.
+        let straddling = TableMeta { smallest_seqno: 1850, ..picker.levels[0][0].clone() };
+        let mut levels = picker.levels.clone();
+        levels[0][0] = &straddling;
+        let busy = [build_task(0, 0, &[(0, levels[0][0])], false).unwrap()];
+        let picked = Picker { levels: &levels, running: &busy, ..picker }.pick_runs(2).unwrap();
+        assert_eq!((picked.inputs.len(), picked.runs), (18, (199, 1899)));
+    });
+}
+
 thread_local! {
     /// Comparisons of a table with a range.
     pub(super) static COMPARISONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
@@ -474,6 +496,7 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
         weights: &TombstoneWeights::new(),
         value_garbage: &ValueGarbage::default(),
         deleted: &DeletedBytes::new(),
+        flushed: SeqNo::MAX,
     };
     COMPARISONS.set(0);
     ESTIMATES.set(0);
