@@ -25,7 +25,10 @@ const MAX_STRETCHES: usize = 64;
 const FEW_PARTIAL: u64 = 16;
 /// Otherwise so many of them are read.
 const SAMPLES: usize = 16;
-const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
+/// The golden ratio less one, a half and one, in 1/2^32.
+const GOLDEN_RATIO: u128 = 0x9E37_79B9;
+const HALF: u128 = ONE / 2;
+const ONE: u128 = 1 << 32;
 /// Bytes that an entry counts for in addition to its key and value.
 const ENTRY_COST: usize = 8;
 /// Of ranges that came since a table was looked at, one is wide if it has one byte in this many of
@@ -174,22 +177,29 @@ fn deleted_bytes(table: &Arc<Table>, ranges: &Covers) -> Result<u64> {
     let partial = found.partial.iter().try_fold(0, |sum, blocks| Ok(sum + table.block_bytes(blocks.clone())?))?;
     let of_partial = match partial <= all / FEW_PARTIAL {
         true => partial / 2,
-        false => (partial as f64 * deleted_share(table, &found.partial, ranges)?) as u64,
+        false => {
+            let (deleted, seen) = deleted_of_samples(table, &found.partial, ranges)?;
+            share_of(partial, deleted, seen)
+        }
     };
-    let deleted = u128::from((found.whole + of_partial).min(all)) * u128::from(meta.size) / u128::from(all);
-    Ok(u64::try_from(deleted).unwrap_or(meta.size))
+    Ok(share_of(meta.size, (found.whole + of_partial).min(all), all))
 }
 
-/// The share of the bytes in these blocks that `ranges` delete, by some of the blocks.
-fn deleted_share(table: &Arc<Table>, blocks: &[Range<usize>], ranges: &Covers) -> Result<f64> {
+/// `part / whole` of some bytes; `part` is at most `whole`.
+fn share_of(bytes: u64, part: u64, whole: u64) -> u64 {
+    let share = u128::from(bytes) * u128::from(part) / u128::from(whole.max(1));
+    u64::try_from(share).unwrap_or(bytes)
+}
+
+/// Of some of these blocks, the bytes that `ranges` delete, and all bytes.
+fn deleted_of_samples(table: &Arc<Table>, blocks: &[Range<usize>], ranges: &Covers) -> Result<(u64, u64)> {
     let count = blocks.iter().map(Range::len).sum::<usize>();
     let mut samples: Vec<usize> = match count <= SAMPLES {
         true => (0..count).collect(),
         // Multiples of the golden ratio are spread evenly, and not in steps that ranges may have
         // too.
-        false => (0..SAMPLES)
-            .map(|i| ((0.5 + i as f64 * GOLDEN_RATIO).fract() * count as f64) as usize)
-            .map(|at| at.min(count - 1))
+        false => (0..SAMPLES as u128)
+            .filter_map(|i| usize::try_from((HALF + i * GOLDEN_RATIO) % ONE * count as u128 / ONE).ok())
             .collect(),
     };
     samples.sort_unstable();
@@ -209,13 +219,13 @@ fn deleted_share(table: &Arc<Table>, blocks: &[Range<usize>], ranges: &Covers) -
             if stretch.as_ref().is_none_or(|stretch| !stretch.holds(key)) {
                 stretch = Some(ranges.stretch(key));
             }
-            all += len + ENTRY_COST;
+            all += (len + ENTRY_COST) as u64;
             if stretch.as_ref().is_some_and(|stretch| stretch.cover() > seqno) {
-                deleted += len + ENTRY_COST;
+                deleted += (len + ENTRY_COST) as u64;
             }
         })?;
     }
-    Ok(deleted as f64 / (all as f64).max(1.0))
+    Ok((deleted, all))
 }
 
 #[cfg(test)]
@@ -257,8 +267,8 @@ mod tests {
 
     /// Sensors and times, names, and numbers, in order.
     fn shapes() -> [Vec<Vec<u8>>; 3] {
-        let sensors =
-            (0..3000u64).map(|i| [&[0, (i / 300) as u8][..], &(1 << 40 | i % 300 * 60_000).to_be_bytes()].concat());
+        let sensors = (0..3000u64)
+            .map(|i| [&(i / 300).to_be_bytes()[6..], &((1 << 40) | (i % 300 * 60_000)).to_be_bytes()].concat());
         let names = (0..3000u64).map(|i| format!("user:{:03}:order-{:02}", i / 30, i % 30).into_bytes());
         [sensors.collect(), names.collect(), (0..3000).map(|i| format!("{i:09}").into_bytes()).collect()]
     }
@@ -290,9 +300,9 @@ mod tests {
                 ("small ranges", each(10, 0..7).collect(), 0.7),
                 ("few small ranges", each(100, 0..2).collect(), 0.02),
                 ("a range per key", each(2, 1..2).collect(), 0.5),
-                ("one range", vec![500..1500], 1.0 / 3.0),
+                ("one range", std::iter::once(500..1500).collect(), 1.0 / 3.0),
                 ("many ranges at the front", (0..500).map(|i| i..i + 1).collect(), 1.0 / 6.0),
-                ("all", vec![0..len], 1.0),
+                ("all", std::iter::once(0..len).collect(), 1.0),
             ];
             for (name, ranges, share) in cases {
                 let ranges = covers(keys, ranges.into_iter(), NO_SNAPSHOT);
@@ -354,10 +364,10 @@ mod tests {
         let more = range_table(30, &each(100, 7).collect::<Vec<_>>());
         let after = Surveyed::of(Some(after), &table, &set(&[Arc::clone(&few), more]), 30);
         assert!(after.limit == 30, "as many since it was looked at: {after:?}");
-        let wide = range_table(40, &[1000..2000]);
+        let wide = range_table(40, std::slice::from_ref(&(1000..2000)));
         let after = Surveyed::of(Some(known), &table, &set(&[few, wide]), 40);
         assert!(after.limit == 40 && share(after) > 0.35, "{after:?}");
-        let behind = range_table(50, &[2950..2960]);
+        let behind = range_table(50, std::slice::from_ref(&(2950..2960)));
         let beside =
             Table::new(Arc::clone(&context), TableMeta { largest: keys[2900].clone().into(), ..table.meta().clone() });
         let none = Surveyed::of(None, &Arc::new(beside), &RangeSet::new(vec![behind]), 50);
