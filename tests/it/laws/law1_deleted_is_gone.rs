@@ -31,9 +31,9 @@ const SHAPES: [(&str, Shape); 5] = [
     ("dense decimal", |group, i| (format!("{group:02}{i:06}").into_bytes(), format!("{group:02}").into_bytes())),
     // A sensor and a time: all bytes between the first and the last key of a table mean nothing.
     ("prefix and sparse rest", |group, i| {
-        let sensor = (group as u16).to_be_bytes();
+        let sensor = &(group as u64).to_be_bytes()[6..];
         let time = 1_700_000_000_000 + 60_000 * i as u64;
-        ([&sensor[..], &time.to_be_bytes()].concat(), sensor.to_vec())
+        ([sensor, &time.to_be_bytes()].concat(), sensor.to_vec())
     }),
     ("text", |group, i| {
         const NAMES: [&str; 4] = ["anna", "berlin", "carla", "dora"];
@@ -42,7 +42,7 @@ const SHAPES: [(&str, Shape); 5] = [
     }),
     ("random", |group, i| {
         let mut rng = fastrand::Rng::with_seed((group * 1_000_000 + i) as u64);
-        let first = (group * 16) as u8;
+        let first = u8::try_from(group * 16).unwrap();
         (std::iter::once(first).chain((0..15).map(|_| rng.u8(..))).collect(), vec![first])
     }),
     ("long", |group, i| {
@@ -134,10 +134,10 @@ fn is_left(way: Way, group: usize, i: usize, per_group: usize) -> bool {
         Way::RangeInEachPrefix => i * 10 >= per_group * 9,
         Way::RangePerPrefix | Way::DeletePrefix => group % 4 == 1,
         Way::SmallRanges => i % 8 >= 6,
-        Way::RangePerKey => i % 3 == 0,
-        Way::RangeUnderSnapshot => group % 2 == 0,
-        Way::Expiry => (group * per_group + i) % 4 == 0,
-        Way::Ingest => (group * per_group + i) % 16 == 0,
+        Way::RangePerKey => i.is_multiple_of(3),
+        Way::RangeUnderSnapshot => group.is_multiple_of(2),
+        Way::Expiry => (group * per_group + i).is_multiple_of(4),
+        Way::Ingest => (group * per_group + i).is_multiple_of(16),
         Way::Clear | Way::DroppedKeyspace => false,
     }
 }
@@ -242,7 +242,7 @@ fn run_cell(
     let keyspace = cell.db().keyspace_with(name, cell.keyspace_options()).unwrap();
     let mut rng = fastrand::Rng::with_seed(1);
     let mut value = || -> Vec<u8> { (0..value_len).map(|_| rng.u8(..)).collect() };
-    let mut all: Vec<(&(Vec<u8>, Vec<u8>), bool)> = Vec::new();
+    let mut all = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         all.extend(group.iter().enumerate().map(|(i, key)| (key, is_left(way, number, i, per_group))));
     }
@@ -303,7 +303,7 @@ fn run_cell(
         Way::Ingest => {
             let format = keyspace.sst_format().unwrap();
             let create = |name: &str| {
-                SstWriter::create_in(Arc::new(cell.fs.clone()), &Path::new("/in").join(name), &format).unwrap()
+                SstWriter::create_in(Arc::new(cell.fs.clone()), Path::new("/in").join(name), &format).unwrap()
             };
             let mut ranges = create("ranges");
             ranges.delete_range(..).unwrap();

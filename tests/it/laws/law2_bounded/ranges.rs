@@ -11,7 +11,7 @@ fn delete_ranges(db: &Db, count: u32, held: bool) -> Vec<Snapshot> {
     let delete = |i: u32| {
         let from = i * 7919 % count;
         db.delete_range(key(from)..key(from + 2)).unwrap();
-        (held && i % 10 == 0).then(|| db.snapshot())
+        (held && i.is_multiple_of(10)).then(|| db.snapshot())
     };
     (0..count).filter_map(delete).collect()
 }

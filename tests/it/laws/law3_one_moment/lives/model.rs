@@ -93,10 +93,13 @@ pub(super) enum Effect {
 /// Keyspace, key and effect.
 pub(super) type Op = (usize, Vec<u8>, Effect);
 
+/// What happened to a key, by number.
+type Versions = Vec<(u64, Effect)>;
+
 /// Every version of every key, with the numbers of the writes.
 #[derive(Clone, Default)]
 pub(super) struct Model {
-    versions: BTreeMap<(usize, Vec<u8>), Vec<(u64, Effect)>>,
+    versions: BTreeMap<(usize, Vec<u8>), Versions>,
     /// The last number of each write.
     ends: Vec<u64>,
     /// Up to here everything was acknowledged.
