@@ -449,11 +449,11 @@ fn no_runs_are_merged_around_one_that_is_still_to_be_flushed_issue_29() {
     with_picker(&tree, SeqNo::MAX, &[], |picker| {
         assert_eq!(picker.pick_runs(2).unwrap().inputs.len(), 20);
         let picked = Picker { flushed: 1899, ..picker }.pick_runs(2).unwrap();
-        assert_eq!((picked.inputs.len(), picked.runs), (18, (199, 1899)), "run 19 is the last that is flushed");
+        assert_eq!((picked.inputs.len(), picked.runs), (18, (199, 1899)), "run 18 is the last that is flushed");
     });
     with_picker(&tree, SeqNo::MAX, &[], |picker| {
         // Run 20 has writes from before and after run 19: it may lose the later ones, and its place.
-        let straddling = TableMeta { smallest_seqno: 1850, ..picker.levels[0][0].clone() };
+        let straddling = TableMeta { smallest_seqno: 1950, ..picker.levels[0][0].clone() };
         let mut levels = picker.levels.clone();
         levels[0][0] = &straddling;
         let busy = [build_task(0, 0, &[(0, levels[0][0])], false).unwrap()];
