@@ -1,1 +1,3 @@
 //! Law 8: types do not lie. A state that cannot be is an error, never a default.
+
+mod numbers;
