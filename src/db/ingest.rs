@@ -227,8 +227,8 @@ impl Searched {
         if !tree.options.wal && !memtable.is_empty() {
             return Ok(true);
         }
-        // A compaction combines operands with what is beneath them, of which it leaves out only what
-        // durable ranges delete.
+        // A compaction combines operands with what is beneath them, of which it leaves out only
+        // what durable ranges delete.
         let needs_ranges = tables.iter().any(|table| table.ranges.is_some() || table.operator.is_some());
         Ok(needs_ranges && memtable.range_count(tree.id) > 0 || self.has_keys(memtable, tree.id, tables)?)
     }

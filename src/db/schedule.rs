@@ -382,8 +382,8 @@ impl Store {
     }
 
     fn with_picker<R>(&self, tree: &Tree, jobs: &Jobs, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
-        // The number first: the view then has the tables that it tells of, unless its flush is being
-        // made visible just now.
+        // The number first: the view then has the tables that it tells of, unless its flush is
+        // being made visible just now.
         let flushed = self.sequence.flushed();
         let view = self.view.load();
         let is_being_shown = view.sealed.iter().any(|memtable| memtable.last_seqno() <= flushed);

@@ -23,8 +23,8 @@
 //! key's xor is right. Peeling fails now and then; the next attempt maps all keys anew. After
 //! [`ATTEMPTS_PER_SIZE`] failures the filter grows by a segment: where the rules for the size step
 //! to longer segments, few of them are left, and peeling often fails (measured for 11,522 keys in
-//! 14 segments of 2^10 slots: 43 attempts on average). The hashes must be distinct. Building takes 8 bytes per hash and 13 per slot, 23 to 25 bytes per key in
-//! all, plus the filter.
+//! 14 segments of 2^10 slots: 43 attempts on average). The hashes must be distinct. Building takes
+//! 8 bytes per hash and 13 per slot, 23 to 25 bytes per key in all, plus the filter.
 
 use super::hash::{fastrange, remix};
 use super::line::{FilterLine, LINE_BITS};

@@ -534,8 +534,8 @@ impl Version {
         Ok(found)
     }
 
-    /// The error for a read that has met an entry of a kind that no table of entries has: a table of
-    /// range deletes is among them.
+    /// The error for a read that has met an entry of a kind that no table of entries has: a table
+    /// of range deletes is among them.
     #[cold]
     pub(crate) fn misplaced(&self, read: &PointRead<'_>, kind: ValueKind) -> Error {
         let mut error = None;

@@ -80,8 +80,9 @@ impl FuseFilter {
     }
 
     /// Bytes of the lines of a filter of `keys` distinct keys. A file has 64 bytes more, and 128 if
-    /// its hash is not one of [`HashFunction`](crate::filter::HashFunction). Some sets of keys, most
-    /// of them below 50,000, need a few percent more: those that find no slots at the first attempts.
+    /// its hash is not one of [`HashFunction`](crate::filter::HashFunction). Some sets of keys,
+    /// most of them below 50,000, need a few percent more: those that find no slots at the first
+    /// attempts.
     pub fn bytes_for(keys: u64, fingerprint_bits: u8) -> Result<u64> {
         check_fingerprint_bits(fingerprint_bits)?;
         let count = usize::try_from(keys).map_err(|_| too_many(keys))?;

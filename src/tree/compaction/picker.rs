@@ -358,8 +358,8 @@ impl<'a> Picker<'a> {
             let removed = window.len() as u64 - 1;
             bytes / (removed * removed)
         };
-        // A merged run has the place of its newest input. What a memtable holds between that one and
-        // the others would be placed beneath its older versions.
+        // A merged run has the place of its newest input. What a memtable holds between that one
+        // and the others would be placed beneath its older versions.
         let is_apart = |at: usize| runs[..at].iter().all(|newer| newer.smallest_seqno > runs[at].largest_seqno);
         let may_merge = |at: usize| !self.is_busy(0, runs[at]) && runs[at].largest_seqno <= self.flushed;
         let busy: Vec<bool> = (0..runs.len()).map(|at| !may_merge(at)).collect();

@@ -441,8 +441,8 @@ fn runs_are_merged_beside_a_task_that_meets_the_cheapest_of_them() {
     });
 }
 
-/// An ingested run may come to level 0 before the flush of a memtable with older writes. Merged with
-/// older runs it would take those above that memtable's run.
+/// An ingested run may come to level 0 before the flush of a memtable with older writes. Merged
+/// with older runs it would take those above that memtable's run.
 #[test]
 fn no_runs_are_merged_around_one_that_is_still_to_be_flushed_issue_29() {
     let tree: Vec<String> = (1..=20).rev().map(|number| format!("0:{number} a z 4")).collect();
@@ -452,7 +452,8 @@ fn no_runs_are_merged_around_one_that_is_still_to_be_flushed_issue_29() {
         assert_eq!((picked.inputs.len(), picked.runs), (18, (199, 1899)), "run 18 is the last that is flushed");
     });
     with_picker(&tree, SeqNo::MAX, &[], |picker| {
-        // Run 20 has writes from before and after run 19: it may lose the later ones, and its place.
+        // Run 20 has writes from before and after run 19: it may lose the later ones, and its
+        // place.
         let straddling = TableMeta { smallest_seqno: 1950, ..picker.levels[0][0].clone() };
         let mut levels = picker.levels.clone();
         levels[0][0] = &straddling;

@@ -2,8 +2,8 @@
 //! every combination of merge operator, separated values and deadlines.
 //!
 //! Memtables, tables and blocks are tiny. While background work runs, writes happen between its
-//! changes to files; a reader beside the writer refreshes at any change, and images of the files are
-//! opened as a kill or a power cut at that change would leave them. What is found must be, in all
+//! changes to files; a reader beside the writer refreshes at any change, and images of the files
+//! are opened as a kill or a power cut at that change would leave them. What is found must be, in all
 //! keyspaces, by every way to read and after further compactions, what one prefix of the writes
 //! made.
 
@@ -688,8 +688,8 @@ impl World {
     }
 }
 
-/// Does something in a thread of its own. The calling one may hold locks of the writer, beside which
-/// a debug build lets it take none of another store.
+/// Does something in a thread of its own. The calling one may hold locks of the writer, beside
+/// which a debug build lets it take none of another store.
 fn aside(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| resume_unwind(panic));
 }
