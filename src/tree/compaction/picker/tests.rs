@@ -643,13 +643,15 @@ fn what_ranges_have_deleted_is_rewritten_in_every_level_and_is_debt() {
     }
     // A run of level 0 is merged if that pays off, and rewritten otherwise.
     assert_eq!(pick(&["0:2 a c 50", "6:1 a c 100"], &[(2, 40)], true), "0->6: 0/2 6/1");
-    assert_eq!(pick(&["0:2 a c 50", "6:1 a c 10000"], &[(2, 40)], true), "0->0: 0/2");
     for (deleted, idle, busy) in
-        [(5, "nothing", "nothing"), (6, "0->0: 0/2", "nothing"), (26, "0->0: 0/2", "0->0: 0/2")]
+        [(2, "nothing", "nothing"), (3, "0->0: 0/2", "nothing"), (11, "0->0: 0/2", "0->0: 0/2")]
     {
-        let tree = ["0:2 a c 50", "6:1 a c 10000"];
+        let tree = ["0:2 a c 20", "6:1 a c 500"];
         assert_eq!([true, false].map(|is_idle| pick(&tree, &[(2, deleted)], is_idle)), [idle, busy], "{deleted}");
     }
+    // Or it moves to an empty base level, and is rewritten there.
+    assert_eq!(pick(&["0:2 a c 50", "6:1 a c 10000"], &[(2, 40)], true), "0->4 move: 0/2");
+    assert_eq!(pick(&["4:2 a c 50", "6:1 a c 10000"], &[(2, 40)], true), "4->4: 4/2");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use fastrand::Rng;
-use tamis::{FilterMode, Keyspace, ReadOptions};
+use tamis::{FilterMode, Keyspace, MAX_KEY_LEN, ReadOptions};
 
 use super::subject::Subject;
 use crate::args::{BenchReads, Common};
