@@ -19,9 +19,9 @@ use crate::support::{Scene, stepped_options};
 mod real;
 
 const MEMTABLE: usize = 8 << 10;
-/// At most what a table takes besides its entries: index, filter, properties and footer. Tables of
+/// At most what a table takes besides its entries: index, filter, properties, origin and footer. Tables of
 /// 8 KiB that are rewritten in place stay small and many, and the full compaction has fewer.
-const TABLE_COST: u64 = 2 << 10;
+const TABLE_COST: u64 = 3 << 10;
 /// Prefixes, each with equally many keys.
 const GROUPS: usize = 16;
 /// Bytes of tables and values that a cell begins with.

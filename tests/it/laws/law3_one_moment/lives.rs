@@ -3,8 +3,8 @@
 //!
 //! Memtables, tables and blocks are tiny. While background work runs, writes happen between its
 //! changes to files; a reader beside the writer refreshes at any change, and images of the files
-//! are opened as a kill or a power cut at that change would leave them. What is found must be, in all
-//! keyspaces, by every way to read and after further compactions, what one prefix of the writes
+//! are opened as a kill or a power cut at that change would leave them. What is found must be, in
+//! all keyspaces, by every way to read and after further compactions, what one prefix of the writes
 //! made.
 
 mod model;

@@ -198,11 +198,16 @@ mod tests {
         round_trip(new().level_filters(LevelFilters::Each(filters.to_vec())));
         round_trip(new().level_filters(LevelFilters::Budget(FilterBudget::bits_per_key(3.7).absent(0.123))));
         round_trip(new().level_filters(LevelFilters::Budget(FilterBudget::bytes(u64::MAX))));
-        [Compression::None, Compression::Lz4, Compression::Zstd]
-            .map(|compression| round_trip(new().compression(compression)));
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            round_trip(new().compression(compression));
+        }
         round_trip(new().block_size(256).wal(false).separate_values(100).ttl(Duration::from_micros(1_500)));
-        [PrefixExtractor::Fixed(4095), PrefixExtractor::UpTo(0xff)].map(|prefix| round_trip(new().prefix(prefix)));
-        ["tamis.add.big", "tamis.union", "a program's own"].map(|name| round_trip(with_operator(new(), name)));
+        for prefix in [PrefixExtractor::Fixed(4095), PrefixExtractor::UpTo(0xff)] {
+            round_trip(new().prefix(prefix));
+        }
+        for name in ["tamis.add.big", "tamis.union", "a program's own"] {
+            round_trip(with_operator(new(), name));
+        }
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub(crate) enum Format {
     /// an object {"hex": "…"} as `scan --json` prints it. "deadline" is when the value expires,
     /// null for never; without it, the keyspace's ttl applies. "operands" are merged into the
     /// value, oldest first. An absent value is empty, or none if there are operands. A line
-    /// {"keyspace": "…", "options": {…}} says of which keyspace the lines after it are. The
-    /// only format that holds all of that
+    /// {"keyspace": "…", "options": {…}} says of which keyspace the lines after it are. No
+    /// other format holds all of that
     Jsonl,
     /// Key, NUL byte, value, NUL byte
     Nul,

@@ -137,11 +137,6 @@ impl Lines {
         &self.line
     }
 
-    /// The next non-empty line, or `None` at the end.
-    pub(crate) fn next(&mut self) -> Result<Option<&[u8]>> {
-        Ok(if self.advance()? { Some(&self.line) } else { None })
-    }
-
     /// Drops the line read last, and frees the buffer of a long one.
     pub(crate) fn release(&mut self) {
         self.line.clear();
@@ -272,6 +267,13 @@ fn is_json_line(line: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Lines {
+        /// The next non-empty line, or `None` at the end.
+        fn next(&mut self) -> Result<Option<&[u8]>> {
+            Ok(if self.advance()? { Some(&self.line) } else { None })
+        }
+    }
 
     fn records(framing: Framing, text: &[u8], limit: usize) -> Lines {
         let input = Box::new(io::Cursor::new(text.to_vec()));

@@ -107,7 +107,7 @@ fn integer(text: &[u8], len: usize, order: ByteOrder) -> Result<Vec<u8>, String>
     let does_not_fit = || format!("{text} does not fit in {len} bytes, which the values of the key have");
     let magnitude: u128 = digits.parse().map_err(|_| does_not_fit())?;
     let is_negative = text.starts_with('-');
-    let bits = 8 * len as u32;
+    let bits = u32::try_from(8 * len).unwrap_or(u32::MAX);
     let limit = match is_negative {
         true => 1 << (bits - 1),
         false => u128::MAX >> (128 - bits),

@@ -1,5 +1,6 @@
 //! The programs of the documents, as they stand there. Each has its block between two markers; a
 //! test compares them, and another runs each twice in a directory of its own.
+#![allow(clippy::needless_borrows_for_generic_args, reason = "documents borrow what readers may use again")]
 
 use std::process::Command;
 
