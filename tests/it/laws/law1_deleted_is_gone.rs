@@ -19,8 +19,8 @@ use crate::support::{Scene, stepped_options};
 mod real;
 
 const MEMTABLE: usize = 8 << 10;
-/// At most what a table takes besides its entries: index, filter, properties, origin and footer. Tables of
-/// 8 KiB that are rewritten in place stay small and many, and the full compaction has fewer.
+/// What a table may take besides entries: index, filter, properties, origin, footer. Tables
+/// of 8 KiB that are rewritten in place stay small and many; the full compaction has fewer.
 const TABLE_COST: u64 = 3 << 10;
 /// Prefixes, each with equally many keys.
 const GROUPS: usize = 16;
