@@ -294,9 +294,10 @@ fn flags(sandbox: &Sandbox) -> BTreeMap<String, BTreeSet<String>> {
         for call in calls {
             let args: Vec<&str> = call.split(' ').chain(["-h"]).collect();
             let help = sandbox.text(&args);
-            let options = help.lines().skip_while(|line| !line.starts_with("Options:")).map(str::trim_start);
+            let options = help.lines().skip_while(|line| !line.starts_with("Options:"));
+            // A flag's own line; the lines of its description are indented further.
             let flag = |line: &str| {
-                let line = line.starts_with('-').then_some(line)?;
+                let line = line.strip_prefix("      ").or(line.strip_prefix("  ")).filter(|l| l.starts_with('-'))?;
                 line.split([' ', ',', '=']).find(|word| word.starts_with("--")).map(str::to_owned)
             };
             let own = options.filter_map(flag).filter(|flag| flag != "--help").collect();
