@@ -74,6 +74,9 @@ pub(super) struct Jobs {
     pub(super) surveying: bool,
     /// Whether one of them is relief.
     pub(super) relieving: bool,
+    /// Compactions that go on where they were left, before others begin, with their keyspaces.
+    /// They claim their tables as running ones do.
+    pub(super) unfinished_tasks: Vec<(u32, Task)>,
     /// Work that was begun and has not ended, including work that no thread has taken yet and
     /// helping threads. Idle jobs in the executor's queue do not count: they may stand behind
     /// another store's compaction.
@@ -186,9 +189,14 @@ impl Jobs {
         self.failed.values().map(after).min()
     }
 
-    /// Running compactions of a keyspace.
+    /// Running compactions of a keyspace, and those that go on before others begin.
     pub(super) fn running(&self, keyspace: u32) -> Vec<Task> {
-        self.compactions.iter().filter(|(id, _)| *id == keyspace).map(|(_, task)| task.clone()).collect()
+        self.compactions
+            .iter()
+            .chain(&self.unfinished_tasks)
+            .filter(|(id, _)| *id == keyspace)
+            .map(|(_, task)| task.clone())
+            .collect()
     }
 
     /// Removes work from the lists of running work.

@@ -1,5 +1,6 @@
 //! Compactions, as the picker chooses them and as callers request them.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,6 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Condvar, Mutex};
 
 use super::background::Request;
+use super::progress::{Progress, remaining};
 use super::read::tree_of;
 use super::store::Store;
 use super::view::Tree;
@@ -23,12 +25,15 @@ use crate::tree::compaction::covered::covered_tables;
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::picker::Picker;
 use crate::tree::compaction::task::Task;
-use crate::tree::compaction::{Written, job, stages};
+use crate::tree::compaction::{Turn, Written, job, stages};
 use crate::tree::manifest::VersionEdit;
 use crate::tree::version::LEVELS;
 
 /// A compaction stops if this part of its tables, as a divisor, could go unread instead.
 const COVERED_SHARE: u64 = 4;
+/// When the store is closed, a part of a compaction has at least this part of a table's size, as a
+/// divisor.
+const LEAST_PART_SHARE: u64 = 8;
 /// A requested compaction begins again after range deletes at most so many times.
 const MAX_ROUNDS: u32 = 3;
 
@@ -66,6 +71,44 @@ fn inputs_of(
     inputs
 }
 
+/// The edit that replaces the tables `done` by the outputs of a task, which may have dropped what
+/// had expired at `now`.
+fn edit_of(keyspace: u32, task: &Task, done: Vec<(u8, u64)>, written: Written, now: Option<Deadline>) -> VersionEdit {
+    VersionEdit {
+        removed: done.into_iter().map(|(level, number)| (keyspace, level, number)).collect(),
+        values: written.values.into_iter().map(|meta| (keyspace, meta)).collect(),
+        added: written.tables.into_iter().map(|meta| (keyspace, task.output_level, meta)).collect(),
+        expired_by: now,
+        ..VersionEdit::default()
+    }
+}
+
+/// The key ranges in which a stage is merged, without what is `done` already.
+fn parts_of(
+    task: &Task,
+    tree: &Tree,
+    stage: &KeySpan<Vec<u8>>,
+    table_size: u64,
+    done: &[KeySpan<Vec<u8>>],
+) -> Result<Vec<KeySpan<Vec<u8>>>> {
+    let bounds = job::bounds(task, &tree.version, stage.borrowed(), table_size)?;
+    let inner = || bounds.iter().map(|bound| Some(&**bound));
+    let lower = [stage.lower.as_deref()].into_iter().chain(inner());
+    let upper = inner().chain([stage.upper.as_deref()]);
+    let spans: Vec<KeySpan<&[u8]>> = lower.zip(upper).map(|(lower, upper)| KeySpan { lower, upper }).collect();
+    Ok(remaining(&spans, done))
+}
+
+/// Bytes from which on the part of a task counts that closing the store has stopped. It becomes a
+/// table: many small ones would cost reads. In level 0 each is a run, and half as many of them as
+/// inputs must do.
+fn least_part(task: &Task, table_size: u64) -> u64 {
+    match task.output_level {
+        0 => 2 * task.bytes / (task.inputs.len() as u64).max(1),
+        _ => table_size / LEAST_PART_SHARE,
+    }
+}
+
 /// A stage of a compaction, merged part by part by one or more threads. A free thread takes the
 /// next part. The thread that began the stage takes all remaining parts: it never waits for a part
 /// that no thread works on.
@@ -80,10 +123,8 @@ struct StageMerge {
     snapshots: Vec<SeqNo>,
     /// What has expired by then is dropped; 0 if nothing has.
     now: Deadline,
-    /// The key range of the stage.
-    stage: KeySpan<Vec<u8>>,
-    /// The keys that separate its parts.
-    bounds: Vec<Vec<u8>>,
+    /// The key ranges of its parts, ascending.
+    parts: Vec<KeySpan<Vec<u8>>>,
     next: AtomicUsize,
     /// A part has failed: the others can stop.
     failed: AtomicBool,
@@ -97,27 +138,17 @@ struct StageMerge {
     part_ended: Condvar,
 }
 
-/// What a part has written, or `None` if it was cancelled.
+/// What a part has written, or `None` if it has not begun or was abandoned.
 type PartResult = Result<Option<Written>>;
 
 impl StageMerge {
-    fn parts(&self) -> usize {
-        self.bounds.len() + 1
-    }
-
-    fn part(&self, i: usize) -> KeySpan<&[u8]> {
-        let (from, to) = (i.checked_sub(1).map(|before| &self.bounds[before]), self.bounds.get(i));
-        let (first, last) = (self.stage.lower.as_ref(), self.stage.upper.as_ref());
-        KeySpan { lower: from.or(first).map(Vec::as_slice), upper: to.or(last).map(Vec::as_slice) }
-    }
-
     /// Takes the next part that no thread has taken.
     fn take_part(&self) -> Option<usize> {
-        Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < self.parts())
+        Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < self.parts.len())
     }
 
     fn end(&self, i: usize, result: PartResult) {
-        if !matches!(result, Ok(Some(_))) {
+        if result.is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
         self.ended.lock()[i] = Some(result);
@@ -136,53 +167,96 @@ impl StageMerge {
 
 impl Store {
     /// Runs one task, stage by stage; returns the bytes of tables it wrote. After an error, the
-    /// output of completed stages stays.
+    /// output of completed stages stays. If the store is closed meanwhile, the next opening goes
+    /// on with what is left.
     pub(super) fn compact(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
         // Only the tree, not the whole view: a long compaction would keep memtables and other
         // keyspaces' old tables alive.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         if task.is_drop {
             let gone = tables_of(&tree, task).map(|meta| meta.size).sum();
-            self.install_outputs(keyspace, task, task.inputs.clone(), Written::default(), Some(self.clock.now()))?;
+            let edit = edit_of(keyspace, task, task.inputs.clone(), Written::default(), Some(self.clock.now()));
+            self.install_outputs(keyspace, edit)?;
             self.counters.expired_tables.fetch_add(task.inputs.len() as u64, Ordering::Relaxed);
             self.counters.compacted_bytes_in.fetch_add(gone, Ordering::Relaxed);
             return Ok(0);
         }
         if task.is_move {
-            let moved = Written { tables: tables_of(&tree, task).cloned().collect(), values: Vec::new() };
-            self.install_outputs(keyspace, task, task.inputs.clone(), moved, None)?;
+            let moved = Written { tables: tables_of(&tree, task).cloned().collect(), ..Written::default() };
+            self.install_outputs(keyspace, edit_of(keyspace, task, task.inputs.clone(), moved, None))?;
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
             return Ok(0);
         }
-        let filter = filter_of_output(&tree, task);
-        let ends = stages::bounds(task, &tree.version.metas(), self.options.table_size);
-        drop(tree);
-        let (mut written, mut from) = (0, None);
-        for to in ends.into_iter().map(Some).chain([None]) {
-            let stage = KeySpan { lower: from, upper: to.clone() };
-            match self.run_stage(keyspace, task, filter, stage)? {
-                Some(len) => written += len,
-                // The upkeep of range deletes goes on from here.
-                None => return Ok(written),
-            }
-            // A caller's request is done as a whole.
-            if self.background.pausing.load(Ordering::Acquire) && task.reason != CompactionReason::Requested {
-                break;
-            }
-            from = to;
+        let note = self.note_of(task)?;
+        if note.is_none() && task.resumes.is_some() {
+            // Its keyspace was dropped, and another one has the name.
+            return Ok(0);
         }
-        self.counters.compactions.fetch_add(1, Ordering::Relaxed);
-        Ok(written)
+        let mut progress = Progress::new(task, note);
+        let result = self.run_stages(keyspace, task, tree, &mut progress);
+        match result {
+            Ok((written, true)) => {
+                self.counters.compactions.fetch_add(1, Ordering::Relaxed);
+                Ok(written)
+            }
+            // The upkeep of range deletes goes on from here.
+            Ok((written, false)) => self.forget(&progress).map(|()| written),
+            Err(error) => {
+                if !self.is_stopping() {
+                    // What it waits for may never come: nothing must wait for it.
+                    self.forget(&progress)?;
+                }
+                Err(error)
+            }
+        }
     }
 
-    /// Runs one stage of a task; returns the bytes of tables it wrote, or `None` if range deletes
-    /// have made it pointless.
+    /// Runs the stages of a task; returns the bytes of tables they wrote, and whether all that the
+    /// task was about is done or noted. It is not if range deletes have made it pointless.
+    fn run_stages(
+        self: &Arc<Self>,
+        keyspace: u32,
+        task: &Task,
+        tree: Tree,
+        progress: &mut Progress,
+    ) -> Result<(u64, bool)> {
+        let filter = filter_of_output(&tree, task);
+        let mut ends = stages::bounds(task, &tree.version.metas(), self.options.table_size);
+        drop(tree);
+        let first = progress.first_stage();
+        let mut stage = match &first {
+            Some(first) => first.clone(),
+            None => KeySpan { lower: None, upper: ends.first().cloned() },
+        };
+        ends.retain(|end| stage.upper.as_ref().is_some_and(|upper| end > upper));
+        let mut ends = ends.into_iter();
+        let mut written = 0;
+        loop {
+            let next = stage.upper.clone().map(|from| KeySpan { lower: Some(from), upper: ends.next() });
+            match self.run_stage(keyspace, task, filter, stage, next.clone(), progress)? {
+                Some(len) => written += len,
+                None => return Ok((written, false)),
+            }
+            let Some(next) = next else { return Ok((written, true)) };
+            // A caller's request is done as a whole.
+            if self.background.pausing.load(Ordering::Acquire) && task.reason != CompactionReason::Requested {
+                self.resume_after_pause(progress);
+                return Ok((written, true));
+            }
+            stage = next;
+        }
+    }
+
+    /// Runs one stage of a task, before the stage `next`; returns the bytes of tables it wrote, or
+    /// `None` if range deletes have made it pointless.
     fn run_stage(
         self: &Arc<Self>,
         keyspace: u32,
         task: &Task,
         filter: FilterPolicy,
         stage: KeySpan<Vec<u8>>,
+        next: Option<KeySpan<Vec<u8>>>,
+        progress: &mut Progress,
     ) -> Result<Option<u64>> {
         // The current tree, so as not to keep tables that earlier stages have replaced.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(None) };
@@ -198,14 +272,17 @@ impl Store {
         let expiring = tables_of(&tree, task).filter(|meta| meta.deadlines.count > 0);
         let first = expiring.map(|meta| meta.deadlines.first).min();
         let now = first.map(|first| (first, self.clock.now())).filter(|(first, now)| first <= now).map(|(_, now)| now);
-        let Some(written) = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0))? else {
+        let Some(mut written) = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0), progress)? else {
             return Ok(None);
         };
         let bytes = written.size();
         if bytes > 0 {
             self.sync_dir()?;
         }
-        self.install_outputs(keyspace, task, done, written, now)?;
+        progress.complete(&mut written);
+        let mut edit = edit_of(keyspace, task, done, written, now);
+        progress.note_stage(&mut edit, keyspace, task, next, || self.catalog.new_file_number());
+        self.install_outputs(keyspace, edit)?;
         read.into_iter().for_each(|(level, bytes)| self.counters.count_read(keyspace, level, bytes));
         self.counters.count_written(keyspace, task.output_level, bytes);
         self.counters.compacted_bytes_in.fetch_add(replaced, Ordering::Relaxed);
@@ -213,23 +290,7 @@ impl Store {
         Ok(Some(bytes))
     }
 
-    /// Replaces the tables `done` by the outputs of a task, which may have dropped what had expired
-    /// at `now`.
-    fn install_outputs(
-        &self,
-        keyspace: u32,
-        task: &Task,
-        done: Vec<(u8, u64)>,
-        written: Written,
-        now: Option<Deadline>,
-    ) -> Result<()> {
-        let edit = VersionEdit {
-            removed: done.into_iter().map(|(level, number)| (keyspace, level, number)).collect(),
-            values: written.values.into_iter().map(|meta| (keyspace, meta)).collect(),
-            added: written.tables.into_iter().map(|meta| (keyspace, task.output_level, meta)).collect(),
-            expired_by: now,
-            ..VersionEdit::default()
-        };
+    fn install_outputs(&self, keyspace: u32, edit: VersionEdit) -> Result<()> {
         self.install(edit, |view| {
             if let Some(tree) = view.tree(keyspace).filter(|tree| tree.options.compaction_filter.is_set()) {
                 // A key that the filter has dropped is gone for new scans, but not for old ones.
@@ -240,7 +301,8 @@ impl Store {
     }
 
     /// Merges the inputs of a task within a stage, in parts and with the help of free threads.
-    /// Writes all of it or nothing; `None` if range deletes have made it pointless.
+    /// Returns what it has written, or `None` if range deletes have made it pointless. If the store
+    /// is being closed, notes what is finished.
     fn rewrite(
         self: &Arc<Self>,
         tree: Tree,
@@ -249,8 +311,10 @@ impl Store {
         stage: KeySpan<Vec<u8>>,
         inputs: Vec<Input>,
         now: Deadline,
+        progress: &Progress,
     ) -> Result<Option<Written>> {
-        let bounds = job::bounds(task, &tree.version, stage.borrowed(), self.options.table_size)?;
+        let parts = parts_of(task, &tree, &stage, self.options.table_size, progress.done())?;
+        let keyspace = tree.id;
         let compression = match usize::from(task.output_level) {
             level if level == LEVELS - 1 => tree.options.compression,
             _ => Compression::None,
@@ -268,30 +332,39 @@ impl Store {
             is_pointless: AtomicBool::new(false),
             // Not the current number: ranges may have come since the tree was loaded.
             range_edits: AtomicU64::new(u64::MAX),
-            ended: Mutex::new((0..=bounds.len()).map(|_| None).collect()),
+            ended: Mutex::new(parts.iter().map(|_| None).collect()),
             part_ended: Condvar::new(),
-            stage,
-            bounds,
+            parts,
         });
-        let helpers = (merge.parts() - 1).min(self.executor.parallelism().saturating_sub(1));
+        let helpers = merge.parts.len().saturating_sub(1).min(self.executor.parallelism().saturating_sub(1));
         (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&merge)));
-        while self.run_part(&merge) {}
-        let results = merge.wait();
-        let (mut written, mut failure) = (Written::default(), None);
-        for result in results {
+        while self.run_part(&merge, true) {}
+        let (mut finished, mut failure, mut is_whole) = (Vec::new(), None, true);
+        for (span, result) in merge.parts.iter().zip(merge.wait()) {
             match result {
-                Ok(Some(part)) => written.append(part),
-                Ok(None) => {}
+                Ok(Some(mut part)) => {
+                    let stopped_at = part.stopped_at.take();
+                    is_whole &= stopped_at.is_none();
+                    let upper = stopped_at.or_else(|| span.upper.clone());
+                    finished.push((KeySpan { lower: span.lower.clone(), upper }, part));
+                }
+                Ok(None) => is_whole = false,
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
-        if merge.failed.load(Ordering::Relaxed) {
-            written.remove(&self.tables);
-            return match failure {
-                None if merge.is_pointless.load(Ordering::Relaxed) => Ok(None),
-                failure => Err(failure.unwrap_or(Error::Closed)),
-            };
+        let is_pointless = merge.is_pointless.load(Ordering::Relaxed);
+        if failure.is_some() || is_pointless {
+            finished.iter().for_each(|(_, part)| part.remove(&self.tables));
+            return failure.map_or(Ok(None), Err);
         }
+        if !is_whole {
+            if !finished.is_empty() {
+                self.note_parts(keyspace, task, &stage, progress, finished, now)?;
+            }
+            return Err(Error::Closed);
+        }
+        let mut written = Written::default();
+        finished.into_iter().for_each(|(_, part)| written.append(part));
         Ok(Some(written))
     }
 
@@ -301,7 +374,7 @@ impl Store {
     fn help_with(self: &Arc<Self>, merge: Weak<StageMerge>) {
         self.spawn_help(move |store| {
             if let Some(running) = merge.upgrade()
-                && store.run_part(&running)
+                && store.run_part(&running, false)
             {
                 drop(running);
                 store.help_with(merge);
@@ -309,10 +382,11 @@ impl Store {
         });
     }
 
-    /// Merges the next part that no thread has taken; returns whether there was one.
-    fn run_part(self: &Arc<Self>, merge: &StageMerge) -> bool {
+    /// Merges the next part that no thread has taken; returns whether there was one. `leads` says
+    /// that the stage is this thread's.
+    fn run_part(self: &Arc<Self>, merge: &StageMerge, leads: bool) -> bool {
         let Some(i) = merge.take_part() else { return false };
-        let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(merge, i)));
+        let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(merge, i, leads)));
         let panicked = || Err(self.poison(Error::invalid("a compaction panicked; this is a bug in tamis")));
         merge.end(i, result.unwrap_or_else(|_| panicked()));
         true
@@ -340,18 +414,38 @@ impl Store {
         is_pointless
     }
 
-    fn rewrite_part(self: &Arc<Self>, merge: &StageMerge, i: usize) -> PartResult {
+    /// Whether a part goes on that has read and written `bytes` bytes since it began. When the
+    /// store is closed, a part counts from [`least_part`] on. The thread that leads the stage gets
+    /// there first, so that every opening comes on; the others leave what is less.
+    fn turn_of_part(self: &Arc<Self>, merge: &StageMerge, leads: bool, bytes: u64) -> Turn {
+        if merge.failed.load(Ordering::Relaxed) || self.is_pointless(merge) {
+            return Turn::Abandon;
+        }
+        if !self.is_stopping() {
+            return Turn::GoOn;
+        }
+        match bytes >= least_part(&merge.task, self.options.table_size) {
+            _ if self.gate.is_poisoned() || bytes == 0 => Turn::Abandon,
+            true => Turn::Stop,
+            false if leads => Turn::GoOn,
+            false => Turn::Abandon,
+        }
+    }
+
+    fn rewrite_part(self: &Arc<Self>, merge: &StageMerge, i: usize, leads: bool) -> PartResult {
         let StageMerge { tree, task, filter, compression, .. } = merge;
         let new_number = || self.catalog.new_file_number();
-        let cancelled = |bytes| {
+        let total = Cell::new(0);
+        let turn = |bytes: usize| {
             self.give_way();
             self.pace(bytes);
-            self.is_stopping() || merge.failed.load(Ordering::Relaxed) || self.is_pointless(merge)
+            total.set(total.get() + bytes as u64);
+            self.turn_of_part(merge, leads, total.get())
         };
-        if cancelled(0) {
+        if turn(0) != Turn::GoOn {
             return Ok(None);
         }
-        let mut context = self.output_context(tree, *filter, *compression, &new_number, &cancelled);
+        let mut context = self.output_context(tree, *filter, *compression, &new_number, &turn);
         context.snapshots.clone_from(&merge.snapshots);
         context.origin.level = task.output_level;
         context.now = merge.now;
@@ -362,7 +456,7 @@ impl Store {
         if task.output_level == 0 {
             context.table_size = u64::MAX;
         }
-        job::run(task, &tree.version, merge.part(i), &context)
+        job::run(task, &tree.version, merge.parts[i].borrowed(), &context)
     }
 
     /// Compacts a range to the last level, and drops versions and tombstones that no reader can see

@@ -22,7 +22,7 @@ use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Fragment, fold};
 use crate::tree::compaction::covered::{covered_tables, is_needed};
 use crate::tree::compaction::task::Task;
-use crate::tree::compaction::write_ranges;
+use crate::tree::compaction::{Turn, write_ranges};
 use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
 use crate::write::batch::BatchReader;
 
@@ -163,8 +163,8 @@ impl Store {
 
     fn replace_ranges(&self, tree: &Tree, former: &[Arc<RangeTable>], needed: Vec<Fragment>) -> Result<()> {
         self.check_edit_space()?;
-        let (new_number, cancelled) = (|| self.catalog.new_file_number(), |_| false);
-        let mut context = self.output_context(tree, FilterPolicy::None, Compression::None, &new_number, &cancelled);
+        let (new_number, turn) = (|| self.catalog.new_file_number(), |_| Turn::GoOn);
+        let mut context = self.output_context(tree, FilterPolicy::None, Compression::None, &new_number, &turn);
         context.origin.level = RANGE_LEVEL;
         let written = write_ranges(&fold(needed, &context.snapshots), &context)?;
         if written.is_some() {

@@ -20,7 +20,7 @@ use crate::sorted::table::{Origin, TableMeta, TableOptions};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::compaction::covered::is_needed;
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, ValuePolicy, write_memtable};
+use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{VersionEdit, encode_definition};
 use crate::write::memtable::Memtable;
 
@@ -151,15 +151,15 @@ impl Store {
         values: &mut Vec<(u32, ValueFileMeta)>,
     ) -> Result<()> {
         let new_number = || self.catalog.new_file_number();
-        let cancelled = |bytes| {
+        let turn = |bytes| {
             self.rate.borrow(bytes);
-            false
+            Turn::GoOn
         };
         for (keyspace, keys) in memtable.keyspaces() {
             let Some(tree) = trees.iter().find(|tree| tree.id == keyspace) else { continue };
             let held = || tree.filter_bytes(|_, _| false);
             let filter = policy_of_output(&tree.options, &tree.version.metas(), 0, keys, held, |_, _| false);
-            let context = self.output_context(tree, filter, Compression::None, &new_number, &cancelled);
+            let context = self.output_context(tree, filter, Compression::None, &new_number, &turn);
             let levels = tree.version.metas();
             let (tables, files) =
                 write_memtable(memtable, keyspace, context, |range, own| is_needed(range, &levels, own))?;
@@ -176,7 +176,7 @@ impl Store {
         filter: FilterPolicy,
         compression: Compression,
         new_number: &'a dyn Fn() -> u64,
-        cancelled: &'a dyn Fn(usize) -> bool,
+        turn: &'a dyn Fn(usize) -> Turn,
     ) -> OutputContext<'a> {
         OutputContext {
             tables: &self.tables,
@@ -199,7 +199,7 @@ impl Store {
             values: ValuePolicy::of(&tree.options),
             keyspace: &tree.name,
             new_number,
-            cancelled,
+            turn,
             paranoid: self.options.paranoid,
             origin: self.origin(tree),
         }

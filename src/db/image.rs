@@ -116,6 +116,8 @@ impl StoreImage {
         let kept: HashMap<FileKind, Arc<dyn ReadableFile>> =
             tables.flat_map(|table| table.kept_files()).map(|(kind, file)| (kind, Arc::clone(file))).collect();
         let content = |kind| kept.get(&kind).map_or(Content::InStore, |file| Content::Open(Arc::clone(file)));
+        // Their tables are in no version, and what is in them is in their inputs.
+        state.unfinished.clear();
         let (first, own_branch) = (state.next_file_number, state.own_branch());
         state.branches.push(Branch::undrawn(first));
         let manifest = state.take_number();

@@ -47,6 +47,7 @@ mod open;
 mod parts;
 mod pause;
 mod premise;
+mod progress;
 mod range;
 mod read;
 mod read_set;
@@ -570,6 +571,10 @@ impl Db {
     /// Closing happens once: every call, during or after it, waits for the end and returns its
     /// result. It may be called from within [`read`](Db::read), and by a listener of
     /// [`on_event`](Options::on_event).
+    ///
+    /// A running compaction ends soon, and the next opening goes on with it. Until then each of its
+    /// threads ends its table, and one thread merges up to an eighth of a table more; in a merge of
+    /// level 0 alone, up to twice the mean size of its inputs.
     ///
     /// Dropping the last handle also closes the store, and loses any error. What reads or keeps the
     /// store is a handle, too: a [`Snapshot`], an iterator, a cursor, a transaction, a

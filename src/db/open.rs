@@ -47,6 +47,7 @@ impl Store {
         let mut start = StartState::load(&dir, &options)?;
         let files = list_files(&options, &dir)?;
         start.note_strays(&files);
+        start.state.forget_stale(|kind| files.binary_search(&kind).is_ok());
         let environment = environment_of(&options, options.own.background_threads);
         let seat = environment.enter(options.memtable_size);
         let events = environment.delivery().connect(&options.listener);
@@ -108,6 +109,7 @@ impl Store {
         store.tables.janitor().start(Arc::clone(&store.executor), lock);
         store.verify_if_paranoid()?;
         store.join_environment();
+        store.adopt_unfinished()?;
         store.schedule();
         Ok(store)
     }

@@ -20,7 +20,7 @@ use crate::report::event::Event;
 use crate::sorted::files::WRITE_LEN;
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, ValuePolicy, write_memtable};
+use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{ManifestState, encode_definition, missing_tables};
 use crate::write::batch::Op;
 use crate::write::log::reader::LogReader;
@@ -251,7 +251,7 @@ impl Recovery<'_> {
                 values: ValuePolicy::of(&options_of),
                 keyspace: &name,
                 new_number: &|| numbers.replace(numbers.get() + 1),
-                cancelled: &|_| false,
+                turn: &|_| Turn::GoOn,
                 paranoid: self.options.paranoid,
                 origin: Origin { keyspace: definition, flushed: state.flushed_seqno, ..Origin::default() },
             };

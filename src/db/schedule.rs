@@ -35,6 +35,7 @@ use crate::format::key::SeqNo;
 use crate::options::{Compression, LevelFilters};
 use crate::report::event::{BackgroundWork, Event};
 use crate::tree::compaction::picker::{Debt, L0_TRIGGER, Picker, Requested, has_garbage};
+use crate::tree::compaction::task::Task;
 use crate::tree::version::ValueGarbage;
 
 /// The longest time, in milliseconds, until a store looks again for what has expired.
@@ -313,6 +314,13 @@ impl Store {
         }
         let trees = || view.trees.iter().filter(|tree| !jobs.is_backing_off(WorkKind::Compaction(tree.id)));
         if jobs.compactions.len() < self.executor.parallelism().saturating_sub(1).max(1) {
+            // Even in a keyspace that a caller has reserved: the caller waits for its tables.
+            let is_due = |(id, _): &(u32, Task)| !jobs.is_backing_off(WorkKind::Compaction(*id));
+            if let Some(at) = jobs.unfinished_tasks.iter().position(is_due) {
+                let (keyspace, task) = jobs.unfinished_tasks.remove(at);
+                jobs.compactions.push((keyspace, task.clone()));
+                return Some(Work::Compaction(keyspace, task));
+            }
             let candidates = trees().filter(|tree| !jobs.reserved.contains(&tree.id)).filter_map(|tree| {
                 let (score, task) = self.with_picker(tree, jobs, |picker| picker.pick())?;
                 Some((score, tree.id, task))

@@ -45,7 +45,7 @@ use crate::report::event::Event;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::ValueFileMeta;
-use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
+use crate::tree::manifest::{RANGE_LEVEL, Unfinished, VersionEdit};
 use crate::vfs::{FileLock, FileSystem};
 use crate::write::memtable::Memtable;
 
@@ -256,6 +256,9 @@ impl Store {
         orphans.retain(|number| edit.removed.iter().all(|(_, _, removed)| removed != number));
         let lost: Vec<u64> = edit.values.extract_if(.., |(id, _)| gone(id)).map(|(_, meta)| meta.number).collect();
         edit.removed.retain(|(id, ..)| !gone(id));
+        let unnoted: Vec<Unfinished> = edit.unfinished.extract_if(.., |note| gone(&note.keyspace)).collect();
+        let mut left = manifest.state.files_left_by(&edit);
+        left.extend(unnoted.iter().flat_map(Unfinished::files));
         edit.next_file_number = Some(self.catalog.next_file_number());
         // What reads have seen expired must not come back with a clock that goes back.
         if edit.flushed_seqno.is_some() && self.clock.has_deadlines() {
@@ -304,11 +307,11 @@ impl Store {
         gone.iter().for_each(|table| self.counters.held.add_table(table));
         drop(manifest);
         // The file of a table that is still in use is removed when its last reader drops it.
-        let is_of_tables = !edit.added.is_empty() || !gone.is_empty() || !orphans.is_empty();
+        let is_of_tables = !edit.added.is_empty() || !gone.is_empty() || !orphans.is_empty() || !left.is_empty();
         let free: Vec<u64> = gone.into_iter().filter_map(Table::retire).collect();
         // An edit made for a sync removes no files: syncs wait for no removal.
         if is_of_tables {
-            self.tables.janitor().remove(free.into_iter().chain(orphans).map(FileKind::Table));
+            self.tables.janitor().remove(free.into_iter().chain(orphans).map(FileKind::Table).chain(left));
         }
         // After the tables that point to them.
         dead_values.extend(lost);

@@ -185,6 +185,8 @@ pub enum CompactionReason {
     Idle,
     /// A caller asked for it.
     Requested,
+    /// It was not finished when the store was closed or killed, or when its work was paused.
+    Resumed,
 }
 
 /// A kind of background work that fails and recovers as a whole.
@@ -328,6 +330,7 @@ impl fmt::Display for CompactionReason {
             CompactionReason::ValueGarbage => "dead values",
             CompactionReason::Pointers => "pointers to values",
             CompactionReason::Idle => "idle",
+            CompactionReason::Resumed => "resumed",
             CompactionReason::Requested => "requested",
         })
     }

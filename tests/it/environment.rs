@@ -463,7 +463,8 @@ fn figures_of_what_is_shared_are_counted_once() {
 /// Runs `test` while a compaction of a minute has one of the environment's threads.
 fn during_a_long_compaction(options: Options, test: impl FnOnce()) {
     let keyspace = KeyspaceOptions::new().compression(Compression::None);
-    let busy = options.default_keyspace(keyspace).memtable_size(4 << 20).open("/busy").unwrap();
+    // What closing waits for is an eighth of a table: less than a compaction.
+    let busy = options.default_keyspace(keyspace).memtable_size(4 << 20).table_size(1 << 20).open("/busy").unwrap();
     thread::scope(|scope| {
         for _ in 0..2 {
             fill(&busy, 0, 1000).unwrap();
@@ -476,7 +477,8 @@ fn during_a_long_compaction(options: Options, test: impl FnOnce()) {
         test();
         assert!(!compaction.is_finished());
         busy.clone().close().unwrap();
-        assert!(matches!(compaction.join().unwrap(), Err(Error::Closed)));
+        let result = compaction.join().unwrap();
+        assert!(matches!(result, Err(Error::Closed)), "{result:?}");
     });
 }
 

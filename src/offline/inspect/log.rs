@@ -122,6 +122,21 @@ pub enum Change {
         /// The branch.
         id: u64,
     },
+    /// A compaction is to go on when the store is opened again.
+    Unfinished {
+        /// Its id.
+        id: u64,
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// The level of its output.
+        output_level: u8,
+        /// Levels and file numbers of the inputs that are left.
+        inputs: Vec<(u8, u64)>,
+        /// File numbers of the tables that it has finished and no version has yet.
+        finished: Vec<u64>,
+    },
+    /// The compaction with this id is over.
+    Ended(u64),
     /// A keyspace is created, or its options change.
     Keyspace {
         /// Its id.
@@ -321,6 +336,14 @@ fn changes(edit: VersionEdit) -> Vec<Change> {
     }));
     changes.extend(edit.added.into_iter().map(|(keyspace, level, table)| added(keyspace, level, table)));
     changes.extend(edit.branches.into_iter().map(|Branch { first, id }| Change::Branch { first, id }));
+    changes.extend(edit.unfinished.into_iter().map(|note| Change::Unfinished {
+        id: note.id,
+        keyspace: note.keyspace,
+        output_level: note.output_level,
+        inputs: note.inputs,
+        finished: note.tables.iter().map(|table| table.number).collect(),
+    }));
+    changes.extend(edit.ended.into_iter().map(Change::Ended));
     changes
 }
 
@@ -367,6 +390,13 @@ impl fmt::Display for Change {
             }
             Change::Ingested(seqno) => write!(f, "ingests up to {seqno} have taken effect"),
             Change::Branch { first, id } => write!(f, "from file {first} on: branch {id:016x}"),
+            Change::Unfinished { id, keyspace, output_level, inputs, finished } => write!(
+                f,
+                "compaction {id} of keyspace {keyspace} to {} is unfinished: {} inputs are left, finished are {finished:?}",
+                place(*output_level),
+                inputs.len()
+            ),
+            Change::Ended(id) => write!(f, "compaction {id} is over"),
             Change::ExpiredBy(mark) => write!(f, "what expires by {} counts as expired", UnixTime(*mark)),
             Change::Keyspace { id, name, options } => {
                 write!(f, "keyspace {id} is {name:?}: {options:?}")

@@ -104,6 +104,7 @@ fn emptied(state: &ManifestState) -> ManifestState {
         keyspaces.map(|(&id, keyspace)| (id, KeyspaceState::new(keyspace.name.as_str(), keyspace.options.clone())));
     let mut emptied = state.clone();
     emptied.keyspaces = keyspaces.collect();
+    emptied.unfinished.clear();
     emptied
 }
 

@@ -17,7 +17,7 @@ use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::ranges::{Fragment, fold};
 use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
-use crate::tree::compaction::{OutputContext, UnknownLevels, ValuePolicy, write_ranges, write_run};
+use crate::tree::compaction::{OutputContext, Turn, UnknownLevels, ValuePolicy, write_ranges, write_run};
 use crate::tree::manifest::{LEVEL_COUNT, encode_definition};
 
 /// A table that was read from front to back.
@@ -239,7 +239,7 @@ impl TableWriter<'_> {
             values: ValuePolicy { separate_from: None, ..ValuePolicy::of(options) },
             keyspace: name,
             new_number: self.new_number,
-            cancelled: &|_| false,
+            turn: &|_| Turn::GoOn,
             paranoid: true,
             origin: Origin { keyspace: encode_definition(name, options), level, by_repair: true, ..origin },
         }

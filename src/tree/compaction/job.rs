@@ -47,7 +47,7 @@ pub(crate) fn bounds(task: &Task, version: &Version, stage: KeySpan<&[u8]>, tabl
 }
 
 /// Merges the entries in `part` of the inputs of `task`, taken from `version`. Returns what it has
-/// written, or `None` if cancelled.
+/// written, or `None` if it was abandoned.
 pub(crate) fn run(
     task: &Task,
     version: &Version,
@@ -197,7 +197,7 @@ mod tests {
     use crate::sorted::files::WRITE_LEN;
     use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
     use crate::sorted::table::{Origin, TableBuilder, TableContext, TableOptions};
-    use crate::tree::compaction::ValuePolicy;
+    use crate::tree::compaction::{Turn, ValuePolicy};
     use crate::vfs::{FileSystem, SimFileSystem};
 
     /// A level of tables with these smallest and largest keys.
@@ -304,6 +304,7 @@ mod tests {
                 is_move: false,
                 is_drop: false,
                 reason: Default::default(),
+                resumes: None,
                 runs: (1, 2),
             };
             let mut below = TablesBelow::new(&task, &version, 1);
@@ -354,6 +355,7 @@ mod tests {
             is_move: false,
             is_drop: false,
             reason: Default::default(),
+            resumes: None,
             runs: (0, 0),
         };
         (Version::default().edited(&[], Vec::from(tables)), task)
@@ -435,6 +437,7 @@ mod tests {
                 is_move: false,
                 is_drop: false,
                 reason: Default::default(),
+                resumes: None,
                 runs: (10, 40),
             };
             let output = OutputContext {
@@ -451,7 +454,7 @@ mod tests {
                 values: ValuePolicy::of(&KeyspaceOptions::new()),
                 keyspace: "ks",
                 new_number: &|| last_number.replace(last_number.get() + 1) + 1,
-                cancelled: &|_| false,
+                turn: &|_| Turn::GoOn,
                 paranoid: false,
                 origin: Origin::default(),
             };

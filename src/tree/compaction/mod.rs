@@ -17,4 +17,4 @@ pub(crate) mod stages;
 pub(crate) mod task;
 
 pub(crate) use flush::{write_memtable, write_ranges};
-pub(crate) use output::{OutputContext, UnknownLevels, ValuePolicy, Written, write_run};
+pub(crate) use output::{OutputContext, Turn, UnknownLevels, ValuePolicy, Written, write_run};

@@ -44,14 +44,24 @@ pub(crate) struct OutputContext<'a> {
     pub(crate) keyspace: &'a str,
     /// Takes the next file number.
     pub(crate) new_number: &'a dyn Fn() -> u64,
-    /// Called every [`YIELD_INTERVAL`] bytes, with the bytes read and written since the last call;
-    /// true cancels the write. It may do more urgent work before it returns, and wait.
-    pub(crate) cancelled: &'a dyn Fn(usize) -> bool,
+    /// Called every [`YIELD_INTERVAL`] bytes, with the bytes read and written since the last call.
+    /// It may do more urgent work before it returns, and wait.
+    pub(crate) turn: &'a dyn Fn(usize) -> Turn,
     /// Reads each new table back and compares checksums.
     pub(crate) paranoid: bool,
     /// Origin of the tables. The writer fills in each table's key range and the tables that are
     /// dead by then.
     pub(crate) origin: Origin,
+}
+
+/// Whether a write of tables goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    GoOn,
+    /// It ends before the next key.
+    Stop,
+    /// It ends at once, and leaves nothing.
+    Abandon,
 }
 
 /// Which values go to value files.
@@ -80,6 +90,8 @@ impl ValuePolicy {
 pub(crate) struct Written {
     pub(crate) tables: Vec<TableMeta>,
     pub(crate) values: Vec<ValueFileMeta>,
+    /// The first key that was left, if the write was stopped.
+    pub(crate) stopped_at: Option<Vec<u8>>,
 }
 
 impl Written {
@@ -150,7 +162,7 @@ impl LowerLevels for UnknownLevels {
     fn table_ended(&mut self) {}
 }
 
-/// Bytes of entries read between two calls of `cancelled`. An urgent flush waits this long.
+/// Bytes of entries read between two calls of `turn`. An urgent flush waits this long.
 const YIELD_INTERVAL: usize = 256 << 10;
 /// Bytes of operands that a writer collects before it combines them, unless their result is as
 /// long.
@@ -168,8 +180,7 @@ const ENTRY_COST: usize = 64;
 /// Writes to new tables those entries of `cursor` in `part` that must be kept, and their values to
 /// value files as the context's policy says.
 ///
-/// Returns `None` if cancelled. Unless all entries were read and written, the new files are removed
-/// again.
+/// Returns `None` if the write was abandoned. The new files are removed then, and after an error.
 pub(crate) fn write_run(
     cursor: &mut impl MergeCursor,
     part: KeySpan<&[u8]>,
@@ -183,13 +194,14 @@ pub(crate) fn write_run(
     let values = ValueWriter::new(fs, dir, keyspace, compression, VALUE_FILE_LEN, context.write_len);
     let (since_yield, written) = (0, 0);
     let mut writer = RunWriter { context, builder: None, values, from, done, current, cleared, since_yield, written };
-    let written = writer.write_all(cursor, part, lower).and_then(|ended| match ended {
-        true => Ok(Some(writer.values.finish()?)),
-        false => Ok(None),
+    let written = writer.write_all(cursor, part, lower).and_then(|end| match end {
+        End::Abandoned => Ok(None),
+        End::Whole => Ok(Some((writer.values.finish()?, None))),
+        End::Before(key) => Ok(Some((writer.values.finish()?, Some(key)))),
     });
     match written {
-        Ok(Some(values)) => {
-            let written = Written { tables: writer.done, values };
+        Ok(Some((values, stopped_at))) => {
+            let written = Written { tables: writer.done, values, stopped_at };
             if context.paranoid {
                 let verify = |file| ValueScan::verify(context.tables.values(), file);
                 written.values.iter().try_for_each(verify).inspect_err(|_| written.remove(context.tables))?;
@@ -207,6 +219,14 @@ pub(crate) fn write_run(
     }
 }
 
+/// How far a write has come.
+enum End {
+    Whole,
+    /// Stopped before this key.
+    Before(Vec<u8>),
+    Abandoned,
+}
+
 struct RunWriter<'a> {
     context: &'a OutputContext<'a>,
     builder: Option<TableBuilder<'a>>,
@@ -218,7 +238,7 @@ struct RunWriter<'a> {
     /// What new tables have as [`TableMeta::cleared`]: less than the context's once an entry has
     /// been kept for a snapshot.
     cleared: SeqNo,
-    /// Bytes of entries read, and of entries written, since the last call of `cancelled`.
+    /// Bytes of entries read, and of entries written, since the last call of `turn`.
     since_yield: usize,
     written: usize,
 }
@@ -246,26 +266,28 @@ struct CurrentKey {
 }
 
 impl<'a> RunWriter<'a> {
-    /// Returns false if it was cancelled.
     fn write_all(
         &mut self,
         cursor: &mut impl MergeCursor,
         part: KeySpan<&[u8]>,
         lower: &mut impl LowerLevels,
-    ) -> Result<bool> {
+    ) -> Result<End> {
         let mut retention = Retention::new(self.context.snapshots.clone());
         let (has_ranges, mut ranges) = (!self.context.ranges.is_empty(), Sweep::new(self.context.ranges.clone()));
         match part.lower {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
             None => cursor.seek_to_first()?,
         }
+        let (mut has_key, mut stops) = (false, false);
         while cursor.valid() {
             let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
             self.since_yield += ENTRY_COST + key.len() + cursor.value().len();
             if self.since_yield >= YIELD_INTERVAL {
                 let bytes = std::mem::take(&mut self.since_yield) + std::mem::take(&mut self.written);
-                if (self.context.cancelled)(bytes) {
-                    return Ok(false);
+                match (self.context.turn)(bytes) {
+                    Turn::GoOn => {}
+                    Turn::Stop => stops = true,
+                    Turn::Abandon => return Ok(End::Abandoned),
                 }
             }
             if retention.enter(key) {
@@ -273,6 +295,12 @@ impl<'a> RunWriter<'a> {
                 if part.upper.is_some_and(|to| key >= to) {
                     break;
                 }
+                if stops && has_key {
+                    let key = key.to_vec();
+                    self.finish_table(Some(key.clone()))?;
+                    return Ok(End::Before(key));
+                }
+                has_key = true;
                 self.current.in_table = false;
                 self.current.tombstones.clear();
                 (self.current.newest, self.current.boundary) = (0, 0);
@@ -334,7 +362,7 @@ impl<'a> RunWriter<'a> {
         }
         self.end_chain(lower, true)?;
         self.finish_table(part.upper.map(<[u8]>::to_vec))?;
-        Ok(true)
+        Ok(End::Whole)
     }
 
     /// Writes a value of the current key that has not expired, or what the compaction filter makes

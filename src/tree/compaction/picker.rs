@@ -774,6 +774,7 @@ fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_mo
         is_move,
         is_drop: false,
         reason: CompactionReason::default(),
+        resumes: None,
     })
 }
 

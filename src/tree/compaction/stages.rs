@@ -6,9 +6,9 @@
 //!
 //! An input above the output level stays as long as a later stage reads it. Until then its
 //! rewritten entries exist twice, and its older versions remain; if the task is interrupted, they
-//! do so until a later compaction. This changes no answer, because an entry that hides an older
-//! version stays as long as that version does. A later compaction reads the leftovers again, from
-//! the first key on.
+//! do so until it goes on. This changes no answer, because an entry that hides an older version
+//! stays as long as that version does. The manifest notes where it goes on after a close or a kill
+//! (`manifest::unfinished`); after a failure, a later compaction begins with the first key again.
 
 use std::collections::HashSet;
 
@@ -126,6 +126,7 @@ mod tests {
             is_move: false,
             is_drop: false,
             reason: Default::default(),
+            resumes: None,
             runs: (1, 1),
         };
         let level =

@@ -6,6 +6,8 @@ use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::report::event::{CompactionInfo, CompactionReason};
 use crate::sorted::table::TableMeta;
+use crate::tree::manifest::Unfinished;
+use crate::tree::version::LevelMetas;
 
 /// One compaction to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub(crate) struct Task {
     pub(crate) runs: (SeqNo, SeqNo),
     /// Why it was picked. Makes no difference to what it does.
     pub(crate) reason: CompactionReason,
+    /// The note of an earlier task that this one finishes.
+    pub(crate) resumes: Option<u64>,
 }
 
 /// A run of level 0 or a whole level below it, ordered as reads visit them.
@@ -46,7 +50,32 @@ impl Task {
             is_drop: true,
             runs: if level == 0 { (table.largest_seqno, table.largest_seqno) } else { (0, 0) },
             reason: CompactionReason::Expired,
+            resumes: None,
         }
+    }
+
+    /// The rest of an unfinished task; `None` if an input is gone.
+    pub(crate) fn resumed(note: &Unfinished, levels: &LevelMetas<'_>) -> Option<Task> {
+        let input = |&(level, number): &(u8, u64)| {
+            let mut tables = levels.get(usize::from(level))?.iter().map(|table| (level, *table));
+            tables.find(|(_, table)| table.number == number)
+        };
+        let inputs = note.inputs.iter().map(input).collect::<Option<Vec<(u8, &TableMeta)>>>()?;
+        let tables = || inputs.iter().map(|(_, table)| *table);
+        let runs = || inputs.iter().filter(|(level, _)| *level == 0).map(|(_, table)| table.largest_seqno);
+        let smallest = tables().map(|table| &table.smallest).min()?;
+        Some(Task {
+            start_level: note.start_level,
+            output_level: note.output_level,
+            inputs: note.inputs.clone(),
+            keys: KeySpan::closed(smallest, tables().map(|table| &table.largest).max()?),
+            bytes: tables().map(|table| table.size).sum(),
+            is_move: false,
+            is_drop: false,
+            runs: (runs().min().unwrap_or(0), runs().max().unwrap_or(0)),
+            reason: CompactionReason::Resumed,
+            resumes: Some(note.id),
+        })
     }
 
     pub(crate) fn because(self, reason: CompactionReason) -> Task {

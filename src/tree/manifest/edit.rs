@@ -23,6 +23,8 @@
 //! | 16 | s | ingests numbered up to s have taken effect: the manifest has or had their tables |
 //! | 17 | file number, key | of an ingested range table, as in tag 12: its last range's end |
 //! | 64 | n, id: u64 | a branch begins with file number n; see `branch` |
+//! | 65 | note | a compaction is unfinished; replaces an older note of this id; see `unfinished` |
+//! | 66 | id | the compaction of this note is over |
 //!
 //! Level 7 holds the range tables of a keyspace, which may overlap.
 //!
@@ -43,6 +45,7 @@
 
 use super::branch::Branch;
 use super::definition::{keyspace_name, options, put_options, set_once};
+use super::unfinished::{CONTRADICTION, Unfinished};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
 use crate::format::deadline::Deadline;
 use crate::format::header::features;
@@ -80,6 +83,8 @@ mod tag {
     /// Readers skip unknown tags from here on.
     pub(super) const OPTIONAL: u64 = 64;
     pub(super) const BRANCH: u64 = 64;
+    pub(super) const UNFINISHED: u64 = 65;
+    pub(super) const ENDED: u64 = 66;
 }
 
 /// One atomic change; absent fields keep their value. Drops take effect before creations, and
@@ -111,6 +116,10 @@ pub(crate) struct VersionEdit {
     pub(crate) removed: Vec<(u32, u8, u64)>,
     /// Branches that begin.
     pub(crate) branches: Vec<Branch>,
+    /// Compactions to go on with later, in place of what was known of them.
+    pub(crate) unfinished: Vec<Unfinished>,
+    /// The ids of those that have ended.
+    pub(crate) ended: Vec<u64>,
 }
 
 impl VersionEdit {
@@ -237,10 +246,34 @@ impl VersionEdit {
             branch.put(&mut content);
             put_field(&mut out, tag::BRANCH, &content);
         }
+        for note in &self.unfinished {
+            content.clear();
+            note.put(&mut content);
+            put_bytes(&mut content, &files_of(note).encode());
+            put_field(&mut out, tag::UNFINISHED, &content);
+        }
+        for &id in &self.ended {
+            put_varint_field(&mut out, tag::ENDED, id);
+        }
         out
     }
 
     pub(crate) fn decode(payload: &[u8]) -> Decoded<VersionEdit> {
+        VersionEdit::decode_with(payload, |content| {
+            let note = Unfinished::decode(content)?;
+            with_files(note, VersionEdit::decode_plain(content.bytes()?)?)
+        })
+    }
+
+    /// Decodes an edit that has no note of an unfinished compaction.
+    fn decode_plain(payload: &[u8]) -> Decoded<VersionEdit> {
+        VersionEdit::decode_with(payload, |_| Err(Malformed("a note of an unfinished compaction is in another one")))
+    }
+
+    fn decode_with(
+        payload: &[u8],
+        decode_note: impl Fn(&mut Decoder<'_>) -> Decoded<Unfinished>,
+    ) -> Decoded<VersionEdit> {
         let mut edit = VersionEdit::default();
         let mut fields = Decoder::new(payload);
         while let Some((tag, mut content)) = fields.field()? {
@@ -329,6 +362,8 @@ impl VersionEdit {
                     edit.removed.push((id, level, number(&mut content)?));
                 }
                 tag::BRANCH => edit.branches.push(Branch::decode(&mut content)?),
+                tag::UNFINISHED => edit.unfinished.push(decode_note(&mut content)?),
+                tag::ENDED => edit.ended.push(number(&mut content)?),
                 other if other >= tag::OPTIONAL => continue,
                 _ => return Err(Malformed("a version edit has a field of an unknown kind")),
             }
@@ -341,6 +376,27 @@ impl VersionEdit {
     fn added_table(&mut self, number: u64) -> Decoded<&mut TableMeta> {
         let mut added = self.added.iter_mut().rev().map(|(.., table)| table);
         added.find(|table| table.number == number).ok_or(Malformed("a field about a table that the edit does not add"))
+    }
+}
+
+/// The edit that adds what an unfinished compaction has written.
+fn files_of(note: &Unfinished) -> VersionEdit {
+    let (keyspace, level) = (note.keyspace, note.output_level);
+    VersionEdit {
+        added: note.tables.iter().map(|table| (keyspace, level, table.clone())).collect(),
+        values: note.values.iter().map(|file| (keyspace, *file)).collect(),
+        ..VersionEdit::default()
+    }
+}
+
+/// A note with the files that an edit adds, which must say nothing else.
+fn with_files(note: Unfinished, written: VersionEdit) -> Decoded<Unfinished> {
+    let tables = written.added.iter().map(|(.., table)| table.clone()).collect();
+    let values = written.values.iter().map(|(_, file)| *file).collect();
+    let note = Unfinished { tables, values, ..note };
+    match files_of(&note) == written && usize::from(note.output_level) < LEVEL_COUNT {
+        true => Ok(note),
+        false => Err(CONTRADICTION),
     }
 }
 
@@ -412,6 +468,7 @@ pub(super) mod tests {
     use super::super::definition::{decode_definition, encode_definition};
     use super::*;
     use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
+    use crate::format::span::KeySpan;
     use crate::options::{BudgetLimit, Compression, FilterBudget, LevelFilters};
     use proptest::collection::vec;
     use proptest::option;
@@ -526,6 +583,30 @@ pub(super) mod tests {
         })
     }
 
+    fn any_note() -> impl Strategy<Value = Unfinished> {
+        let keys = vec(vec(any::<u8>(), 0..9), 4).prop_map(|mut keys| {
+            keys.sort();
+            keys
+        });
+        let files = (vec(any_table(), 0..3), vec(any_value_file(), 0..2));
+        (any::<u64>(), any::<u32>(), (0u8..7, 0u8..7), 0..=MAX_SEQNO, keys, files).prop_map(
+            |(id, keyspace, (a, b), number, keys, (tables, values))| Unfinished {
+                id,
+                keyspace,
+                start_level: a.min(b),
+                output_level: a.max(b),
+                inputs: vec![(a.min(b), number), (a.max(b), number + 1)],
+                stage: KeySpan { lower: None, upper: keys.last().cloned() },
+                done: vec![
+                    KeySpan { lower: None, upper: Some(keys[0].clone()) },
+                    KeySpan { lower: Some(keys[1].clone()), upper: Some(keys[2].clone()) },
+                ],
+                tables,
+                values,
+            },
+        )
+    }
+
     prop_compose! {
         fn any_edit()(
             next_file_number in option::of(0..=MAX_SEQNO),
@@ -541,11 +622,13 @@ pub(super) mod tests {
             removed in vec((any::<u32>(), 0u8..7, 0..=MAX_SEQNO), 0..4),
             values in vec((any::<u32>(), any_value_file()), 0..4),
             branches in vec((any::<u64>(), any::<u64>()), 0..3),
+            unfinished in vec(any_note(), 0..2),
+            ended in vec(0..=MAX_SEQNO, 0..3),
         ) -> VersionEdit {
             VersionEdit {
                 synced_log: synced_log.map(|(number, seqno)| SyncedLog { number, seqno }),
                 next_file_number, min_log, flushed_seqno, hash_seed, created, dropped, added, removed,
-                expired_by, ingested, values,
+                expired_by, ingested, values, unfinished, ended,
                 branches: branches.into_iter().map(|(first, id)| Branch { first, id }).collect(),
             }
         }
@@ -697,7 +780,7 @@ pub(super) mod tests {
 
     #[test]
     fn unknown_field_is_skipped_from_tag_64_on_only() {
-        for (tag, known) in [(0, false), (9, false), (63, false), (65, true), (999, true)] {
+        for (tag, known) in [(0, false), (9, false), (63, false), (67, true), (999, true)] {
             let mut payload = Vec::new();
             put_field(&mut payload, tag, b"whatever");
             assert_eq!(VersionEdit::decode(&payload).is_ok(), known, "tag {tag}");

@@ -5,7 +5,9 @@ use std::ops::Bound;
 
 use super::branch::Branch;
 use super::edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
+use super::unfinished::Unfinished;
 use crate::format::deadline::Deadline;
+use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::format::{Decoded, Malformed};
 use crate::operator::NamedOperator;
@@ -37,6 +39,8 @@ pub(crate) struct ManifestState {
     /// Those after the first, ascending.
     pub(crate) branches: Vec<Branch>,
     pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
+    /// Compactions to go on with, by their ids. Their tables and value files are in no keyspace.
+    pub(crate) unfinished: BTreeMap<u64, Unfinished>,
 }
 
 /// The contents of a keyspace.
@@ -101,6 +105,7 @@ impl ManifestState {
             expired_by: (self.expired_by > 0).then_some(self.expired_by),
             ingested: (self.ingested > 0).then_some(self.ingested),
             branches: self.branches.clone(),
+            unfinished: self.unfinished.values().cloned().collect(),
             ..VersionEdit::default()
         };
         for (&id, keyspace) in &self.keyspaces {
@@ -148,14 +153,57 @@ impl ManifestState {
         }
     }
 
-    /// Whether a table numbered `number` belongs to the store.
+    /// Whether a table numbered `number` belongs to the store, or to an unfinished compaction.
     pub(crate) fn has_table(&self, number: u64) -> bool {
         self.keyspaces.values().any(|keyspace| keyspace.has_table(number))
+            || self.unfinished.values().any(|note| note.has_table(number))
     }
 
-    /// Whether a value file numbered `number` belongs to the store.
+    /// Whether a value file numbered `number` belongs to the store, or to an unfinished compaction.
     pub(crate) fn has_values(&self, number: u64) -> bool {
         self.keyspaces.values().any(|keyspace| keyspace.values.contains_key(&number))
+            || self.unfinished.values().any(|note| note.has_values(number))
+    }
+
+    /// Forgets unfinished compactions that cannot go on: an input or a finished file is gone, or
+    /// something else has come to where their tables belong. `has` says which files there are.
+    pub(crate) fn forget_stale(&mut self, has: impl Fn(FileKind) -> bool) {
+        let keyspaces = &self.keyspaces;
+        self.unfinished.retain(|_, note| {
+            let Some(keyspace) = keyspaces.get(&note.keyspace) else { return false };
+            let level = |level: u8| keyspace.levels.get(usize::from(level));
+            let is_input = |level: u8, number: u64| note.inputs.binary_search(&(level, number)).is_ok();
+            let overlaps = |table: &TableMeta| {
+                let is_met = |other: &TableMeta| other.smallest <= table.largest && table.smallest <= other.largest;
+                let output = level(note.output_level).into_iter().flat_map(LevelState::iter);
+                output.filter(|other| !is_input(note.output_level, other.number)).any(is_met)
+            };
+            !note.inputs.is_empty()
+                && note.inputs.iter().all(|&(of, number)| level(of).is_some_and(|of| of.tables.contains_key(&number)))
+                && note
+                    .tables
+                    .iter()
+                    .all(|table| has(FileKind::Table(table.number)) && !keyspace.has_table(table.number))
+                && note.values.iter().all(|file| has(FileKind::Values(file.number)))
+                && (note.output_level == 0 || !note.tables.iter().any(overlaps))
+        });
+    }
+
+    /// The files of unfinished compactions that no version has once `edit` is applied.
+    pub(crate) fn files_left_by(&self, edit: &VersionEdit) -> Vec<FileKind> {
+        let is_over = |note: &&Unfinished| {
+            edit.ended.contains(&note.id)
+                || edit.dropped.contains(&note.keyspace)
+                || edit.unfinished.iter().any(|new| new.id == note.id)
+        };
+        let mut left: Vec<FileKind> = self.unfinished.values().filter(is_over).flat_map(Unfinished::files).collect();
+        let stays = |kind: &FileKind| {
+            let is_added = edit.added.iter().any(|(.., table)| *kind == FileKind::Table(table.number))
+                || edit.values.iter().any(|(_, file)| *kind == FileKind::Values(file.number));
+            is_added || edit.unfinished.iter().any(|note| note.files().any(|file| file == *kind))
+        };
+        left.retain(|kind| !stays(kind));
+        left
     }
 
     /// Adds a value file to a keyspace.
@@ -228,6 +276,8 @@ impl ManifestState {
         for branch in &edit.branches {
             Branch::add(&mut self.branches, *branch)?;
         }
+        self.unfinished.retain(|id, note| !edit.ended.contains(id) && !edit.dropped.contains(&note.keyspace));
+        self.unfinished.extend(edit.unfinished.iter().map(|note| (note.id, note.clone())));
         self.synced_log = self.synced_log.filter(|log| log.number >= self.min_log);
         for (id, number) in released {
             let values = &mut self.keyspace_mut(id)?.values;

@@ -80,9 +80,9 @@ fn written(
     part: KeySpan<&[u8]>,
     limits: (u64, &[SeqNo]),
     below: &mut Marked,
-    cancelled: &dyn Fn(usize) -> bool,
+    turn: &dyn Fn(usize) -> Turn,
 ) -> Option<Vec<Vec<Entry>>> {
-    written_by(tables, entries, part, limits, below, cancelled, CompactionHook::default())
+    written_by(tables, entries, part, limits, below, turn, CompactionHook::default())
 }
 
 fn written_by(
@@ -91,7 +91,7 @@ fn written_by(
     part: KeySpan<&[u8]>,
     (table_size, snapshots): (u64, &[SeqNo]),
     below: &mut Marked,
-    cancelled: &dyn Fn(usize) -> bool,
+    turn: &dyn Fn(usize) -> Turn,
     hook: CompactionHook,
 ) -> Option<Vec<Vec<Entry>>> {
     let mut builder = TableBuilder::new(tables.fs(), tables.dir(), 1, OPTIONS).unwrap();
@@ -120,7 +120,7 @@ fn written_by(
         values: ValuePolicy::of(&KeyspaceOptions::new()),
         keyspace: "ks",
         new_number: &|| last_number.replace(last_number.get() + 1) + 1,
-        cancelled,
+        turn,
         paranoid: true,
         origin: Origin { inputs: vec![Input { number: 1, is_replaced: true }], ..Origin::default() },
     };
@@ -148,7 +148,8 @@ fn a_table_ends_when_it_is_full_or_a_level_below_wants_it_and_never_amid_a_key()
     let entries: Vec<Entry> =
         ('a'..='t').flat_map(|key| [put(key.to_string(), 9, 600), put(key.to_string(), 5, 600)]).collect();
     let first_keys = |table_size: u64, below: &mut Marked| -> String {
-        let tables = written(&context(), &entries, KeySpan::default(), (table_size, &[5]), below, &|_| false).unwrap();
+        let tables =
+            written(&context(), &entries, KeySpan::default(), (table_size, &[5]), below, &|_| Turn::GoOn).unwrap();
         assert_eq!(tables.concat(), entries);
         assert_eq!(below.ended + 1, tables.len(), "each end but the last is told");
         tables.iter().map(|table| char::from(table[0].0[0])).collect()
@@ -175,7 +176,7 @@ fn a_tombstone_goes_unless_it_hides_something_in_the_output_or_below() {
     ];
     let kept = |snapshots: &[SeqNo]| {
         let limits = (u64::MAX, snapshots);
-        let tables = written(&context(), &entries, KeySpan::default(), limits, &mut marked(&[]), &|_| false);
+        let tables = written(&context(), &entries, KeySpan::default(), limits, &mut marked(&[]), &|_| Turn::GoOn);
         tables.unwrap().concat()
     };
     assert_eq!(kept(&[]), [put("d", 23, 1), delete("h", 33)]);
@@ -190,7 +191,7 @@ fn a_tombstone_goes_unless_it_hides_something_in_the_output_or_below() {
 fn operands_are_combined_within_stripes_unless_they_are_below_as_well() {
     let kept = |entries: &[Entry], snapshots: &[SeqNo]| {
         let limits = (u64::MAX, snapshots);
-        let tables = written(&context(), entries, KeySpan::default(), limits, &mut marked(&[]), &|_| false);
+        let tables = written(&context(), entries, KeySpan::default(), limits, &mut marked(&[]), &|_| Turn::GoOn);
         tables.unwrap().concat()
     };
     let combined = |key: &str, seqno: SeqNo, len: usize| (key.as_bytes().to_vec(), seqno, ValueKind::Merge, len);
@@ -220,7 +221,9 @@ fn a_compaction_filter_decides_about_the_newest_value_of_a_key_unless_it_stays_a
     let kept = |entries: &[Entry], snapshots: &[SeqNo]| {
         let (limits, hook) = ((u64::MAX, snapshots), CompactionHook::new(decide));
         let tables = context();
-        written_by(&tables, entries, KeySpan::default(), limits, &mut marked(&[]), &|_| false, hook).unwrap().concat()
+        written_by(&tables, entries, KeySpan::default(), limits, &mut marked(&[]), &|_| Turn::GoOn, hook)
+            .unwrap()
+            .concat()
     };
     let values = [put("a", 9, 1), put("b", 9, 2), put("c", 9, 5), put("s", 9, 1)];
     assert_eq!(kept(&values, &[]), [put("b", 9, 3), put("c", 9, 5), put("s", 9, 1)]);
@@ -236,7 +239,7 @@ fn a_part_holds_its_first_key_and_not_the_one_at_its_end() {
     let entries: Vec<Entry> = ('a'..='j').map(|key| put(key.to_string(), 1, 1)).collect();
     let keys = |from: Option<&str>, to: Option<&str>| -> String {
         let part = KeySpan { lower: from.map(str::as_bytes), upper: to.map(str::as_bytes) };
-        let tables = written(&context(), &entries, part, ALL, &mut marked(&[]), &|_| false);
+        let tables = written(&context(), &entries, part, ALL, &mut marked(&[]), &|_| Turn::GoOn);
         tables.unwrap().concat().iter().map(|entry| char::from(entry.0[0])).collect()
     };
     assert_eq!(keys(None, None), "abcdefghij");
@@ -253,26 +256,28 @@ fn who_waits_is_asked_for_at_even_intervals() {
     for (value_len, count, calls) in [(0, 3 * 2048, 3), (0, 2047, 0), (896, 4 * 256, 4), (896, 255, 0)] {
         let entries: Vec<Entry> = (0..count).map(|i| put(format!("{i:064}"), 1, value_len)).collect();
         let called = Cell::new(0);
-        let cancelled = |_| {
+        let turn = |_| {
             called.set(called.get() + 1);
-            false
+            Turn::GoOn
         };
         let tables = context();
-        let whole = written(&tables, &entries, KeySpan::default(), ALL, &mut marked(&[]), &cancelled);
+        let whole = written(&tables, &entries, KeySpan::default(), ALL, &mut marked(&[]), &turn);
         assert_eq!((whole.unwrap().concat().len(), called.get()), (count, calls));
     }
 }
 
 #[test]
-fn what_is_cancelled_or_fails_leaves_no_file() {
+fn what_is_abandoned_or_fails_leaves_no_file() {
     let entries: Vec<Entry> = (0..1000).map(|i| put(format!("{i:04}"), 1, 1000)).collect();
     let files = |tables: &TableContext| tables.fs().list(tables.dir()).unwrap().len();
     let small: (u64, &[SeqNo]) = (64 << 10, &[]);
     let (tables, left) = (context(), Cell::new(2));
-    let cancelled = |_| left.replace(left.get() - 1) == 1;
-    assert!(written(&tables, &entries, KeySpan::default(), small, &mut marked(&[]), &cancelled).is_none());
+    let turn = |_| if left.replace(left.get() - 1) == 1 { Turn::Abandon } else { Turn::GoOn };
+    assert!(written(&tables, &entries, KeySpan::default(), small, &mut marked(&[]), &turn).is_none());
     assert_eq!((left.get(), files(&tables)), (0, 1), "the input alone");
-    assert!(written(&context(), &entries, KeySpan::default(), small, &mut marked(&[]), &|_| false).unwrap().len() > 10);
+    assert!(
+        written(&context(), &entries, KeySpan::default(), small, &mut marked(&[]), &|_| Turn::GoOn).unwrap().len() > 10
+    );
 }
 
 #[test]
@@ -280,7 +285,7 @@ fn the_ranges_that_tables_stand_for_meet_at_short_keys_and_fill_the_part() {
     let entries = ["ab", "abc", "abdzz", "abdzzx", "b"].map(|key| put(key, 1, 1));
     let ranges = |part: KeySpan<&[u8]>, cuts| -> Vec<(String, String)> {
         let tables = context();
-        let written = written(&tables, &entries, part, ALL, &mut marked(cuts), &|_| false).unwrap();
+        let written = written(&tables, &entries, part, ALL, &mut marked(cuts), &|_| Turn::GoOn).unwrap();
         let text = |key: &Option<Vec<u8>>| key.as_ref().map_or("-".into(), |key| String::from_utf8_lossy(key).into());
         let range = |number: u64| {
             let table = SalvageTable::open(&tables, number, None).unwrap();

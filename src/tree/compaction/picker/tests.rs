@@ -125,6 +125,7 @@ fn a_task_that_conflicts_with_a_running_one_waits() {
         is_move: false,
         is_drop: false,
         reason: Default::default(),
+        resumes: None,
         runs: (0, 0),
     };
     assert_eq!(picked(&tree, std::slice::from_ref(&running)), "nothing");

@@ -206,6 +206,10 @@ fn change_json(common: &Common, change: &Change) -> Value {
         Change::NextFileNumber(number) => json!({ "next_file_number": number }),
         Change::MinLog(number) => json!({ "min_log": number }),
         Change::FlushedSeqno(seqno) => json!({ "flushed_seqno": seqno }),
+        Change::Unfinished { id, keyspace, output_level, inputs, finished } => json!({ "unfinished": {
+            "id": id, "keyspace": keyspace, "output_level": output_level, "inputs": inputs, "finished": finished,
+        } }),
+        Change::Ended(id) => json!({ "ended": id }),
         Change::Branch { first, id } => json!({ "branch": { "first": first, "id": format!("{id:#018x}") } }),
         Change::HashSeed(seed) => json!({ "hash_seed": format!("{seed:#018x}") }),
         Change::Keyspace { id, name, options } => {
