@@ -20,6 +20,7 @@ use super::definition::Definition;
 use super::entries::{Entries, Position, Source};
 use super::formats::{Entry, Record};
 use super::sst_build;
+use super::store::settle_and_close;
 use super::target::Target;
 use crate::args::{Common, Import};
 use crate::failure::{Attempt, Failure, INTERRUPTED, Result};
@@ -73,6 +74,7 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
         say(format_args!("kvtool: no message on Ctrl-C about the progress: {error}"));
     }
     let result = import_all(&mut entries, &shared, &progress);
+    let settled = if result.is_ok() { settle(&shared, &progress) } else { Ok(()) };
     let mut import = lock(&shared);
     progress.finish_and_clear();
     // Imported entries stay, even if a later record is not valid.
@@ -81,11 +83,19 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
         import.say_how_to_resume();
         return Err(failure);
     }
-    closed?;
+    settled.and(closed)?;
     if import.expired > 0 {
         say(format_args!("kvtool: {} expired before, and of no effect", counted(import.expired, "value")));
     }
     report(common, import.imported, start.elapsed())
+}
+
+/// Waits for the compactions that are due after an import: later commands may be over before they
+/// would begin. Ctrl-C ends the wait, since the importer is not locked.
+fn settle(import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {
+    progress.set_message("compacting");
+    let db = lock(import).target.db.clone();
+    Ok(db.wait_for_compactions()?)
 }
 
 /// Writes the entries of sorted files to tables beside the store, and moves these into it, perhaps
@@ -141,7 +151,7 @@ fn import_sorted(
         let files = tables.into_iter().map(|table| table.path);
         target.keyspace().ingest(files, IngestOptions::new().mode(IngestMode::Move))?;
     }
-    target.db.clone().close()?;
+    settle_and_close(target.db.clone())?;
     Ok(imported)
 }
 

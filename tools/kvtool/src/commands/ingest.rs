@@ -6,7 +6,7 @@ use serde_json::json;
 use tamis::{IngestMode, IngestOptions};
 
 use super::sst_build::and_ranges;
-use super::store::{existing_keyspace, open_existing};
+use super::store::{existing_keyspace, open_existing, settle_and_close};
 use crate::args::{Common, Ingest};
 use crate::failure::Result;
 use crate::output::{Output, say};
@@ -24,7 +24,7 @@ pub(crate) fn run(common: &Common, args: Ingest) -> Result<()> {
     let info = keyspace.ingest(&args.files, IngestOptions::new().mode(mode))?;
     let seconds = start.elapsed().as_secs_f64();
     drop(keyspace);
-    db.close()?;
+    settle_and_close(db)?;
     for file in &info.left {
         say(format_args!("kvtool: {} is in the store, and could not be removed here", file.display()));
     }

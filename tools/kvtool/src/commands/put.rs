@@ -10,7 +10,7 @@ use serde_json::json;
 use tamis::{Db, MAX_VALUE_LEN, SeqNo, WriteBatch, WriteOptions};
 
 use super::operators::with_operator;
-use super::store::{existing_keyspace, open_existing, open_to_write};
+use super::store::{existing_keyspace, open_existing, open_to_write, settle_and_close};
 use crate::args::{Common, Delete, DeleteRange, Merge, Operator, Put};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::Output;
@@ -118,7 +118,7 @@ fn read_value(file: &Path) -> Result<Vec<u8>> {
 
 fn write(common: &Common, db: Db, batch: WriteBatch) -> Result<()> {
     let seqno: SeqNo = db.write_with(batch, WriteOptions::new().sync(true))?;
-    db.close()?;
+    settle_and_close(db)?;
     if !common.json {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tamis::{Db, FilterLedger, KeyspaceStats, LevelStats, ReadOptions};
 
-use super::filters::{FilterTotals, filters_of};
+use super::filters::{FilterTotals, LookUp, filters_of};
 use super::look_up::look_up_all;
 use super::store::{existing_keyspace, stats_of};
 use crate::args::{Common, FilterUse, Stats};
@@ -56,6 +56,8 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
     for (keyspace, filters) in stats.keyspaces.iter().zip(&filters) {
         output.line(format_args!("keyspace {}", keyspace.name))?;
         output.line(layout(keyspace, filters))?;
+        output.line("")?;
+        output.line(look_up(keyspace, filters))?;
         output.line("")?;
         let ranges = keyspace.range_deletes;
         if ranges.in_memory + ranges.in_tables > 0 {
@@ -139,6 +141,11 @@ fn notes(filters: &FilterTotals) -> Vec<String> {
         )
     });
     none.into_iter().chain(damaged).collect()
+}
+
+/// What the levels cost a look-up.
+fn look_up(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> LookUp {
+    LookUp::through(keyspace.levels.iter().map(|level| level.level).zip(filters))
 }
 
 /// Content of the levels.
@@ -289,9 +296,10 @@ fn keyspace_json(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Value {
             })
         })
         .collect();
-    let ranges = keyspace.range_deletes;
+    let (ranges, look_up) = (keyspace.range_deletes, look_up(keyspace, filters));
     json!({
         "name": keyspace.name,
+        "look_up": { "filters": look_up.filters, "wasted_reads_per_100": 100.0 * look_up.wasted_reads },
         "bytes": keyspace.size(),
         "reads": json_ledger(&keyspace.ledger()),
         "levels": levels,

@@ -1,6 +1,8 @@
 //! Opens stores and keyspaces for the commands.
 
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tamis::{Db, Keyspace, KeyspaceStats, Options, Stats};
 
@@ -22,6 +24,22 @@ pub(crate) fn open_to_write(db: &Path, common: &Common) -> Result<(Db, Keyspace)
         None => db.default_keyspace().clone(),
     };
     Ok((db, keyspace))
+}
+
+/// How long a command that has written lets compactions go on that are due.
+const SETTLING: Duration = Duration::from_secs(2);
+/// How often it looks whether they are done.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// Closes the store of a command that has written. If compactions are due, they go on for up to
+/// [`SETTLING`] first: a store that only short commands open would never be compacted. What they
+/// have finished by then counts, and the next opening goes on from there.
+pub(crate) fn settle_and_close(db: Db) -> Result<()> {
+    let end = Instant::now() + SETTLING;
+    while db.stats().compaction_debt > 0 && Instant::now() < end {
+        thread::sleep(LOOK_AGAIN);
+    }
+    Ok(db.close()?)
 }
 
 /// Opens an existing store for writing.
