@@ -388,8 +388,9 @@ impl Options {
     }
 
     /// Keeps log files for [`Db::changes_since`](crate::Db::changes_since) after their entries are
-    /// in tables: up to `bytes` bytes and 1,000 files of them, each for `age` at most. Default:
-    /// none.
+    /// in tables: up to `bytes` bytes of them, each for `age` at most. As each flush begins a file,
+    /// a limit on their number goes with it: one for each 16 KiB of `bytes`, but not less than
+    /// 1,000. Default: none.
     ///
     /// Opening a store keeps them as well, and their age counts anew. What exceeds either bound is
     /// removed with the next flush. A kept log is synced before the flush that makes it obsolete.
@@ -400,8 +401,11 @@ impl Options {
     }
 
     /// Bytes of log files that a [`LogPin`](crate::LogPin), or a [`Changes`](crate::Changes), may
-    /// keep after their entries are in tables. Beyond that, or beyond 1,000 files, it is revoked,
-    /// so that a stuck reader does not fill the disk. Default: 1 GiB.
+    /// keep after their entries are in tables. If more are kept, the pins that hold the oldest file
+    /// are revoked, so that a stuck reader does not fill the disk. As each flush begins a file, a
+    /// limit on their number goes with it: one for each 16 KiB of `bytes`, but not less than 1,000.
+    /// Nothing else revokes a pin. Default: 1 GiB, hence 65,536 files: a store that is flushed
+    /// every second keeps what a reader needs that stands still for 18 hours.
     pub fn max_pinned_log(mut self, bytes: u64) -> Self {
         self.keep_log.pinned = bytes;
         self

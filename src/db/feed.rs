@@ -48,9 +48,9 @@ const FIND_RETRIES: usize = 10;
 /// [`Db::changes_since`], also later.
 ///
 /// It is owned, keeps the store open, and lasts until it is dropped. It does not outlive the
-/// process; for that there is [`Options::keep_log`](crate::Options::keep_log). Once it keeps more
-/// than [`Options::max_pinned_log`](crate::Options::max_pinned_log), it is revoked, and the log
-/// files are removed.
+/// process; for that there is [`Options::keep_log`](crate::Options::keep_log). Once more
+/// is kept than [`Options::max_pinned_log`](crate::Options::max_pinned_log) allows, in bytes or in
+/// files, it is revoked, and the log files are removed.
 pub struct LogPin {
     handle: Arc<StoreHandle>,
     pin: Arc<Pin>,

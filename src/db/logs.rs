@@ -16,9 +16,17 @@ use crate::vfs::{FileSystem, ReadableFile, WritableFile};
 use crate::write::log::reader::LogReader;
 use crate::write::log::{LogTail, LogWriter};
 
-/// Logs that are kept after recovery has ceased to need them, at most. A store that is flushed
-/// often has short ones, and each takes more space than its records.
-const MAX_KEPT_FILES: usize = 1000;
+/// A limit on the bytes of logs that are kept after recovery has ceased to need them allows one
+/// file for each so many of them, and [`LEAST_FILES`] in any case. A store that is flushed often
+/// has short logs, each of which takes more space than its records: with the default limit for pins
+/// it may be flushed every second for 18 hours before a reader that stands still loses them.
+const BYTES_PER_FILE: u64 = 16 << 10;
+const LEAST_FILES: usize = 1000;
+
+/// Files that a limit of `bytes` bytes allows.
+fn most_files(bytes: u64) -> usize {
+    usize::try_from(bytes / BYTES_PER_FILE).unwrap_or(usize::MAX).max(LEAST_FILES)
+}
 
 /// A log file that may need a sync.
 #[derive(Clone)]
@@ -210,26 +218,26 @@ impl LiveLogs {
         for file in logs.files.iter_mut().take_while(|file| file.number < number) {
             file.flushed.get_or_insert(now);
         }
-        let mut taken = Vec::new();
-        let mut kept = logs.kept_bytes();
+        let (mut gone, mut kept) = (0, logs.kept_bytes());
         let mut count = logs.files.iter().filter(|file| file.flushed.is_some()).count();
-        while let Some(&LogFile { flushed: Some(flushed), end, .. }) = logs.files.first() {
+        while let Some(&LogFile { flushed: Some(flushed), end, ref tail, .. }) = logs.files.get(gone) {
             let age = now.duration_since(flushed);
+            let is_within = |bytes: u64| kept <= bytes && count <= most_files(bytes);
             let is_needed = |pin: &&Arc<Pin>| pin.seqno.load(Ordering::Relaxed).saturating_add(1) < end;
-            let is_kept = kept <= self.keep.bytes && age <= self.keep.age
-                || kept <= self.keep.pinned && logs.pins.iter().any(|pin| is_needed(&pin));
-            if is_kept && count <= MAX_KEPT_FILES {
+            let is_kept = is_within(self.keep.bytes) && age <= self.keep.age
+                || is_within(self.keep.pinned) && logs.pins.iter().any(|pin| is_needed(&pin));
+            if is_kept {
                 break;
             }
             logs.pins.iter().filter(is_needed).for_each(|pin| pin.is_revoked.store(true, Ordering::Relaxed));
-            let gone = logs.files.remove(0);
-            kept -= gone.tail.len();
-            logs.removed_bytes += gone.written();
+            kept -= tail.len();
             count -= 1;
-            taken.push(gone.number);
+            gone += 1;
         }
+        let gone: Vec<LogFile> = logs.files.drain(..gone).collect();
+        logs.removed_bytes += gone.iter().map(LogFile::written).sum::<u64>();
         logs.pins.retain(|pin| !pin.is_revoked.load(Ordering::Relaxed));
-        taken
+        gone.into_iter().map(|file| file.number).collect()
     }
 
     /// Whether logs may be read after recovery has ceased to need them.
@@ -257,8 +265,8 @@ impl LiveLogs {
     /// The log that holds `seqno`.
     pub(super) fn part(&self, seqno: SeqNo) -> Option<LogPart> {
         let logs = self.files.lock();
-        let file = logs.files.iter().rfind(|file| file.first <= seqno)?;
-        let LogFile { number, end, ref tail, is_found, .. } = *file;
+        let file = &logs.files[..logs.files.partition_point(|file| file.first <= seqno)].last()?;
+        let LogFile { number, end, ref tail, is_found, .. } = **file;
         (seqno < end).then(|| LogPart { number, tail: Arc::clone(tail), is_found, end })
     }
 
@@ -331,7 +339,7 @@ pub(super) fn survey(
             if !is_named {
                 continue;
             }
-            if found.len() >= MAX_KEPT_FILES || kept + len > keep.bytes {
+            if found.len() >= most_files(keep.bytes) || kept + len > keep.bytes {
                 break;
             }
             kept += len;
