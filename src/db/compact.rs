@@ -451,7 +451,7 @@ impl Store {
         context.now = merge.now;
         context.hook = tree.options.compaction_filter.clone();
         context.values.leaving = Arc::clone(&tree.version.value_garbage().leaving);
-        context.values.must_move = task.start_level == task.output_level && task.inputs.len() == 1;
+        context.values.must_move = task.reason == CompactionReason::ValueGarbage;
         context.origin.inputs.clone_from(&merge.inputs);
         if task.output_level == 0 {
             context.table_size = u64::MAX;

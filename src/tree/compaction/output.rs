@@ -333,8 +333,19 @@ impl<'a> RunWriter<'a> {
             let value;
             let (kind, stored) = match kind {
                 ValueKind::SeparatePut if self.context.operator.is_some() && !self.current.chain.is_empty() => {
-                    value = self.read_value(key, cursor.value())?;
-                    (ValueKind::Put, value.bytes())
+                    match self.read_value(key, cursor.value()) {
+                        Ok(read) => {
+                            value = read;
+                            (ValueKind::Put, value.bytes())
+                        }
+                        Err(_) => {
+                            // The pointer and what is merged into its value stay as they are: reads
+                            // of the key will say why, and the others are not held up.
+                            self.note_unreadable(cursor.value());
+                            self.end_chain(lower, false)?;
+                            (kind, cursor.value())
+                        }
+                    }
                 }
                 ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut
                     if split_expiring(cursor.value()).0 <= self.context.now =>
@@ -400,10 +411,16 @@ impl<'a> RunWriter<'a> {
         }
         let separate;
         let whole = match split_separate(kind, stored) {
-            Some((_, pointer)) => {
-                separate = self.read_value(key, pointer)?;
-                separate.bytes()
-            }
+            Some((_, pointer)) => match self.read_value(key, pointer) {
+                Ok(read) => {
+                    separate = read;
+                    separate.bytes()
+                }
+                Err(_) => {
+                    self.note_unreadable(pointer);
+                    return self.write(lower, key, seqno, kind, stored);
+                }
+            },
             None => stored,
         };
         let (value, deadline) = match kind.whole() {
@@ -431,6 +448,14 @@ impl<'a> RunWriter<'a> {
         let value = self.context.tables.values().read(key, pointer)?;
         self.since_yield += value.bytes().len();
         Ok(value)
+    }
+
+    /// Notes that the value to which an entry points cannot be read: its file is not emptied.
+    #[cold]
+    fn note_unreadable(&self, pointer: &[u8]) {
+        if let Ok(pointer) = ValuePointer::decode(pointer) {
+            self.context.tables.values().note_unreadable(pointer.file);
+        }
     }
 
     /// Writes a tombstone of the current key. Unless an older version may be below, it is written
@@ -474,9 +499,7 @@ impl<'a> RunWriter<'a> {
                     self.add(key, seqno, kind.whole(), moved.bytes())
                 }
                 Err(error) => {
-                    if let Ok(pointer) = ValuePointer::decode(pointer) {
-                        self.context.tables.values().note_unreadable(pointer.file);
-                    }
+                    self.note_unreadable(pointer);
                     if self.context.values.must_move {
                         return Err(error);
                     }

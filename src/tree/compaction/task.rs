@@ -28,7 +28,7 @@ pub(crate) struct Task {
     /// The oldest and the newest of the inputs in level 0, by largest sequence number; 0 if there
     /// are none.
     pub(crate) runs: (SeqNo, SeqNo),
-    /// Why it was picked. Makes no difference to what it does.
+    /// Why it was picked. Only what empties a value file fails if it cannot read a value.
     pub(crate) reason: CompactionReason,
     /// The note of an earlier task that this one finishes.
     pub(crate) resumes: Option<u64>,
