@@ -22,7 +22,7 @@ use crate::sorted::value::{FoundValue, Value};
 use crate::sorted::values::{ValueFileMeta, ValueFiles};
 use crate::tree::manifest::KeyspaceState;
 use crate::tree::version::{ScanSource, Version};
-use crate::write::memtable::Memtable;
+use crate::write::memtable::{FOLD_FROM, FoldedChain, Memtable};
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -432,7 +432,15 @@ impl ReadView {
     ) -> Result<Vec<u8>> {
         let mut chain = OperandChain::default();
         for memtable in self.memtables() {
-            memtable.collect(tree.id, read.key, read.hash, read.snapshot, read.cover, &mut chain)?;
+            let mut part = OperandChain::default();
+            memtable.collect(tree.id, read.key, read.hash, read.snapshot, read.cover, &mut part)?;
+            if part.count() >= FOLD_FROM
+                && let Some((newest, oldest, stored, made_of)) =
+                    part.fold(tree.options.merge_operator.as_ref(), read.key)
+            {
+                memtable.keep_folded(tree.id, read.key, FoldedChain { newest, oldest, stored, made_of });
+            }
+            chain.append(part)?;
             if chain.is_complete() {
                 break;
             }

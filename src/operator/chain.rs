@@ -203,6 +203,45 @@ impl OperandChain {
         Ok(Resolved::Operand(stored))
     }
 
+    /// Number of versions.
+    pub(crate) fn count(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Adds the versions of another chain, which are older.
+    pub(crate) fn append(&mut self, mut older: OperandChain) -> Result<()> {
+        if self.is_empty() {
+            *self = older;
+            return Ok(());
+        }
+        older.take_newest(0).into_iter().try_for_each(|(seqno, kind, stored)| self.push(seqno, kind, &stored))
+    }
+
+    /// Combines the operands to one, apart from the value that they change. Returns the newest and
+    /// the oldest number that it stands for, the operand as an entry stores it, and how many bytes
+    /// it is made of. Does nothing if the operator cannot combine them.
+    pub(crate) fn fold(
+        &mut self,
+        operator: Option<&NamedOperator>,
+        key: &[u8],
+    ) -> Option<(SeqNo, SeqNo, Vec<u8>, usize)> {
+        let base = if self.is_complete() { self.links.pop() } else { None };
+        let resolved = if self.links.len() < 2 { None } else { self.resolve(operator, "", key, false).ok() };
+        let Some(Resolved::Operand(stored)) = resolved else {
+            self.links.extend(base);
+            return None;
+        };
+        let (newest, oldest) = (self.newest(), self.oldest());
+        let made_of = self.links.iter().map(|link| link.at.len() + size_of::<Link>()).sum();
+        let mut folded = OperandChain::default();
+        folded.push(newest, ValueKind::Merge, &stored).ok()?;
+        if let Some(base) = base {
+            folded.push(base.seqno, base.kind, &self.bytes[base.at]).ok()?;
+        }
+        *self = folded;
+        Some((newest, oldest, stored, made_of))
+    }
+
     /// Combines all operands but the last. Returns false, and does nothing, if that is not
     /// possible.
     pub(crate) fn shorten(&mut self, operator: Option<&NamedOperator>, key: &[u8]) -> bool {

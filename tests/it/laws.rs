@@ -5,6 +5,7 @@ mod law1_deleted_is_gone;
 mod law1_openings;
 mod law2_bounded;
 mod law2_damaged_value;
+mod law2_operands;
 mod law3_one_moment;
 mod law4_outside;
 mod law8_types;

@@ -23,6 +23,7 @@ mod bounds;
 mod cursor;
 mod entries;
 mod estimate;
+mod folded;
 mod index;
 mod order;
 mod range_tree;
@@ -32,6 +33,8 @@ mod tests;
 
 pub(crate) use cursor::MemtableCursor;
 use entries::{EntryList, EntryRef, EntryWriter, NewEntry};
+use folded::FoldedChains;
+pub(crate) use folded::{FOLD_FROM, FoldedChain};
 use index::HashIndex;
 use order::LazyOrder;
 use ranges::{Fragments, IsNeeded, RangeHistory, SortingBytes};
@@ -57,6 +60,7 @@ pub(crate) struct Memtable {
     index: HashIndex,
     order: LazyOrder,
     ranges: RangeHistory,
+    folded: FoldedChains,
     pool: Arc<MemtablePool>,
     /// Seed of the key hashes.
     seed: u64,
@@ -87,6 +91,7 @@ impl Memtable {
             index: HashIndex::new(size, pool),
             order: LazyOrder::default(),
             ranges: RangeHistory::default(),
+            folded: FoldedChains::default(),
             pool: Arc::clone(pool),
             seed,
             log_number,
@@ -196,14 +201,24 @@ impl Memtable {
         let is_key = |position| self.entries.entry(position).is_of(keyspace, key);
         let Some(newest) = self.index.find(slot_hash(keyspace, hash), is_key) else { return Ok(()) };
         let mut next = self.entries.version(self.entries.entry(newest), snapshot);
+        let folded = self.folded.find(keyspace, key, snapshot, cover);
         while let Some(entry) = next.filter(|entry| entry.seqno() > cover) {
-            chain.push(entry.seqno(), entry.kind(), entry.value())?;
+            match folded.as_ref().filter(|folded| folded.newest == entry.seqno()) {
+                Some(folded) => chain.push(folded.newest, ValueKind::Merge, &folded.stored)?,
+                None => chain.push(entry.seqno(), entry.kind(), entry.value())?,
+            }
             if chain.is_complete() {
                 break;
             }
             next = self.entries.version(entry, chain.oldest() - 1);
         }
         Ok(())
+    }
+
+    /// Keeps what operands of `key` that are here come to, for later calls of
+    /// [`collect`](Memtable::collect).
+    pub(crate) fn keep_folded(&self, keyspace: u32, key: &[u8], folded: FoldedChain) {
+        self.folded.keep(keyspace, key, folded);
     }
 
     /// The number of the newest write to a key, 0 if there is none: to the key alone or to a range.
