@@ -373,7 +373,7 @@ fn find_logs(store: &Store) -> Result<()> {
         let files = store_files(fs, dir).during("list", dir)?;
         let numbers =
             files.iter().filter_map(|kind| if let FileKind::Wal(number) = kind { Some(*number) } else { None });
-        survey(fs, dir, &numbers.collect::<Vec<_>>(), min_log, store.sequence.logged(), KeepLog::ALL)
+        survey(fs, dir, &numbers.collect::<Vec<_>>(), min_log, store.sequence.logged(), None, KeepLog::ALL)
     };
     let mut found = find();
     for _ in 0..FIND_RETRIES {

@@ -291,6 +291,8 @@ impl LiveLogs {
 
 /// The logs among `numbers` (ascending, all that there are) of a store whose last write is `last`:
 /// those that recovery needs, from `min_log` on, and those to be kept as `keep` says.
+/// `last_log` is the number of the last one that recovery has read, and its length without a torn
+/// record.
 ///
 /// A log ends where the next valid one begins: see `write::log::replay`. What a log holds beyond
 /// that, or beyond `last`, was given up by a recovery. A log that holds nothing else is *void* and
@@ -306,6 +308,7 @@ pub(super) fn survey(
     numbers: &[u64],
     min_log: u64,
     last: SeqNo,
+    last_log: Option<(u64, u64)>,
     keep: KeepLog,
 ) -> Result<Vec<LogFile>> {
     let now = Instant::now();
@@ -334,7 +337,8 @@ pub(super) fn survey(
         }
         let is_named = previous.is_none_or(|(previous, _)| previous == number);
         // Behind what was written there may be zeros, prepared for more.
-        let len = previous.filter(|_| is_named).map_or(reader.len(), |(_, len)| reader.len().min(len));
+        let stated = [previous, last_log].into_iter().flatten().filter(|(of, _)| *of == number);
+        let len = stated.map(|(_, len)| len).fold(reader.len(), u64::min);
         if !is_needed {
             if !is_named {
                 continue;

@@ -58,7 +58,7 @@ impl Store {
         let (oldest_log, known_numbers) = (start.state.min_log, start.state.next_file_number);
         let recovery = Recovery { sources, options: &options, environment: &environment };
         let recovered = recovery.recover(&mut start.state)?;
-        let logs = found_logs(&dir, &options, &files, oldest_log, recovered.last_seqno)?;
+        let logs = found_logs(&dir, &options, &files, oldest_log, &recovered)?;
         let void = void_logs(&files, oldest_log, &logs);
         let logs_time = phases.next();
         start.may_stay &= void.iter().all(|kind| kind.number() < Some(known_numbers));
@@ -216,10 +216,17 @@ fn log_number(kind: &FileKind) -> Option<u64> {
 }
 
 /// The logs among `files` from which the store was recovered, those from number `oldest` on, and
-/// those that are kept. The store's last write is `last`.
-fn found_logs(dir: &Path, options: &Options, files: &[FileKind], oldest: u64, last: SeqNo) -> Result<LiveLogs> {
+/// those that are kept.
+fn found_logs(
+    dir: &Path,
+    options: &Options,
+    files: &[FileKind],
+    oldest: u64,
+    recovered: &Recovered,
+) -> Result<LiveLogs> {
     let numbers: Vec<u64> = files.iter().filter_map(log_number).collect();
-    let found = survey(&*options.file_system, dir, &numbers, oldest, last, options.keep_log)?;
+    let Recovered { last_seqno, last_log, .. } = *recovered;
+    let found = survey(&*options.file_system, dir, &numbers, oldest, last_seqno, last_log, options.keep_log)?;
     Ok(LiveLogs::found(found, options.keep_log))
 }
 

@@ -43,6 +43,8 @@ pub(super) struct Recovered {
     pub(super) operations: u64,
     /// Whether tables were added that the manifest did not know yet.
     pub(super) has_ingested: bool,
+    /// Number and length of the last log.
+    pub(super) last_log: Option<(u64, u64)>,
 }
 
 /// The files that a store is opened from.
@@ -216,7 +218,8 @@ impl Recovery<'_> {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
         let memtable = current;
-        Ok(Recovered { last_seqno: end.last_seqno, flushed, memtable, has_deadlines, operations, has_ingested })
+        let wal::WalEnd { last_seqno, last_log, .. } = end;
+        Ok(Recovered { last_seqno, flushed, memtable, has_deadlines, operations, has_ingested, last_log })
     }
 
     /// Writes a recovered memtable to tables of level 0.

@@ -61,6 +61,8 @@ pub(crate) struct WalEnd {
     pub(crate) last_seqno: SeqNo,
     /// File and offset of a torn tail, if any.
     pub(crate) torn: Option<(PathBuf, u64)>,
+    /// Number and length of the last log. Behind that may be prepared zeros, or a torn record.
+    pub(crate) last_log: Option<(u64, u64)>,
 }
 
 /// A log that holds synced entries.
@@ -106,7 +108,8 @@ pub(crate) fn recover<'a>(
         relay.finish()?;
         replayed
     })?;
-    Ok((WalEnd { last_seqno: replayed.next - 1, torn: replayed.torn }, LogChain::of(read)))
+    let end = WalEnd { last_seqno: replayed.next - 1, torn: replayed.torn, last_log: replayed.end };
+    Ok((end, LogChain::of(read)))
 }
 
 /// Applies the batches that were written to the logs in `dir` since `chain` was read.
@@ -183,7 +186,7 @@ mod tests {
             (300, vec![], Some(vec![]), 103),
         ];
         assert_eq!(applied, expected);
-        let expected = WalEnd { last_seqno: 103, torn: None };
+        let expected = WalEnd { last_seqno: 103, torn: None, last_log: Some((8, golden.len() as u64)) };
         assert_eq!(end, expected);
     }
 

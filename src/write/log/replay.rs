@@ -58,6 +58,8 @@ pub(crate) struct Replayed {
     pub(crate) synced: u64,
     /// File and offset of a torn tail, where replay stopped before the end of the logs.
     pub(crate) torn: Option<(PathBuf, u64)>,
+    /// Number of the last log that was replayed, and the offset in it where its records end.
+    pub(crate) end: Option<(u64, u64)>,
 }
 
 /// Applies the records of `logs` (numbers ascending, with their paths) that begin at or after
@@ -85,6 +87,7 @@ pub(crate) fn replay(
             next: expected,
             synced: 0,
             stop: None,
+            end: None,
             broken: false,
             refused: false,
             read: ReadLogs::default(),
@@ -136,6 +139,7 @@ struct Replay<'a> {
     synced: u64,
     /// Where reading stopped last, and why.
     stop: Option<Stop>,
+    end: Option<(u64, u64)>,
     /// Ordinal `next` was not where it should have been: no later log can be replayed.
     broken: bool,
     /// Ordinal `next` is missing although a statement says that it was durable.
@@ -203,6 +207,7 @@ impl Replay<'_> {
             }
         }
         stop.offset = reader.offset();
+        self.end = Some((reader.number(), stop.offset));
         self.stop = Some(stop);
         // Entries before `expected` are in tables, whether or not the log still has them.
         self.next = reader.next().max(self.expected);
@@ -271,7 +276,7 @@ impl Replay<'_> {
             Some(stop) if self.next <= durable => Err(stop.corruption(self.next, durable, "the manifest")),
             stop => {
                 let torn = stop.filter(|stop| !stop.clean).map(|stop| (stop.file, stop.offset));
-                Ok((Replayed { next: self.next, synced: self.synced, torn }, self.read))
+                Ok((Replayed { next: self.next, synced: self.synced, torn, end: self.end }, self.read))
             }
         }
     }
