@@ -25,7 +25,7 @@ pub enum Priority {
 
 /// Runs flushes and compactions. Several stores may share one.
 pub trait Executor: Send + Sync {
-    /// Queues a job.
+    /// Queues a job. Must not run it at once: the caller may hold locks of its store.
     fn spawn(&self, priority: Priority, job: Job);
 
     /// Runs a job once, about `delay` from now. Best effort: the default drops the job. A store
@@ -128,10 +128,6 @@ impl PoolShared {
 
 impl Executor for ThreadPool {
     fn spawn(&self, priority: Priority, job: Job) {
-        if self.threads.is_empty() {
-            // The system gave the pool no thread: slow, but not stuck.
-            return job();
-        }
         let mut queue = self.shared.queue.lock();
         match priority {
             Priority::High => queue.high.push_back(job),
@@ -156,7 +152,9 @@ impl Executor for ThreadPool {
     }
 
     fn step(&self) -> bool {
-        false
+        // If the system gave the pool no thread, its callers do the work: slow, but not stuck.
+        let job = if self.threads.is_empty() { self.shared.queue.lock().pop(Accepts::All) } else { None };
+        job.map(|job| job()).is_some()
     }
 }
 
@@ -164,6 +162,7 @@ impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.queue.lock().closing = true;
         self.shared.wake.notify_all();
+        while self.step() {}
         let current = std::thread::current().id();
         for thread in self.threads.drain(..) {
             // The last handle of a store may be dropped by one of its own jobs.

@@ -45,8 +45,10 @@ impl Store {
     /// Refuses operations from now on, and seals the memtable, which holds every acknowledged write
     /// that is in no table. Fails if the store is poisoned.
     fn end_writes(self: &Arc<Self>) -> Result<()> {
-        let mut commit = self.commit.lock();
+        // The flag first: writers that wait for room leave, whatever keeps it from them.
         self.gate.shut();
+        self.wake_waiting();
+        let mut commit = self.commit.lock();
         self.gate.check_poison()?;
         if let Some(commit) = commit.as_mut()
             && !commit.memtable.is_empty()

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::format::checksum;
 use crate::format::header::{FileHeader, features};
 use crate::format::key::SeqNo;
+use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::write::batch::{LoggedPart, WriteBatch};
 use crate::write::log::{LogWriter, NewRecord};
 use crate::write::memtable::Memtable;
@@ -34,6 +35,39 @@ pub(super) struct Commit {
     pub(super) unlogged: u64,
     /// Those of views whose active memtable is this one.
     pub(super) horizons: EndedHorizons,
+    /// Threads that wait without the lock for what must come before their writes. Later writers
+    /// queue behind them.
+    pub(super) waiting: usize,
+}
+
+/// What must come before a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// A flush: too many memtables are full.
+    Flush,
+    /// Compactions, which are too far behind.
+    Compaction,
+    /// What has the [stillness](super::room::Stillness) of memtables.
+    Stillness,
+}
+
+/// Bytes that batches take in the memtable, entries' overhead aside, and in the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct GroupLen {
+    pub(super) bytes: usize,
+    pub(super) log_bytes: usize,
+}
+
+impl GroupLen {
+    #[inline]
+    pub(super) fn of(encoded: &Encoded<'_>) -> GroupLen {
+        let log_bytes = MAX_RECORD_HEADER_LEN + encoded.record().payload.len();
+        GroupLen { bytes: encoded.payload.len(), log_bytes }
+    }
+
+    fn and(self, other: GroupLen) -> GroupLen {
+        GroupLen { bytes: self.bytes + other.bytes, log_bytes: self.log_bytes + other.log_bytes }
+    }
 }
 
 impl Commit {
@@ -41,7 +75,8 @@ impl Commit {
     /// follows the one numbered `header.previous`.
     pub(super) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
         memtable.mark_visible();
-        Commit { memtable, header, log: None, reserved: 0, unlogged: 0, horizons: EndedHorizons::default() }
+        let horizons = EndedHorizons::default();
+        Commit { memtable, header, log: None, reserved: 0, unlogged: 0, horizons, waiting: 0 }
     }
 
     /// First sequence number of the log's next record.
@@ -62,6 +97,24 @@ impl Commit {
     pub(super) fn log_len(&self) -> u64 {
         self.log.as_ref().map_or(0, LogWriter::len)
     }
+
+    /// Whether a group fits into a memtable and a log of these sizes, beside a sync marker. An
+    /// empty memtable takes any group.
+    #[inline]
+    pub(super) fn has_room(&self, group: GroupLen, memtable_limit: usize, log_limit: u64) -> bool {
+        let fits = self.memtable.used() + group.bytes <= memtable_limit
+            && self.log_len() + (group.log_bytes + MAX_RECORD_HEADER_LEN) as u64 <= log_limit;
+        fits || self.memtable.is_empty()
+    }
+}
+
+/// What the log stores of a batch, by the options of its keyspaces.
+#[derive(Default)]
+pub(super) struct Logging {
+    /// `None` if that is all of it.
+    pub(super) part: Option<LoggedPart>,
+    /// [`Store::logging`](super::store::Store::logging) when the options were read.
+    pub(super) as_of: u64,
 }
 
 /// A batch encoded as the log stores it, with its checksum, both computed outside of the commit
@@ -73,6 +126,8 @@ pub(super) struct Encoded<'a> {
     pub(super) features: u32,
     /// What the log stores, if that is not `payload`.
     logged: Option<LoggedPart>,
+    /// See [`Logging`].
+    logging: u64,
     /// Of what the log stores.
     crc: u32,
     /// Whether the caller will sync.
@@ -80,23 +135,30 @@ pub(super) struct Encoded<'a> {
 }
 
 impl<'a> Encoded<'a> {
-    /// A batch of which the log stores `logged`, or all.
+    /// A batch of which the log stores what `logging` says.
     #[inline]
-    pub(super) fn new(
-        payload: Cow<'a, [u8]>,
-        count: u32,
-        features: u32,
-        logged: Option<LoggedPart>,
-        sync: bool,
-    ) -> Encoded<'a> {
+    pub(super) fn new(payload: Cow<'a, [u8]>, count: u32, features: u32, logging: Logging, sync: bool) -> Encoded<'a> {
+        let Logging { part: logged, as_of: logging } = logging;
         let crc = checksum::crc(logged.as_ref().map_or(&payload, |part| &part.payload));
         let features = features | if logged.is_some() { features::UNLOGGED } else { 0 };
-        Encoded { payload, count, features, logged, crc, sync }
+        Encoded { payload, count, features, logged, logging, crc, sync }
     }
 
-    pub(super) fn of(batch: WriteBatch, logged: Option<LoggedPart>, sync: bool) -> Encoded<'static> {
+    pub(super) fn of(batch: WriteBatch, logging: Logging, sync: bool) -> Encoded<'static> {
         let (count, features) = (batch.count(), batch.features());
-        Encoded::new(Cow::Owned(batch.into_payload()), count, features, logged, sync)
+        Encoded::new(Cow::Owned(batch.into_payload()), count, features, logging, sync)
+    }
+
+    /// Whether keyspaces have begun or ceased to have a log since the batch was encoded.
+    pub(super) fn is_logged_otherwise(&self, logging: u64) -> bool {
+        self.logging != logging
+    }
+
+    /// The batch as the log stores it by options that have changed.
+    pub(super) fn logged_anew(&self, logging: u64, is_logged: impl Fn(u32) -> bool) -> Encoded<'_> {
+        let part = LoggedPart::of(&self.payload, self.count, is_logged);
+        let features = self.features & !features::UNLOGGED;
+        Encoded::new(Cow::Borrowed(&self.payload), self.count, features, Logging { part, as_of: logging }, self.sync)
     }
 
     /// Whether the log stores an operation of the batch.
@@ -136,6 +198,12 @@ pub(super) struct QueuedWrite {
     pub(super) result: Mutex<Option<Result<Outcome>>>,
 }
 
+impl QueuedWrite {
+    pub(super) fn is_done(&self) -> bool {
+        self.result.lock().is_some()
+    }
+}
+
 /// Writers that wait for the commit lock.
 #[derive(Default)]
 pub(super) struct Queue {
@@ -143,6 +211,9 @@ pub(super) struct Queue {
     /// A hint that `waiting` is not empty. May be stale by one push, whose writer then commits for
     /// itself.
     has_waiting: AtomicBool,
+    /// How many ask for the stillness of memtables. Raised under the commit lock: what a writer
+    /// does under that lock is done before.
+    pub(super) stillness: AtomicUsize,
 }
 
 impl Queue {
@@ -152,26 +223,38 @@ impl Queue {
         self.has_waiting.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.lock().is_empty()
+    /// The size of the first write in the queue.
+    pub(super) fn first_len(&self) -> Option<GroupLen> {
+        self.waiting.lock().front().map(|first| GroupLen::of(&first.encoded))
     }
 
-    /// Takes writes from the queue until a group that already has `bytes` bytes reaches its limit.
+    /// Takes a write out of the queue; returns whether it was still there.
+    pub(super) fn remove(&self, write: &Arc<QueuedWrite>) -> bool {
+        let mut waiting = self.waiting.lock();
+        let at = waiting.iter().position(|queued| Arc::ptr_eq(queued, write));
+        let removed = at.and_then(|at| waiting.remove(at)).is_some();
+        self.has_waiting.store(!waiting.is_empty(), Ordering::Relaxed);
+        removed
+    }
+
+    /// Takes writes from the queue to join a group of the size `own`, as long as it `fits`. A group
+    /// without a size takes the first write in any case.
     #[inline]
-    pub(super) fn take(&self, bytes: usize) -> Vec<Arc<QueuedWrite>> {
+    pub(super) fn take(&self, own: GroupLen, fits: impl Fn(GroupLen) -> bool) -> Vec<Arc<QueuedWrite>> {
         // A writer missed here has not got the commit lock yet, and will commit for itself.
-        if self.has_waiting.load(Ordering::Relaxed) { self.take_waiting(bytes) } else { Vec::new() }
+        if self.has_waiting.load(Ordering::Relaxed) { self.take_waiting(own, fits) } else { Vec::new() }
     }
 
     #[inline(never)]
-    fn take_waiting(&self, mut bytes: usize) -> Vec<Arc<QueuedWrite>> {
+    fn take_waiting(&self, own: GroupLen, fits: impl Fn(GroupLen) -> bool) -> Vec<Arc<QueuedWrite>> {
         let mut waiting = self.waiting.lock();
-        let mut taken = Vec::new();
+        let (mut group, mut taken) = (own, Vec::new());
         while let Some(next) = waiting.front() {
-            bytes += next.encoded.payload.len();
-            if bytes > MAX_GROUP_LEN && !taken.is_empty() {
+            let with_next = group.and(GroupLen::of(&next.encoded));
+            if group.bytes > 0 && (with_next.bytes > MAX_GROUP_LEN || !fits(with_next)) {
                 break;
             }
+            group = with_next;
             taken.extend(waiting.pop_front());
         }
         self.has_waiting.store(!waiting.is_empty(), Ordering::Relaxed);

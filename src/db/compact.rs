@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Condvar, Mutex};
 
 use super::background::Request;
+use super::locks::check_may_wait;
 use super::progress::{Progress, remaining};
 use super::read::tree_of;
 use super::store::Store;
@@ -157,6 +158,7 @@ impl StageMerge {
 
     /// Waits until every part has ended; returns the results in order.
     fn wait(&self) -> Vec<PartResult> {
+        check_may_wait();
         let mut ended = self.ended.lock();
         while ended.iter().any(Option::is_none) {
             self.part_ended.wait(&mut ended);

@@ -15,7 +15,8 @@
 //! 3. The log is durable up to the record before the edit is written: nothing older can be lost
 //!    while the tables stay.
 //! 4. Nothing is written between the record and the edit: the commit lock is held for two syncs.
-//!    Recovery applies a record whose edit is missing.
+//!    Recovery applies a record whose edit is missing. The thread that ingests has waited for its
+//!    turn to sync before it took the lock.
 //!
 //! The view with the tables is published before the number. A view without them is for reads up to
 //! that number only (`Horizon`).
@@ -30,10 +31,11 @@ mod source;
 
 use super::Db;
 use super::background::Waiting;
-use super::commit::{Commit, Encoded};
+use super::commit::{Encoded, Logging};
 use super::keyspace::Keyspace;
 use super::range::KeyRange;
 use super::read::tree_of;
+use super::room::Stillness;
 use super::schedule::JobGuard;
 use super::stalls::Cause;
 use super::store::Store;
@@ -466,12 +468,14 @@ impl Store {
     /// Seals the active memtable if it must be flushed.
     fn seal_keys_of(
         self: &Arc<Self>,
-        commit: &mut Commit,
         keyspace: u32,
         name: &str,
         tables: &[NewTable],
         searched: &mut Searched,
     ) -> Result<()> {
+        let mut commit = self.commit.lock();
+        self.gate.check_writable()?;
+        let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
         let view = self.view.load();
         match searched.must_be_flushed(&commit.memtable, tree_of(&view, keyspace, name)?, tables)? {
             true => self.rotate(commit),
@@ -515,13 +519,27 @@ impl Store {
         mut searched: Searched,
         is_recorded: &mut bool,
     ) -> Result<SeqNo> {
-        // The keyspace stays as it is.
-        let _defining = self.defining.lock();
-        let mut commit = self.commit.lock();
-        self.gate.check_writable()?;
+        // Writers wait from here on, so that the memtables are searched once more, and no longer.
+        let _still = Stillness::begin(self);
+        let (_defining, lead, mut commit) = loop {
+            self.seal_keys_of(keyspace, name, tables, &mut searched)?;
+            self.await_keys_of(keyspace, name, tables, &mut searched)?;
+            // The keyspace stays as it is. It may have changed meanwhile: without a log, it has
+            // other rules.
+            let defining = self.defining.lock();
+            let lead = self.syncing.lead();
+            let commit = self.commit.lock();
+            self.gate.check_writable()?;
+            let view = self.view.load();
+            let tree = tree_of(&view, keyspace, name)?;
+            let mut memtables = view.memtables();
+            if !memtables.try_fold(false, |is_met, memtable| {
+                Ok::<bool, Error>(is_met || searched.must_be_flushed(memtable, tree, tables)?)
+            })? {
+                break (defining, lead, commit);
+            }
+        };
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-        self.seal_keys_of(commit, keyspace, name, tables, &mut searched)?;
-        self.await_keys_of(keyspace, name, tables, &mut searched)?;
         let view = self.view.load();
         let tree = tree_of(&view, keyspace, name)?;
         self.check_fit(tree, tables)?;
@@ -552,8 +570,8 @@ impl Store {
         if seqno > MAX_SEQNO {
             return Err(Error::invalid("the store has used up its sequence numbers"));
         }
-        let encoded = Encoded::new(payload.into(), count, features, None, true);
-        let appended = self.append_alone(commit, &encoded);
+        let encoded = Encoded::new(payload.into(), count, features, Logging::default(), true);
+        let appended = self.append_alone(commit, &encoded, lead);
         *is_recorded = commit.last_seqno() >= first || self.gate.is_poisoned();
         assert_eq!(appended?, seqno, "nothing else is written under the commit lock");
         // From here on, a failure leaves a log that says more than the manifest: only recovery

@@ -10,9 +10,10 @@ use super::range::KeyRange;
 use super::read::ReadTarget;
 use super::reads::reads;
 use super::refilter::{FilterRebuild, Scope};
+use super::room::Stillness;
 use super::store::Store;
 use super::update::updates;
-use super::view::Tree;
+use super::view::{ReadView, Tree};
 use super::write::WriteOptions;
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
@@ -235,7 +236,8 @@ impl Keyspace {
     /// [`Keyspace::rebuild_filters`]. Repairs filters that are damaged or that their tables
     /// contradict. `progress` is called when the work is known and after each table.
     ///
-    /// If the options change meanwhile, all filters follow the new ones in the end.
+    /// If the options change meanwhile, all filters follow the new ones in the end. Fails with
+    /// [`Error::InvalidArgument`] if they do so 32 times.
     pub fn renew_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
         self.store().renew_filters(self.id, &self.name, Scope::Unfit, progress)
     }
@@ -340,42 +342,72 @@ impl Store {
     }
 
     fn define_keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
-        let _defining = self.defining.lock();
-        let view = self.view.load();
-        let (existing, count) = (view.tree_named(name).cloned(), view.trees.len());
-        let tree = match (existing, options) {
-            (Some(tree), None) => return Ok((tree.id, tree.name)),
-            (Some(tree), Some(options)) => Tree { options: options.succeeding(&tree.options)?, ..tree },
-            (None, _) if count >= MAX_KEYSPACES => {
+        // Dropped last.
+        let mut still = None;
+        loop {
+            let defining = self.defining.lock();
+            let view = self.view.load();
+            let tree = match self.defined(&view, name, options.clone())? {
+                (tree, true) => tree,
+                (tree, false) => return Ok((tree.id, tree.name)),
+            };
+            let former = view.tree(tree.id).map(|former| &former.options);
+            let changes_log = former.is_some_and(|former| former.wal != tree.options.wal);
+            if !tree.options.wal {
+                self.has_unlogged.store(true, Ordering::Release);
+            }
+            if changes_log {
+                // Otherwise a crash would take earlier writes, and leave later ones. Nobody waits
+                // for a flush with `defining` locked.
+                still.get_or_insert_with(|| Stillness::begin(self));
+                if !self.view.load().memtables().all(|memtable| memtable.is_empty()) {
+                    drop((defining, view));
+                    self.flush()?;
+                    continue;
+                }
+            }
+            if tree.options.ttl.is_some() {
+                self.clock.note_ttl(tree.id);
+            }
+            if former == Some(&tree.options) {
+                // Only what is not stored has changed.
+                self.change_view(|view| view.redefine(tree.clone()));
+            } else {
+                self.install_keyspace(tree.clone())?;
+            }
+            if changes_log {
+                let _commit = self.commit.lock();
+                self.logging.fetch_add(1, Ordering::Release);
+            }
+            return Ok((tree.id, tree.name));
+        }
+    }
+
+    /// The keyspace called `name` as it is to be with `options`, and whether it is new or has
+    /// changed.
+    fn defined(&self, view: &ReadView, name: &str, options: Option<KeyspaceOptions>) -> Result<(Tree, bool)> {
+        Ok(match (view.tree_named(name).cloned(), options) {
+            (Some(tree), None) => (tree, false),
+            (Some(tree), Some(options)) => (Tree { options: options.succeeding(&tree.options)?, ..tree }, true),
+            (None, _) if view.trees.len() >= MAX_KEYSPACES => {
                 return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
             }
-            (None, options) => Tree {
-                // File numbers are never reused, hence ids neither: entries of a dropped keyspace
-                // that are still in the log can never appear in another one.
-                id: u32::try_from(self.catalog.new_file_number())
-                    .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
-                name: Arc::from(name),
-                options: options.unwrap_or_default(),
-                version: Arc::new(Version::default()),
-                gaps: Arc::default(),
-                clock: Arc::clone(&self.clock),
-                values: Arc::clone(self.tables.values()),
-            },
-        };
-        if tree.options.ttl.is_some() {
-            self.clock.note_ttl(tree.id);
-        }
-        if !tree.options.wal {
-            self.has_unlogged.store(true, Ordering::Release);
-        }
-        let former = view.tree(tree.id).map(|former| &former.options);
-        if former == Some(&tree.options) {
-            // Only what is not stored has changed.
-            self.change_view(|view| view.redefine(tree.clone()));
-        } else {
-            self.install_keyspace(tree.clone())?;
-        }
-        Ok((tree.id, tree.name))
+            (None, options) => {
+                let tree = Tree {
+                    // File numbers are never reused, hence ids neither: entries of a dropped
+                    // keyspace that are still in the log can never appear in another one.
+                    id: u32::try_from(self.catalog.new_file_number())
+                        .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
+                    name: Arc::from(name),
+                    options: options.unwrap_or_default(),
+                    version: Arc::new(Version::default()),
+                    gaps: Arc::default(),
+                    clock: Arc::clone(&self.clock),
+                    values: Arc::clone(self.tables.values()),
+                };
+                (tree, true)
+            }
+        })
     }
 
     /// Creates a keyspace or changes its options; the caller holds `defining`.

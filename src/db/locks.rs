@@ -2,6 +2,10 @@
 //!
 //! While a thread holds a lock, it may wait only for locks of a later rank. Two threads can then
 //! never wait for each other. A lock without a rank is held for a few steps that take no other.
+//!
+//! A thread that holds the commit lock, or a later one, waits for nothing but such locks: not for
+//! space, a flush, a sync, or the end of any other work. Every wait of a store calls
+//! [`check_may_wait`].
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -16,10 +20,10 @@ pub(super) enum LockRank {
     Following,
     /// Creating, changing or dropping a keyspace.
     Defining,
-    /// The active memtable and its log.
-    Commit,
     /// The lead of a sync: a turn, not a mutex.
     SyncLead,
+    /// The active memtable and its log.
+    Commit,
     /// The manifest.
     Catalog,
     /// Read counts of tables that have left the view.
@@ -99,7 +103,10 @@ impl<'a, T> RankedGuard<'a, T> {
 
     /// Releases the lock until `condition` is notified, but not for longer than `timeout`.
     pub(super) fn wait_for(&mut self, condition: &Condvar, timeout: Duration) {
+        self.held.release();
+        check_may_wait();
         condition.wait_for(&mut self.guard, timeout);
+        self.held.note_again();
     }
 
     /// The guard of a part of the value; `None` if `part` finds none.
@@ -110,6 +117,13 @@ impl<'a, T> RankedGuard<'a, T> {
         let guard = MutexGuard::try_map(self.guard, part).ok()?;
         Some(Ranked { guard, held: self.held })
     }
+}
+
+/// Panics in debug builds if the thread holds the commit lock or a later one: whoever is awaited
+/// may need that lock, and so may those who want to close the store or to copy it meanwhile.
+#[inline]
+pub(super) fn check_may_wait() {
+    HeldRank::check_may_wait();
 }
 
 #[cfg(debug_assertions)]
@@ -154,6 +168,15 @@ mod checked {
         pub(super) fn take_again(&mut self) {
             let _ = std::mem::ManuallyDrop::new(HeldRank::take(self.rank));
         }
+
+        pub(super) fn note_again(&mut self) {
+            let _ = std::mem::ManuallyDrop::new(HeldRank::note(self.rank));
+        }
+
+        pub(super) fn check_may_wait() {
+            let held = HELD.get() >> LockRank::Commit as u32;
+            assert!(held == 0, "a thread waits while it holds the commit lock or a later one: {held:#b}");
+        }
     }
 
     impl Drop for HeldRank {
@@ -182,6 +205,11 @@ impl HeldRank {
     fn release(&mut self) {}
 
     fn take_again(&mut self) {}
+
+    fn note_again(&mut self) {}
+
+    #[inline]
+    fn check_may_wait() {}
 }
 
 #[cfg(test)]
@@ -208,6 +236,27 @@ mod tests {
         let ((_, one), (_, other)) = (locks(), locks());
         let _one = one.lock();
         drop(other.lock());
+    }
+
+    #[test]
+    #[cfg_attr(not(debug_assertions), ignore = "checked in debug builds only")]
+    #[should_panic(expected = "a thread waits while it holds the commit lock")]
+    fn waiting_with_the_commit_lock_panics() {
+        let (commit, _) = locks();
+        let _commit = commit.lock();
+        let other = RankedMutex::new(LockRank::Background, ());
+        other.lock().wait_for(&Condvar::new(), Duration::ZERO);
+    }
+
+    #[test]
+    fn waiting_with_an_earlier_lock_is_allowed() {
+        let (defining, background) =
+            (RankedMutex::new(LockRank::Defining, ()), RankedMutex::new(LockRank::Background, ()));
+        let _defining = defining.lock();
+        let mut jobs = background.lock();
+        jobs.wait_for(&Condvar::new(), Duration::ZERO);
+        drop(jobs);
+        drop(background.lock());
     }
 
     #[test]

@@ -57,6 +57,7 @@ mod recovery;
 mod refilter;
 mod refresh;
 mod retry;
+mod room;
 mod salvage;
 mod schedule;
 mod sequence;

@@ -25,6 +25,8 @@ struct Known {
     without_space: Vec<SpaceUser>,
     full_since: Option<Instant>,
     slowed_since: Option<Instant>,
+    /// Why writes are stopped: how many threads wait for that, and since when the first does.
+    stopped: Vec<(StallCause, usize, Instant)>,
 }
 
 /// What needs disk space.
@@ -117,12 +119,30 @@ impl Notices {
         }
     }
 
-    /// Runs `wait`, for which the committing thread stops all writes, and tells of it.
+    /// Runs `wait`, during which writes are stopped. Tells when the first thread begins to wait and
+    /// when the last one has ended.
     pub(super) fn stop_writes(&self, cause: StallCause, wait: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.events.send(|| Event::StallBegan { cause });
-        let start = Instant::now();
+        if !self.has_listener() {
+            return wait();
+        }
+        {
+            let stopped = &mut self.known.lock().stopped;
+            match stopped.iter_mut().find(|(known, ..)| *known == cause) {
+                Some((_, waiting, _)) => *waiting += 1,
+                None => {
+                    stopped.push((cause, 1, Instant::now()));
+                    self.events.send(|| Event::StallBegan { cause });
+                }
+            }
+        }
         let result = wait();
-        self.events.send(|| Event::StallEnded { cause, duration: start.elapsed() });
+        let stopped = &mut self.known.lock().stopped;
+        if let Some((_, waiting, _)) = stopped.iter_mut().find(|(known, ..)| *known == cause) {
+            *waiting -= 1;
+        }
+        for (cause, _, since) in stopped.extract_if(.., |(_, waiting, _)| *waiting == 0) {
+            self.events.send(|| Event::StallEnded { cause, duration: since.elapsed() });
+        }
         result
     }
 }

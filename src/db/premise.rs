@@ -120,6 +120,15 @@ impl Refusal {
     pub(super) fn of(read: &ReadKey) -> Refusal {
         Refusal::Written(read.keyspace, read.key.to_vec())
     }
+
+    /// A conflict with something that was read: nobody knows with what.
+    pub(super) fn of_any(reads: &ReadSet) -> Refusal {
+        let range = reads.ranges().first();
+        let range = || range.map(|(of, range)| (of.keyspace, range.lower.clone().unwrap_or_default()));
+        let key = reads.keys().first().map(|read| (read.keyspace, read.key.to_vec()));
+        let (keyspace, key) = key.or_else(range).unwrap_or_default();
+        Refusal::Written(keyspace, key)
+    }
 }
 
 impl<'a> Premise<'a> {

@@ -19,6 +19,9 @@ use crate::tree::compaction::picker::{Picker, Requested};
 use crate::tree::compaction::task::Task;
 use crate::tree::manifest::VersionEdit;
 
+/// Filters are renewed anew after a concurrent change of options at most so many times.
+const MAX_ROUNDS: u32 = 32;
+
 /// Progress of renewing a keyspace's filters; see
 /// [`Keyspace::rebuild_filters`](crate::Keyspace::rebuild_filters).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +61,7 @@ impl Store {
     ) -> Result<FilterRebuild> {
         self.flush()?;
         let mut rebuild = FilterRebuild::default();
-        loop {
+        for _ in 0..MAX_ROUNDS {
             // Wait for flushes and compactions that began under other options; all that begin now
             // use these.
             self.run_requested(keyspace, Request::Compact, |picker| match picker.running {
@@ -91,6 +94,7 @@ impl Store {
             }
             scope = Scope::Unfit;
         }
+        Err(Error::invalid("the options of the keyspace change all the time; renew its filters later"))
     }
 
     fn tree(&self, keyspace: u32, name: &str) -> Result<Tree> {

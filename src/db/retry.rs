@@ -1,11 +1,27 @@
-//! [`Retries`]: locks that writers take after a conflict, so that few of them retry on the same
-//! data at a time. They make conflicts rare; correctness does not depend on them.
+//! [`Retries`]: how often a write that meets conflicts is tried again, and the locks that such
+//! writes take, so that few of them retry on the same data at a time.
+//!
+//! The locks make conflicts rare; correctness does not depend on them. Every retry has a bound:
+//!
+//! - A closure runs [`ATTEMPTS`] times. Then the conflict is the caller's.
+//! - Between two runs, a premise may become [stale](super::premise::Refusal::Stale): it can no
+//!   longer be checked, though nothing that it names may have been written. It is then noted anew,
+//!   up to [`STALE_ROUNDS`] times. Each takes a flush or an ingest between two steps of a few
+//!   microseconds; beyond that it counts as a conflict.
 
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::filter::KeyHash;
+
+/// How often a closure, or an operation of the store that reads and writes, runs.
+pub(super) const ATTEMPTS: u32 = 32;
+/// How often the premise of one attempt is noted anew.
+pub(super) const STALE_ROUNDS: u32 = 64;
+/// From this attempt on, a transaction holds the lock for transactions. Other transactions then
+/// wait for it before they begin.
+const IN_TURN_FROM: u32 = 3;
 
 /// How long a writer waits for a lock before it retries without it. The holder may be the same
 /// thread: in a closure that updates the key again, or in a transaction within a transaction.
@@ -24,20 +40,28 @@ impl Default for Retries {
     }
 }
 
+/// A thread's turn to work on data on which others have met conflicts.
+pub(super) type Turn<'a> = Option<MutexGuard<'a, ()>>;
+
+/// How long attempt number `attempt` waits for its turn, if the first waits for `first`: each twice
+/// as long as the one before, up to 64 times. Many threads may wait.
+fn wait_of(first: Duration, attempt: u32) -> Duration {
+    first * (1 << attempt.min(6))
+}
+
 impl Retries {
-    /// The lock for updates of a key; `None` if it was not free in time.
-    pub(super) fn of_key(&self, hash: KeyHash) -> Option<MutexGuard<'_, ()>> {
-        self.keys.get((hash.value() % 64) as usize)?.try_lock_for(LONGEST_WAIT)
+    /// Takes the turn of an attempt to update a key, if the key has conflicts.
+    pub(super) fn of_key<'a>(&'a self, hash: KeyHash, attempt: u32, turn: &mut Turn<'a>) {
+        let Some(lock) = self.keys.get((hash.value() % 64) as usize) else { return };
+        if turn.is_none() && (attempt > 1 || lock.is_locked()) {
+            *turn = lock.try_lock_for(wait_of(LONGEST_WAIT, attempt));
+        }
     }
 
-    /// Whether a transaction has met conflicts and runs again.
-    pub(super) fn has_transaction(&self) -> bool {
-        self.transactions.is_locked()
-    }
-
-    /// The lock for transactions; `None` if it was not free in time. Each attempt waits twice as
-    /// long as the one before, up to 64 times as long as the first: many threads may wait.
-    pub(super) fn of_transaction(&self, attempt: u32) -> Option<MutexGuard<'_, ()>> {
-        self.transactions.try_lock_for(WAIT_OF_TRANSACTION * (1 << attempt.min(6)))
+    /// Takes the turn of an attempt at a transaction, if it or others have met conflicts.
+    pub(super) fn of_transaction<'a>(&'a self, attempt: u32, turn: &mut Turn<'a>) {
+        if turn.is_none() && (attempt >= IN_TURN_FROM || self.transactions.is_locked()) {
+            *turn = self.transactions.try_lock_for(wait_of(WAIT_OF_TRANSACTION, attempt));
+        }
     }
 }

@@ -25,6 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::background::{Jobs, LONGEST_RETRY, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
+use super::locks::check_may_wait;
 use super::store::Store;
 use super::throttle;
 use super::view::Tree;
@@ -195,8 +196,7 @@ impl Store {
         self.hand_over(priority, move || _ = store.upgrade().map(|store| store.run_queued(number)));
     }
 
-    /// Gives a job to the executor, which may run it at once: one whose threads could not be
-    /// started does so.
+    /// Gives a job to the executor.
     fn hand_over(&self, priority: Priority, job: impl FnOnce() + Send + 'static) {
         for_caller(|| self.executor.spawn(priority, Box::new(job)));
     }
@@ -276,6 +276,7 @@ impl Store {
             if self.is_stopping() || self.background.pausing.load(Ordering::Acquire) {
                 break;
             }
+            check_may_wait();
             thread::sleep(wait.min(LONGEST_NAP));
             self.give_way();
         }
@@ -533,6 +534,7 @@ impl Store {
     /// Waits until `done`. If the background work that the caller waits for fails first, returns
     /// its error.
     pub(super) fn wait_for_progress(self: &Arc<Self>, waiting: Waiting, done: impl Fn(&Jobs) -> bool) -> Result<()> {
+        check_may_wait();
         // A thread that waits for a flush must not begin longer work. A writer that waits for
         // compactions may: there may be no free thread for them, as another store's work can hold
         // an executor that stores share.

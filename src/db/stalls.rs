@@ -4,8 +4,7 @@
 //! where a write can wait is measured, and nothing else: a put that does not wait reads no clock.
 //! The rest is time in which the system did not run the thread, or fetched memory for it.
 //!
-//! Each writer's wait is counted separately: while the committing thread waits for a flush, the
-//! writers behind it wait for the commit.
+//! Each writer's wait is counted separately: all that find no room wait for the same flush.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -87,6 +87,9 @@ pub(super) struct Store {
     pub(super) queue: Queue,
     /// Whether a keyspace may have been without a log since the store was opened.
     pub(super) has_unlogged: AtomicBool,
+    /// How often a keyspace has begun or ceased to have a log. Raised under the commit lock, while
+    /// no memtable holds an entry of the keyspace.
+    pub(super) logging: AtomicU64,
     pub(super) retries: Retries,
     /// Held while a keyspace is created, changed or dropped.
     pub(super) defining: RankedMutex<()>,
@@ -162,6 +165,7 @@ impl Store {
             seed: opened.seed,
             has_unlogged: AtomicBool::new(opened.view.trees.iter().any(|tree| !tree.options.wal)),
             view: Published::new(Arc::clone(opened.tables.epoch()), Arc::new(opened.view)),
+            logging: AtomicU64::new(0),
             notices: Notices::new(opened.tables.events().clone()),
             events: opened.tables.events().clone(),
             tables: opened.tables,

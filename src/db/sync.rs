@@ -36,14 +36,21 @@ impl Store {
     fn lead_sync(self: &Arc<Self>, mut lead: Lead<'_>) -> Result<()> {
         self.gate.check_poison()?;
         self.await_recovered()?;
+        self.sync_in_turn(&mut lead)?;
+        drop(lead);
+        self.mark_synced()
+    }
+
+    /// Syncs what the logs hold. What opening recovered must be in tables.
+    pub(super) fn sync_in_turn(&self, lead: &mut Lead<'_>) -> Result<()> {
+        self.gate.check_poison()?;
         lead.begin();
         // Every write up to here is in one of the logs below.
         let target = self.sequence.logged();
         let logs = self.sync_logs().map_err(|error| self.poison(error))?;
         self.name_synced_log(&logs, target)?;
         self.sequence.note_synced(target);
-        drop(lead);
-        self.mark_synced()
+        Ok(())
     }
 
     /// Waits until tables hold the entries recovered on opening. Syncing their old logs would not

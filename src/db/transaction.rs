@@ -25,6 +25,7 @@ use super::keyspace::Keyspace;
 use super::range::KeyRange;
 use super::read::{ReadOptions, ReadTarget};
 use super::read_set::ReadIn;
+use super::retry::ATTEMPTS;
 use super::snapshot::Snapshot;
 use super::store::Store;
 use super::view::Hit;
@@ -37,12 +38,6 @@ use crate::format::span::KeySpan;
 use crate::sorted::value::Value;
 use crate::tree::manifest::DEFAULT_KEYSPACE;
 use crate::write::batch::BatchMark;
-
-/// How often [`transact`](Db::transact) runs a transaction.
-const ATTEMPTS: u32 = 32;
-/// From this attempt on, a transaction holds the lock for transactions. Other callers of `transact`
-/// then wait for it before they begin.
-const IN_TURN_FROM: u32 = 3;
 
 /// Reads and writes that take effect together and at one moment, or not at all.
 ///
@@ -147,25 +142,33 @@ impl Db {
         options: WriteOptions,
         mut work: impl FnMut(&mut Transaction) -> Result<R, E>,
     ) -> Result<R, E> {
-        let mut turn = None;
-        for attempt in 1.. {
-            if attempt >= IN_TURN_FROM || self.store().retries.has_transaction() {
-                turn = turn.or_else(|| self.store().retries.of_transaction(attempt));
-            }
-            let mut transaction = self.begin();
-            let result = self.store().timed_closure("transact", || work(&mut transaction))?;
-            match transaction.commit_with(options) {
-                Err(Error::Conflict { .. }) if attempt < ATTEMPTS => {}
-                committed => return committed.map(|_| result).map_err(E::from),
-            }
+        let store = self.store();
+        run(self.default_keyspace(), options, |transaction| store.timed_closure("transact", || work(transaction)))
+    }
+}
+
+/// Runs `work` in transactions until one commits. Returns the result of `work` in it.
+fn run<R, E: From<Error>>(
+    keyspace: &Keyspace,
+    options: WriteOptions,
+    mut work: impl FnMut(&mut Transaction) -> Result<R, E>,
+) -> Result<R, E> {
+    let (mut turn, mut attempt) = (None, 1);
+    loop {
+        keyspace.store().retries.of_transaction(attempt, &mut turn);
+        let mut transaction = Transaction::new(keyspace);
+        let result = work(&mut transaction)?;
+        match transaction.commit_with(options) {
+            Err(Error::Conflict { .. }) if attempt < ATTEMPTS => attempt += 1,
+            committed => return committed.map(|_| result).map_err(E::from),
         }
-        Err(E::from(Error::invalid("a transaction made no attempt; this is a bug in tamis")))
     }
 }
 
 impl Keyspace {
     /// Removes the entry with the least key, and returns it; `None` if there is none. Atomic: of
-    /// several callers, each gets another entry.
+    /// several callers, each gets another entry. Fails with [`Error::Conflict`] after 32 attempts
+    /// that met conflicts, like [`transact`](Db::transact).
     ///
     /// ```
     /// # fn main() -> tamis::Result<()> {
@@ -190,22 +193,17 @@ impl Keyspace {
 
     /// Removes the first or the last entry under `options`.
     fn pop_with(&self, first: bool, options: WriteOptions) -> Result<Option<(Value, Value)>> {
-        let mut turn = None;
-        loop {
-            let mut transaction = Transaction::new(self);
+        run(self, options, |transaction| {
             let entry = {
                 let mut entries = transaction.range_in(self, ..);
                 if first { entries.next() } else { entries.next_back() }
             };
-            let Some((key, value)) = entry.transpose()? else { return Ok(None) };
-            transaction.delete_in(self, &key);
-            match transaction.commit_with(options) {
-                Err(Error::Conflict { .. }) => {
-                    turn = turn.or_else(|| self.store().retries.of_transaction(IN_TURN_FROM))
-                }
-                committed => return committed.map(|_| Some((key, value))),
+            let entry = entry.transpose()?;
+            if let Some((key, _)) = &entry {
+                transaction.delete_in(self, key);
             }
-        }
+            Ok(entry)
+        })
     }
 }
 

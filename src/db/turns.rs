@@ -18,7 +18,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::locks::{HeldRank, LockRank};
+use super::locks::{HeldRank, LockRank, check_may_wait};
 
 /// Longest grace period; it is also no longer than the last sync took. Measured: eight threads on
 /// two cores return within 120 µs.
@@ -100,8 +100,18 @@ impl Syncing {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until the calling thread leads.
+    pub(super) fn lead(&self) -> Lead<'_> {
+        loop {
+            if let Some(lead) = self.wait(|| false) {
+                return lead;
+            }
+        }
+    }
+
     /// Waits until `done` (`None`), or until the calling thread leads.
     pub(super) fn wait(&self, done: impl Fn() -> bool) -> Option<Lead<'_>> {
+        check_may_wait();
         let mut turn = self.lock();
         let ticket = turn.enter();
         // The end of the grace period for which this thread has set its timer.

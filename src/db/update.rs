@@ -2,15 +2,16 @@
 //!
 //! Each reads the key, computes the new value without a lock, and writes it under the [`Premise`]
 //! that the key has not been written since. If it has, the operation starts again: of several
-//! writers, one always succeeds. The others then take turns, so that no more than two work on a key
-//! at a time.
+//! writers, one always succeeds. The others then take turns (see `retry`). After a number of
+//! attempts the conflict is the caller's.
 
 use std::sync::Arc;
 
 use super::clock::LeastDeadline;
 use super::commit::{Encoded, Outcome};
-use super::premise::{Moment, Premise};
+use super::premise::{Moment, Premise, Refusal};
 use super::read::{ReadOptions, ReadTarget, tree_of};
+use super::retry::{ATTEMPTS, STALE_ROUNDS};
 use super::store::Store;
 use super::write::{WriteOptions, with_encoded};
 use crate::error::{Error, Result};
@@ -104,6 +105,14 @@ macro_rules! integers {
 
 integers!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128);
 
+/// Whether two values are equal, or both absent.
+fn is_same(a: Option<&[u8]>, b: Option<&[u8]>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => equal(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    }
+}
+
 impl Store {
     /// Changes a key. `change` gets its current value and says what to do; it may be called again.
     pub(super) fn update(
@@ -115,18 +124,10 @@ impl Store {
     ) -> Result<Updated> {
         self.gate.check_writable()?;
         let hash = KeyHash::new(self.seed, key);
-        let mut turn = None;
+        let (mut turn, mut attempt) = (None, 1);
         loop {
-            let mut deadline = LeastDeadline::default();
-            let (before, moment) = self.view.with(|view, pin| {
-                let moment = Moment::of(view, &self.sequence);
-                let tree = tree_of(view, target.keyspace, target.name)?;
-                // Not at the moment's number, which is no snapshot's: ranges that later ones cover
-                // are forgotten for it. What is written in between makes the premise fail.
-                let (snapshot, cover) = view.cover(tree, key, None, || view.visible(&self.sequence));
-                let read = PointRead { key, hash, snapshot, cover, mode: ReadOptions::default().mode() };
-                Ok((view.get(tree, &read, target.at, pin, &mut deadline, |hit| hit.into_value())?, moment))
-            })?;
+            self.retries.of_key(hash, attempt, &mut turn);
+            let (before, premise) = self.read_for_update(target, key, hash)?;
             let after = match self.timed_closure("update", || change(before.as_deref()))? {
                 Change::Keep => {
                     if options.sync {
@@ -138,21 +139,70 @@ impl Store {
                 Change::Put(value) => Some(value),
                 Change::Delete => None,
             };
-            let write = after.as_deref().map_or(Write::Delete, Write::Put);
-            let write = self.with_deadline(target.keyspace, write, options);
+            if let Some(seqno) = self.replace(target, key, before.as_deref(), after.as_deref(), premise, options)? {
+                return Ok(Updated { before, after: after.map(Value::from), seqno: Some(seqno) });
+            }
+            if attempt == ATTEMPTS {
+                return Err(Error::Conflict { keyspace: target.name.to_owned(), key: key.to_vec() });
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Reads a key now. The premise says that it has the same value when an update of it commits.
+    fn read_for_update<'a>(
+        &self,
+        target: ReadTarget<'_>,
+        key: &'a [u8],
+        hash: KeyHash,
+    ) -> Result<(Option<Value>, Premise<'a>)> {
+        let mut deadline = LeastDeadline::default();
+        let (value, moment) = self.view.with(|view, pin| {
+            let moment = Moment::of(view, &self.sequence);
+            let tree = tree_of(view, target.keyspace, target.name)?;
+            // Not at the moment's number, which is no snapshot's: ranges that later ones cover are
+            // forgotten for it. What is written in between makes the premise fail.
+            let (snapshot, cover) = view.cover(tree, key, None, || view.visible(&self.sequence));
+            let read = PointRead { key, hash, snapshot, cover, mode: ReadOptions::default().mode() };
+            Ok((view.get(tree, &read, target.at, pin, &mut deadline, |hit| hit.into_value())?, moment))
+        })?;
+        Ok((value, Premise::on_key(moment, target.keyspace, key, hash).until(deadline.0)))
+    }
+
+    /// Replaces the value `before` of a key, under the premise that it still has that value.
+    /// Returns the number of the write, or `None` if it has not.
+    ///
+    /// A premise that has become stale says nothing of the key. The key is then read again, and has
+    /// not changed if its value has not.
+    fn replace<'a>(
+        self: &Arc<Self>,
+        target: ReadTarget<'_>,
+        key: &'a [u8],
+        before: Option<&[u8]>,
+        after: Option<&[u8]>,
+        mut premise: Premise<'a>,
+        options: WriteOptions,
+    ) -> Result<Option<SeqNo>> {
+        let hash = KeyHash::new(self.seed, key);
+        let write = self.with_deadline(target.keyspace, after.map_or(Write::Delete, Write::Put), options);
+        for _ in 0..=STALE_ROUNDS {
             let logged = self.logged_part_of_one(target.keyspace, options)?;
-            let premise = Premise::on_key(moment, target.keyspace, key, hash).until(deadline.0);
             let outcome = with_encoded(target.keyspace, key, write, |payload| {
                 let encoded = Encoded::new(payload, 1, write.features(), logged, options.sync);
                 self.write_encoded(encoded, Some(&premise))
             })?;
             match outcome {
-                Outcome::Committed(seqno) => {
-                    return Ok(Updated { before, after: after.map(Value::from), seqno: Some(seqno) });
-                }
-                Outcome::Refused(_) => turn = turn.or_else(|| self.retries.of_key(hash)),
+                Outcome::Committed(seqno) => return Ok(Some(seqno)),
+                Outcome::Refused(Refusal::Stale) => {}
+                Outcome::Refused(Refusal::Expired | Refusal::Written(..)) => return Ok(None),
+            }
+            let value;
+            (value, premise) = self.read_for_update(target, key, hash)?;
+            if !is_same(value.as_deref(), before) {
+                return Ok(None);
             }
         }
+        Ok(None)
     }
 
     pub(super) fn compare_and_swap(
@@ -163,13 +213,9 @@ impl Store {
         new: Option<&[u8]>,
         options: WriteOptions,
     ) -> Result<Result<SeqNo, Mismatch>> {
-        let is_expected = |current: Option<&[u8]>| match (current, expected) {
-            (Some(current), Some(expected)) => equal(current, expected),
-            (current, expected) => current.is_none() && expected.is_none(),
-        };
         let updated = self.update(target, key, options, |current| {
             Ok(match new {
-                _ if !is_expected(current) => Change::Keep,
+                _ if !is_same(current, expected) => Change::Keep,
                 Some(new) => Change::Put(new.to_vec()),
                 None => Change::Delete,
             })
@@ -217,9 +263,13 @@ macro_rules! updates {
                 /// Changes a key in a way that depends on its value, atomically against all other
                 /// writers.
                 ///
-                /// `change` gets the current value, `None` if the key is absent. It may be called
+                /// `change` gets the current value, `None` if the key is absent. It is called
                 /// again, with another value, if the key is written meanwhile. It runs without a
                 /// lock and may use the store.
+                ///
+                /// Writers of one key take turns. Fails with
+                /// [`Error::Conflict`](crate::Error::Conflict) if the key was written during each
+                /// of 32 calls; nothing was written then. So do the operations below.
                 ///
                 /// ```
                 /// # fn main() -> tamis::Result<()> {

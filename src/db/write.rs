@@ -5,6 +5,9 @@
 //! into the memtable; then the last sequence number is published. There is no log thread and no
 //! hand-over per write, and a write that does not queue allocates nothing. Syncs run outside of the
 //! lock, so that the next group forms meanwhile (see `sync`).
+//!
+//! No thread waits while it holds the lock (see `locks`). A writer that finds no room leaves its
+//! write in the queue, releases the lock, waits, and looks again.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -15,14 +18,13 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use super::background::Waiting;
 use super::clock::Now;
-use super::commit::{Commit, Encoded, Outcome, QueuedWrite};
-use super::locks::RankedGuard;
+use super::commit::{Commit, Encoded, GroupLen, Logging, Outcome, QueuedWrite};
+use super::locks::{RankedGuard, check_may_wait};
 use super::premise::{Premise, Refusal};
 use super::stalls::Cause;
 use super::store::Store;
-use super::throttle::MAX_SEALED;
+use super::turns::Lead;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, deadline_after, deadline_at};
@@ -31,7 +33,6 @@ use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::format::span::KeySpan;
 use crate::operator::NamedOperator;
-use crate::report::event::StallCause;
 use crate::write::batch::{BatchReader, LoggedPart, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
 use crate::write::memtable::{Memtable, MemtableWriter, any_in};
@@ -160,29 +161,31 @@ impl Store {
 
     /// What the log stores of a batch, if not all. Fails if that is nothing and the batch is to be
     /// synced.
-    pub(super) fn logged_part(&self, batch: &WriteBatch, options: WriteOptions) -> Result<Option<LoggedPart>> {
+    pub(super) fn logged_part(&self, batch: &WriteBatch, options: WriteOptions) -> Result<Logging> {
         if !self.has_unlogged.load(Ordering::Acquire) {
-            return Ok(None);
+            return Ok(Logging::default());
         }
+        let as_of = self.logging.load(Ordering::Acquire);
         let view = self.view.load();
         let logged = batch.logged_part(|keyspace| view.tree(keyspace).is_none_or(|tree| tree.options.wal));
         match &logged {
             Some(part) if options.sync && !part.has_operations => Err(unlogged_sync()),
-            _ => Ok(logged),
+            _ => Ok(Logging { part: logged, as_of }),
         }
     }
 
     /// What the log stores of an operation, if that is not the operation.
     #[inline]
-    pub(super) fn logged_part_of_one(&self, keyspace: u32, options: WriteOptions) -> Result<Option<LoggedPart>> {
+    pub(super) fn logged_part_of_one(&self, keyspace: u32, options: WriteOptions) -> Result<Logging> {
         if !self.has_unlogged.load(Ordering::Acquire) {
-            return Ok(None);
+            return Ok(Logging::default());
         }
+        let as_of = self.logging.load(Ordering::Acquire);
         let is_logged = self.view.with(|view, _| view.tree(keyspace).is_none_or(|tree| tree.options.wal));
         match is_logged {
-            true => Ok(None),
+            true => Ok(Logging { part: None, as_of }),
             false if options.sync => Err(unlogged_sync()),
-            false => Ok(Some(LoggedPart::none_of(1))),
+            false => Ok(Logging { part: Some(LoggedPart::none_of(1)), as_of }),
         }
     }
 
@@ -323,6 +326,7 @@ impl Store {
         let filled = || self.view.load().active.used() as f64 / self.options.memtable_size as f64;
         let wait = self.throttle.charge(bytes, filled);
         if !wait.is_zero() && !self.step() {
+            check_may_wait();
             self.stalls.measure(Cause::Slowed, || std::thread::sleep(wait));
         }
     }
@@ -363,9 +367,21 @@ impl Store {
 
     fn commit(self: &Arc<Self>, encoded: Encoded<'_>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
         if let Some(mut commit) = self.try_commit() {
-            let queued = self.queue.take(encoded.payload.len());
-            return self.commit_own(&mut commit, &encoded, premise, &queued);
+            let Some(open) = commit.as_mut() else { return Err(Error::Closed) };
+            let len = GroupLen::of(&encoded);
+            // Writers that wait for room go first.
+            if open.waiting == 0 && self.find_room(open, len)?.is_none() {
+                let queued = self.queue.take(len, |group| self.has_room(open, group));
+                return self.commit_own(open, &encoded, premise, &queued);
+            }
         }
+        self.commit_in_turn(encoded, premise)
+    }
+
+    /// Commits a batch that must wait, for the lock or for room. It goes to the queue: any thread
+    /// that has the lock and finds room commits the queue, in its order.
+    #[inline(never)]
+    fn commit_in_turn(self: &Arc<Self>, encoded: Encoded<'_>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
         let queued = Arc::new(QueuedWrite {
             encoded: encoded.into_owned(),
             premise: premise.map(Premise::to_owned),
@@ -377,12 +393,37 @@ impl Store {
             if let Some(result) = queued.result.lock().take() {
                 return result;
             }
-            if self.queue.is_empty() {
+            let Some(first) = self.queue.first_len() else {
                 // A committing thread took the write from the queue and never finished it.
                 return Err(self.poison(Error::invalid("a group of writes was interrupted; this is a bug in tamis")));
+            };
+            let failure = match commit.as_mut().map(|open| (self.find_room(open, first), open)) {
+                Some((Ok(None), open)) => {
+                    // This thread commits for itself and for the queue.
+                    let taken = self.queue.take(GroupLen::default(), |group| self.has_room(open, group));
+                    self.commit_queued(open, &taken);
+                    if open.waiting > 0 {
+                        self.wake_waiting();
+                    }
+                    None
+                }
+                Some((Ok(Some(before)), open)) => {
+                    open.waiting += 1;
+                    let waited = commit.unlocked(|| self.await_room(before, &queued));
+                    if let Some(open) = commit.as_mut() {
+                        open.waiting -= 1;
+                    }
+                    waited.err()
+                }
+                Some((Err(error), _)) => Some(error),
+                None => Some(Error::Closed),
+            };
+            // Each writer finds out for itself. One that was committed meanwhile has not failed.
+            if let Some(error) = failure
+                && self.queue.remove(&queued)
+            {
+                return Err(error);
             }
-            // This thread commits for itself and for the queue.
-            self.commit_queued(&mut commit, &self.queue.take(0));
         }
     }
 
@@ -405,7 +446,7 @@ impl Store {
     /// what went before it is in the memtable then.
     fn commit_own(
         self: &Arc<Self>,
-        commit: &mut Option<Commit>,
+        commit: &mut Commit,
         own: &Encoded<'_>,
         premise: Option<&Premise<'_>>,
         queued: &[Arc<QueuedWrite>],
@@ -424,7 +465,7 @@ impl Store {
     }
 
     /// Commits `queued`, in groups.
-    fn commit_queued(self: &Arc<Self>, commit: &mut Option<Commit>, queued: &[Arc<QueuedWrite>]) {
+    fn commit_queued(self: &Arc<Self>, commit: &mut Commit, queued: &[Arc<QueuedWrite>]) {
         for group in queued.chunk_by(|a, b| a.premise.is_none() && b.premise.is_none()) {
             let _ = self.commit_group(commit, None, group[0].premise.as_ref(), group);
         }
@@ -434,7 +475,7 @@ impl Store {
     /// if there is one.
     fn commit_group(
         self: &Arc<Self>,
-        commit: &mut Option<Commit>,
+        commit: &mut Commit,
         own: Option<&Encoded<'_>>,
         premise: Option<&Premise<'_>>,
         queued: &[Arc<QueuedWrite>],
@@ -455,25 +496,30 @@ impl Store {
         own_outcome
     }
 
-    /// Appends a group to the log and inserts it into the memtable, if `premise` holds.
+    /// Why a premise does not hold. Checked last, right before the append: a value that expires
+    /// while the writer waits is not there any more.
+    fn refusal(&self, premise: &Premise<'_>, commit: &Commit) -> Option<Refusal> {
+        premise.refusal(&commit.memtable).or_else(|| premise.is_expired(&self.clock).then_some(Refusal::Expired))
+    }
+
+    /// Appends a group to the log and inserts it into the memtable, if `premise` holds. There must
+    /// be room.
     fn append_and_apply<'a>(
         self: &Arc<Self>,
-        commit: &mut Option<Commit>,
+        commit: &mut Commit,
         premise: Option<&Premise<'_>>,
         group: impl Iterator<Item = &'a Encoded<'a>> + Clone,
     ) -> Result<Outcome> {
-        let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-        if let Some(premise) = premise {
-            if let Some(refusal) = premise.refusal(&commit.memtable) {
-                return Ok(Outcome::Refused(refusal));
-            }
-            if premise.is_expired(&self.clock) {
-                return Ok(Outcome::Refused(Refusal::Expired));
+        if self.has_unlogged.load(Ordering::Relaxed) {
+            let logging = self.logging.load(Ordering::Relaxed);
+            if group.clone().any(|encoded| encoded.is_logged_otherwise(logging)) {
+                let view = self.view.load();
+                let is_logged = |keyspace: u32| view.tree(keyspace).is_none_or(|tree| tree.options.wal);
+                let anew: Vec<Encoded<'_>> = group.map(|encoded| encoded.logged_anew(logging, is_logged)).collect();
+                return self.append_and_apply(commit, premise, anew.iter());
             }
         }
-        let bytes = group.clone().map(|encoded| encoded.payload.len()).sum();
-        let log_bytes = group.clone().map(|encoded| MAX_RECORD_HEADER_LEN + encoded.record().payload.len()).sum();
-        self.ensure_space(commit, bytes, log_bytes)?;
+        let log_bytes: usize = group.clone().map(|encoded| GroupLen::of(encoded).log_bytes).sum();
         self.ensure_features(commit, group.clone().fold(0, |features, encoded| features | encoded.features))?;
         let before = commit.last_seqno();
         let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
@@ -483,6 +529,13 @@ impl Store {
         if group.clone().any(Encoded::is_logged) {
             if commit.unlogged > 0 {
                 self.append_unlogged(commit)?;
+            }
+            if let Some(premise) = premise {
+                // What takes time comes before the premise is checked.
+                self.reserved_log(commit, log_bytes as u64)?;
+                if let Some(refusal) = self.refusal(premise, commit) {
+                    return Ok(Outcome::Refused(refusal));
+                }
             }
             let log = self.reserved_log(commit, log_bytes as u64)?;
             let records = group.clone().map(Encoded::record);
@@ -495,6 +548,9 @@ impl Store {
             appended.map_err(|error| self.poison(error))?;
             self.stalls.count(Cause::Log, log.take_waited());
         } else {
+            if let Some(refusal) = premise.and_then(|premise| self.refusal(premise, commit)) {
+                return Ok(Outcome::Refused(refusal));
+            }
             commit.unlogged += count;
         }
 
@@ -537,36 +593,6 @@ impl Store {
         Ok(Outcome::Committed(seqno))
     }
 
-    /// Ensures that the memtable has space for `bytes` and the log for `log_bytes` and a sync
-    /// marker. Otherwise rotates both, after waiting while too much is unflushed or uncompacted.
-    fn ensure_space(self: &Arc<Self>, commit: &mut Commit, bytes: usize, log_bytes: usize) -> Result<()> {
-        loop {
-            self.gate.check_writable()?;
-            let full = commit.memtable.used() + bytes > self.seat.quota.limit()
-                || commit.log_len() + (log_bytes + MAX_RECORD_HEADER_LEN) as u64
-                    > wal::log_size(self.options.memtable_size);
-            if !full || commit.memtable.is_empty() {
-                return Ok(());
-            }
-            // Over the budget of the environment, a store has no second full memtable.
-            let most = || if self.seat.quota.is_reduced() { 1 } else { MAX_SEALED };
-            let unflushed = || self.view.load().sealed.len() >= most();
-            let uncompacted = || self.throttle.pressure() >= 1.0;
-            if unflushed() {
-                let flushed = || self.wait_for_progress(Waiting::Flush, |_| !unflushed());
-                self.stalls.measure(Cause::Flush, || self.notices.stop_writes(StallCause::Flush, flushed))?;
-                // The budget may be kept again, and the memtable no longer full.
-                continue;
-            }
-            if uncompacted() {
-                let compacted = || self.wait_for_progress(Waiting::Compaction, |_| !uncompacted());
-                self.stalls
-                    .measure(Cause::Compaction, || self.notices.stop_writes(StallCause::Compaction, compacted))?;
-            }
-            self.stalls.measure(Cause::Memtable, || self.rotate(commit))?;
-        }
-    }
-
     /// Ensures that the log's header says that its readers need `features`. Later logs say so too:
     /// what was used once is likely used again.
     fn ensure_features(self: &Arc<Self>, commit: &mut Commit, features: u32) -> Result<()> {
@@ -588,17 +614,22 @@ impl Store {
     }
 
     /// Appends the record of one operation that does not go to the memtable, and syncs the log
-    /// through it. Returns its number, which is not visible yet.
+    /// through it: it is the caller's turn to sync. Returns its number, which is not visible yet.
     ///
     /// Fails before it appends anything, or else poisons the store.
-    pub(super) fn append_alone(self: &Arc<Self>, commit: &mut Commit, encoded: &Encoded<'_>) -> Result<SeqNo> {
+    pub(super) fn append_alone(
+        self: &Arc<Self>,
+        commit: &mut Commit,
+        encoded: &Encoded<'_>,
+        mut lead: Lead<'_>,
+    ) -> Result<SeqNo> {
         self.ensure_features(commit, encoded.features)?;
         self.append_unlogged(commit)?;
         let log = self.reserved_log(commit, (MAX_RECORD_HEADER_LEN + encoded.payload.len()) as u64)?;
         log.append([encoded.record()], self.sequence.durable()).map_err(|error| self.poison(error))?;
         let seqno = log.next() - 1;
         self.sequence.note_logged(seqno);
-        self.sync_through(seqno).map_err(|error| self.poison(error))?;
+        self.sync_in_turn(&mut lead).map_err(|error| self.poison(error))?;
         Ok(seqno)
     }
 
@@ -611,7 +642,8 @@ impl Store {
         if count == 0 {
             return Ok(());
         }
-        let encoded = Encoded::new(Cow::Borrowed(&[]), count, 0, Some(LoggedPart::none_of(count)), false);
+        let logging = Logging { part: Some(LoggedPart::none_of(count)), as_of: 0 };
+        let encoded = Encoded::new(Cow::Borrowed(&[]), count, 0, logging, false);
         let record = encoded.record();
         let log = self.reserved_log(commit, (MAX_RECORD_HEADER_LEN + record.payload.len()) as u64)?;
         log.append_lazily([record], self.sequence.durable()).map_err(|error| self.poison(error))?;
@@ -638,7 +670,8 @@ impl Store {
         let size = self.environment.first_size(self.options.memtable_size);
         let memtable = Arc::new(Memtable::new(number, size, self.seed, &self.memory));
         self.logs.seal(header.first);
-        let sealed = std::mem::replace(commit, Commit::new(Arc::clone(&memtable), header)).memtable;
+        let next = Commit { waiting: commit.waiting, ..Commit::new(Arc::clone(&memtable), header) };
+        let sealed = std::mem::replace(commit, next).memtable;
         self.change_view(|view| {
             view.active = memtable;
             view.sealed.insert(0, sealed);

@@ -123,7 +123,9 @@ impl KeyspaceOptions {
     }
 
     /// Sets whether writes go to the write-ahead log; see [`wal`](KeyspaceOptions::wal). May be
-    /// changed at any time, for the writes that follow.
+    /// changed at any time, for the writes that follow. The change first flushes all memtables, for
+    /// which writers wait: what was written before it is durable, and no crash takes it while it
+    /// leaves later writes.
     ///
     /// A state machine that is replicated has its log elsewhere. It notes how far it has applied
     /// that log in the batch that applies it, and after a crash goes on from there:

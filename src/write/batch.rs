@@ -10,7 +10,6 @@
 //!           so many operations of keyspaces without a log; they are not here
 //! ```
 
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::time::SystemTime;
@@ -22,6 +21,10 @@ use crate::format::header::features;
 use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_OPERAND_LEN, MAX_VALUE_LEN, ValueKind, check_range};
 use crate::format::span::KeySpan;
 use crate::format::{Decoded, Malformed};
+
+mod logged;
+
+pub(crate) use logged::LoggedPart;
 
 /// Kind of what stands for operations that the log does not store. Part of the format.
 const UNLOGGED: u8 = 6;
@@ -217,31 +220,7 @@ impl WriteBatch {
     /// What the log stores of the batch, if it does not store all of it; `is_logged` says whether
     /// it stores the operations of a keyspace.
     pub(crate) fn logged_part(&self, is_logged: impl Fn(u32) -> bool) -> Option<LoggedPart> {
-        let mut reader = BatchReader::new(&self.payload, self.count);
-        let (mut payload, mut has_operations, mut is_whole) = (Vec::new(), false, true);
-        let (mut start, mut left_out) = (0, 0);
-        // Only what this process has encoded is in a batch.
-        while let Some(Ok(operation)) = reader.next() {
-            let end = self.payload.len() - reader.rest.remaining();
-            if is_logged(operation.keyspace) {
-                if left_out > 0 {
-                    payload.extend(unlogged(std::mem::take(&mut left_out)));
-                }
-                payload.extend_from_slice(self.bytes(start..end));
-                has_operations = true;
-            } else {
-                is_whole = false;
-                left_out += 1;
-            }
-            start = end;
-        }
-        if is_whole {
-            return None;
-        }
-        if left_out > 0 {
-            payload.extend(unlogged(left_out));
-        }
-        Some(LoggedPart { payload: Cow::Owned(payload), has_operations })
+        LoggedPart::of(&self.payload, self.count, is_logged)
     }
 
     /// The payload of the WAL record.
@@ -449,28 +428,6 @@ fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Re
     Ok(())
 }
 
-/// What the log stores of a batch of which it does not store all.
-#[derive(Clone, Debug)]
-pub(crate) struct LoggedPart {
-    pub(crate) payload: Cow<'static, [u8]>,
-    /// Whether there are operations in it.
-    pub(crate) has_operations: bool,
-}
-
-impl LoggedPart {
-    /// The part for `count` operations, none of which the log stores.
-    pub(crate) fn none_of(count: u32) -> LoggedPart {
-        let payload = if count == 1 { Cow::Borrowed(&[UNLOGGED, 1][..]) } else { Cow::Owned(unlogged(count)) };
-        LoggedPart { payload, has_operations: false }
-    }
-}
-
-fn unlogged(count: u32) -> Vec<u8> {
-    let mut payload = vec![UNLOGGED];
-    put_varint(&mut payload, count.into());
-    payload
-}
-
 /// One operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Op<'a> {
@@ -655,7 +612,7 @@ mod tests {
         }
         assert_eq!(
             LoggedPart::none_of(1).payload,
-            LoggedPart { payload: unlogged(1).into(), has_operations: false }.payload
+            LoggedPart { payload: logged::unlogged(1).into(), has_operations: false }.payload
         );
     }
 

@@ -7,6 +7,7 @@ use crate::db::commit::{Encoded, Outcome};
 use crate::db::premise::{Moment, Premise, Refusal};
 use crate::db::read::tree_of;
 use crate::db::read_set::{Expiring, ReadSet};
+use crate::db::retry::STALE_ROUNDS;
 use crate::db::store::Store;
 use crate::db::view::ReadView;
 use crate::db::write::WriteOptions;
@@ -23,9 +24,6 @@ use crate::write::batch::WriteBatch;
 /// without the lock, they are checked without it as well, up to `ROUNDS` times.
 const MOST_ENTRIES: usize = 4096;
 const ROUNDS: u32 = 3;
-/// Most attempts to commit before it counts as a conflict: others have sealed the memtable during
-/// each of them, or ingested tables.
-const MOST_ROUNDS: u32 = 64;
 
 impl Store {
     /// Writes a batch if nothing that `reads` covers was written after `since`.
@@ -42,7 +40,7 @@ impl Store {
         let logged = self.logged_part(&batch, options)?;
         let encoded = Encoded::of(batch, logged, options.sync);
         let mut former = None::<Moment>;
-        for round in 1..=MOST_ROUNDS {
+        for round in 1..=STALE_ROUNDS {
             let view = self.view.load();
             // Without a range delete nobody asks for this order. One that comes meanwhile makes the
             // premise stale.
@@ -70,14 +68,7 @@ impl Store {
                 Outcome::Refused(refusal) => return Err(conflict(&view, refusal)),
             }
         }
-        let read = reads.keys().first().map(Refusal::of);
-        let range = || {
-            reads
-                .ranges()
-                .first()
-                .map(|(of, range)| Refusal::Written(of.keyspace, range.lower.clone().unwrap_or_default()))
-        };
-        Err(conflict(&self.view.load(), read.or_else(range).unwrap_or(Refusal::Stale)))
+        Err(conflict(&self.view.load(), Refusal::of_any(&reads)))
     }
 
     /// Looks for a write between two moments to something that `reads` covers, in `view`. May read
@@ -247,7 +238,7 @@ mod tests {
             match transaction.commit() {
                 Ok(_) => assert_eq!((most, attempts.load(Ordering::Relaxed)), (3, 3)),
                 Err(Error::Conflict { key, .. }) => {
-                    assert_eq!((&key[..], attempts.load(Ordering::Relaxed)), (&b"key"[..], MOST_ROUNDS));
+                    assert_eq!((&key[..], attempts.load(Ordering::Relaxed)), (&b"key"[..], STALE_ROUNDS));
                     assert_eq!(most, u32::MAX);
                 }
                 Err(error) => panic!("{error}"),

@@ -2,3 +2,5 @@
 //! option bounds; every retry has a bound.
 
 mod ranges;
+mod retries;
+mod waits;

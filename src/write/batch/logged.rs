@@ -1,0 +1,57 @@
+//! [`LoggedPart`]: what the log stores of a batch, if some of its keyspaces have no log.
+
+use std::borrow::Cow;
+
+use super::{BatchReader, UNLOGGED};
+use crate::format::coding::put_varint;
+
+/// What the log stores of a batch of which it does not store all.
+#[derive(Clone, Debug)]
+pub(crate) struct LoggedPart {
+    pub(crate) payload: Cow<'static, [u8]>,
+    /// Whether there are operations in it.
+    pub(crate) has_operations: bool,
+}
+
+impl LoggedPart {
+    /// The part of an encoded batch of `count` operations; `None` for all of it.
+    pub(crate) fn of(batch: &[u8], count: u32, is_logged: impl Fn(u32) -> bool) -> Option<LoggedPart> {
+        let mut reader = BatchReader::new(batch, count);
+        let (mut payload, mut has_operations, mut is_whole) = (Vec::new(), false, true);
+        let (mut start, mut left_out) = (0, 0);
+        // Only what this process has encoded is in a batch.
+        while let Some(Ok(operation)) = reader.next() {
+            let end = batch.len() - reader.rest.remaining();
+            if is_logged(operation.keyspace) {
+                if left_out > 0 {
+                    payload.extend(unlogged(std::mem::take(&mut left_out)));
+                }
+                payload.extend_from_slice(&batch[start..end]);
+                has_operations = true;
+            } else {
+                is_whole = false;
+                left_out += 1;
+            }
+            start = end;
+        }
+        if is_whole {
+            return None;
+        }
+        if left_out > 0 {
+            payload.extend(unlogged(left_out));
+        }
+        Some(LoggedPart { payload: Cow::Owned(payload), has_operations })
+    }
+
+    /// The part for `count` operations, none of which the log stores.
+    pub(crate) fn none_of(count: u32) -> LoggedPart {
+        let payload = if count == 1 { Cow::Borrowed(&[UNLOGGED, 1][..]) } else { Cow::Owned(unlogged(count)) };
+        LoggedPart { payload, has_operations: false }
+    }
+}
+
+pub(super) fn unlogged(count: u32) -> Vec<u8> {
+    let mut payload = vec![UNLOGGED];
+    put_varint(&mut payload, count.into());
+    payload
+}
