@@ -72,9 +72,10 @@ impl Clock {
         self.has_deadlines.load(Ordering::Acquire)
     }
 
-    /// The time now; 0 if no entry has had a deadline that a snapshot taken before sees.
-    pub(super) fn now_if_needed(&self) -> Deadline {
-        if self.has_deadlines() { self.now() } else { 0 }
+    /// The time of a read that has taken its number; [`NEVER`] if no entry that it sees has had a
+    /// deadline.
+    pub(super) fn time_of_read(&self) -> Deadline {
+        if self.has_deadlines() { self.now() } else { NEVER }
     }
 
     /// Notes that a keyspace has a ttl.
@@ -89,36 +90,20 @@ impl Clock {
     }
 }
 
-/// The time of one operation. The clock is read when the operation meets the first deadline.
+/// The time of a point read. Without one of its own, the read takes it from the clock when it meets
+/// the first deadline.
 #[derive(Clone, Copy)]
-pub(super) struct Now {
-    /// `None` until then.
-    at: Option<Deadline>,
-    /// Whether the caller has set the time.
-    is_fixed: bool,
-}
+pub(super) struct Now(Option<Deadline>);
 
 impl Now {
     /// The time `at`, or that of the first need.
     pub(super) fn new(at: Option<Deadline>) -> Now {
-        Now { at, is_fixed: at.is_some() }
-    }
-
-    /// Begins another operation: unless the time is fixed, the clock is read anew.
-    pub(super) fn renew(&mut self) {
-        if !self.is_fixed {
-            self.at = None;
-        }
-    }
-
-    /// Takes the time of `other`, if only that has read the clock.
-    pub(super) fn share(&mut self, other: Now) {
-        self.at = self.at.or(other.at);
+        Now(at)
     }
 
     #[inline]
     pub(super) fn get(&mut self, clock: &Clock) -> Deadline {
-        *self.at.get_or_insert_with(|| clock.now())
+        *self.0.get_or_insert_with(|| clock.now())
     }
 
     #[inline]
@@ -164,9 +149,7 @@ mod tests {
         }
         assert!(!early.is_past(51, &clock), "one operation has one time");
         let mut fixed = Now::new(Some(55));
-        fixed.share(early);
-        [&mut early, &mut fixed].into_iter().for_each(Now::renew);
-        assert!(early.is_past(60, &clock) && fixed.is_past(55, &clock) && !fixed.is_past(56, &clock));
+        assert!(Now::new(None).is_past(60, &clock) && fixed.is_past(55, &clock) && !fixed.is_past(56, &clock));
         assert_eq!(Clock::new(None, NEVER - 1).now(), NEVER - 1);
         assert!(!Now::new(Some(NEVER - 1)).is_past(NEVER, &clock));
     }

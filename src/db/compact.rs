@@ -168,6 +168,13 @@ impl StageMerge {
 }
 
 impl Store {
+    /// What has expired by then, no reader sees: the time now, or that of the oldest snapshot.
+    pub(super) fn expiry_time(&self) -> Deadline {
+        // In this order: a snapshot that is taken in between has a later time.
+        let now = self.clock.now();
+        now.min(self.snapshots.least_time())
+    }
+
     /// Runs one task, stage by stage; returns the bytes of tables it wrote. After an error, the
     /// output of completed stages stays. If the store is closed meanwhile, the next opening goes
     /// on with what is left.
@@ -177,7 +184,7 @@ impl Store {
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
         if task.is_drop {
             let gone = tables_of(&tree, task).map(|meta| meta.size).sum();
-            let edit = edit_of(keyspace, task, task.inputs.clone(), Written::default(), Some(self.clock.now()));
+            let edit = edit_of(keyspace, task, task.inputs.clone(), Written::default(), Some(self.expiry_time()));
             self.install_outputs(keyspace, edit)?;
             self.counters.expired_tables.fetch_add(task.inputs.len() as u64, Ordering::Relaxed);
             self.counters.compacted_bytes_in.fetch_add(gone, Ordering::Relaxed);
@@ -273,7 +280,10 @@ impl Store {
         drop(levels);
         let expiring = tables_of(&tree, task).filter(|meta| meta.deadlines.count > 0);
         let first = expiring.map(|meta| meta.deadlines.first).min();
-        let now = first.map(|first| (first, self.clock.now())).filter(|(first, now)| first <= now).map(|(_, now)| now);
+        let now =
+            first.map(|first| (first, self.expiry_time())).filter(|(first, now)| first <= now).map(|(_, now)| now);
+        let has_filter = tree.options.compaction_filter.is_set();
+        let _filtering = has_filter.then(|| self.snapshots.begin_filtering());
         let Some(mut written) = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0), progress)? else {
             return Ok(None);
         };
@@ -293,9 +303,12 @@ impl Store {
     }
 
     fn install_outputs(&self, keyspace: u32, edit: VersionEdit) -> Result<()> {
+        let has_expired = edit.expired_by.is_some();
         self.install(edit, |view| {
-            if let Some(tree) = view.tree(keyspace).filter(|tree| tree.options.compaction_filter.is_set()) {
-                // A key that the filter has dropped is gone for new scans, but not for old ones.
+            let drops = |tree: &&Tree| tree.options.compaction_filter.is_set() || has_expired;
+            if let Some(tree) = view.tree(keyspace).filter(drops) {
+                // A key that was dropped without a tombstone is gone for new scans, but not for old
+                // ones.
                 let gaps = Arc::new(tree.gaps.emptied());
                 view.set_tree(Tree { gaps, ..tree.clone() });
             }

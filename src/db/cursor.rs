@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use self::values::push_operand;
-use super::clock::{Clock, Now};
 use super::gaps::{Claim, Gaps};
 use super::parts::Apart;
 use super::view::Tree;
 use crate::error::Result;
-use crate::format::deadline::{Deadline, split_expiring, time_of};
+use crate::format::deadline::{Deadline, NEVER, split_expiring, time_of};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
 use crate::operator::NamedOperator;
 use crate::report::stats::ReadEvent;
@@ -38,8 +37,8 @@ const ASK_AFTER: u32 = 16;
 ///
 /// Key and value are borrowed from the cursor, not copied. A cursor outlives the handle it came
 /// from. Until dropped, it keeps the memtables and tables of the moment it was made;
-/// [`Stats::held`](crate::Stats::held) counts those that the store has replaced since. Each seek
-/// judges deadlines by a new time, by which the steps after it go as well.
+/// [`Stats::held`](crate::Stats::held) counts those that the store has replaced since. It judges
+/// deadlines by the time at which it was made.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -69,9 +68,8 @@ pub struct Cursor {
     reach: usize,
     /// Combines operands; with the name of its keyspace.
     operator: Option<(NamedOperator, Arc<str>)>,
-    now: Now,
-    /// `None` in an empty cursor.
-    clock: Option<Arc<Clock>>,
+    /// When deadlines are judged.
+    at: Deadline,
     /// The value files; `None` in an empty cursor.
     files: Option<Arc<ValueFiles>>,
     ahead: ValueAhead,
@@ -122,13 +120,15 @@ struct HiddenKeys {
     start: Option<Arc<[u8]>>,
     /// Largest sequence number visible to the snapshot among the entries passed since `start`.
     newest: SeqNo,
+    /// The last deadline of the values passed since `start` that have expired, 0 if none has.
+    expired: Deadline,
     /// Whether a claim would add to what [`Gaps`] knows.
     adds_claim: bool,
 }
 
 impl HiddenKeys {
     fn begin(&mut self, start: &[u8]) {
-        (self.start, self.newest) = (Some(start.into()), 0);
+        (self.start, self.newest, self.expired) = (Some(start.into()), 0, 0);
     }
 }
 
@@ -150,15 +150,14 @@ impl Cursor {
         snapshot: SeqNo,
         tree: &Tree,
         covers: Option<Arc<Covers>>,
-        now: Now,
+        at: Deadline,
     ) -> Cursor {
         // A compaction drops an entry that `snapshot` sees only together with a newer one that it
         // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
         let operator = tree.options.merge_operator.as_ref().map(|operator| (operator.clone(), Arc::clone(&tree.name)));
-        let clock = Some(Arc::clone(&tree.clock));
         let files = Some(Arc::clone(&tree.values));
-        Cursor { operator, covers, now, clock, files, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
+        Cursor { operator, covers, at, files, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
     }
 
     pub(super) fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
@@ -166,8 +165,8 @@ impl Cursor {
     }
 
     fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
-        let (covers, stretch, operator, clock, files, marked, key, value, deadline) = Default::default();
-        let (now, state, reach) = (Now::new(None), CursorState::Invalid, MIN_REACH);
+        let (covers, stretch, operator, files, marked, key, value, deadline) = Default::default();
+        let (at, state, reach) = (NEVER, CursorState::Invalid, MIN_REACH);
         Cursor {
             inner,
             snapshot,
@@ -177,8 +176,7 @@ impl Cursor {
             stretch,
             reach,
             operator,
-            now,
-            clock,
+            at,
             files,
             wants_values: true,
             ahead: ValueAhead::default(),
@@ -191,21 +189,13 @@ impl Cursor {
         }
     }
 
-    /// Judges deadlines at the time of `other`, if that has read the clock and this cursor has not.
-    #[inline]
-    pub(super) fn share_time(&mut self, other: Option<&Cursor>) {
-        if let Some(other) = other {
-            self.now.share(other.now);
-        }
-    }
-
     /// Of keys alone: [`value`](Cursor::value) is empty if a value file holds the value.
     pub(super) fn without_values(self) -> Cursor {
         Cursor { wants_values: false, ..self }
     }
 
-    fn is_past(&mut self, deadline: Deadline) -> bool {
-        self.clock.as_ref().is_some_and(|clock| self.now.is_past(deadline, clock))
+    fn is_past(&self, deadline: Deadline) -> bool {
+        deadline <= self.at
     }
 
     /// When the current value expires, if it does; see
@@ -251,7 +241,6 @@ impl Cursor {
 
     /// Moves to the first entry. Like all moves, returns whether there is one.
     pub fn seek_to_first(&mut self) -> Result<bool> {
-        self.now.renew();
         self.seek_to_first_before(None)
     }
 
@@ -272,7 +261,6 @@ impl Cursor {
 
     /// Moves to the last entry.
     pub fn seek_to_last(&mut self) -> Result<bool> {
-        self.now.renew();
         self.seek_to_last_from(None)
     }
 
@@ -287,7 +275,6 @@ impl Cursor {
 
     /// Moves to the first entry whose key is `key` or greater.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.now.renew();
         self.seek_within(key.as_ref(), None)
     }
 
@@ -302,7 +289,6 @@ impl Cursor {
 
     /// Moves to the last entry whose key is `key` or less.
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.now.renew();
         self.leave();
         // No entry has sequence number 0: this is after every version of the key.
         self.inner.seek_before(key.as_ref(), 0)?;
@@ -444,13 +430,12 @@ impl Cursor {
                     ValueKind::Put => Some(CursorState::Forward),
                     ValueKind::Merge => Some(CursorState::Merged),
                     ValueKind::SeparatePut => Some(CursorState::Separate),
-                    ValueKind::ExpiringPut => {
+                    kind @ (ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut) => {
                         let (deadline, _) = split_expiring(self.inner.value());
-                        (!self.is_past(deadline)).then_some(CursorState::Expiring)
-                    }
-                    ValueKind::SeparateExpiringPut => {
-                        let (deadline, _) = split_expiring(self.inner.value());
-                        (!self.is_past(deadline)).then_some(CursorState::Separate)
+                        let is_past = self.is_past(deadline);
+                        hidden.expired = hidden.expired.max(if is_past { deadline } else { 0 });
+                        let state = if kind.is_separate() { CursorState::Separate } else { CursorState::Expiring };
+                        (!is_past).then_some(state)
                     }
                     ValueKind::Delete => None,
                     kind @ (ValueKind::DeleteRange | ValueKind::Ingest) => {
@@ -516,7 +501,7 @@ impl Cursor {
     /// Whether the entry is a value with a deadline that is not past, and the snapshot sees it,
     /// unless a newer version hides it.
     #[inline]
-    fn shows_expiring(&mut self) -> bool {
+    fn shows_expiring(&self) -> bool {
         self.inner.kind() == ValueKind::ExpiringPut
             && self.inner.seqno() <= self.snapshot
             && !self.is_past(split_expiring(self.inner.value()).0)
@@ -549,6 +534,7 @@ impl Cursor {
                         if kind.whole() == ValueKind::ExpiringPut {
                             let (deadline, _) = split_expiring(self.inner.value());
                             visible = !self.is_past(deadline);
+                            hidden.expired = hidden.expired.max(if visible { 0 } else { deadline });
                             self.deadline = Some(deadline);
                         }
                         if visible {
@@ -621,7 +607,7 @@ impl Cursor {
         }
         // The least key after it, or all keys before it.
         self.key.extend(forward.then_some(0));
-        let Some(gap) = self.gaps.find(&self.key, self.snapshot, forward) else {
+        let Some(gap) = self.gaps.find(&self.key, (self.snapshot, self.at), forward) else {
             match hidden.start {
                 Some(_) => hidden.adds_claim = true,
                 None => hidden.begin(&self.key),
@@ -644,7 +630,7 @@ impl Cursor {
         if hidden.start.is_none() && !stopped_short {
             if gap.claim.to < self.snapshot {
                 let (low, high) = if forward { (&*self.key, to) } else { (to.unwrap_or_default(), Some(&*self.key)) };
-                self.gaps.extend(low, high, gap.claim.to, self.claim(0));
+                self.gaps.extend(low, high, gap.claim.to, self.claim(0, 0));
             }
             to.into_iter().for_each(|to| hidden.begin(to));
         } else {
@@ -652,6 +638,7 @@ impl Cursor {
                 hidden.begin(&self.key);
             }
             hidden.newest = hidden.newest.max(gap.claim.from);
+            hidden.expired = hidden.expired.max(gap.claim.expired);
             hidden.adds_claim = true;
         }
         Ok(Passing::Jumped)
@@ -681,7 +668,7 @@ impl Cursor {
     #[cold]
     fn note_claim(&mut self, hidden: &HiddenKeys, found: bool, forward: bool, end: Option<&[u8]>) {
         let Some(start) = hidden.start.as_deref() else { return };
-        let claim = self.claim(hidden.newest);
+        let claim = self.claim(hidden.newest, hidden.expired);
         if forward {
             let found = found.then(|| self.inner.key());
             self.gaps.claim(start, found.into_iter().chain(end).min(), claim);
@@ -693,9 +680,10 @@ impl Cursor {
         }
     }
 
-    /// The claim of this scan for keys of which it saw nothing and no entry newer than `newest`.
-    fn claim(&self, newest: SeqNo) -> Claim {
-        Claim { from: newest.max(self.settled), to: self.snapshot }
+    /// The claim of this scan for keys of which it saw nothing: no entry newer than `newest`, and
+    /// no value that expired after `expired`.
+    fn claim(&self, newest: SeqNo, expired: Deadline) -> Claim {
+        Claim { from: newest.max(self.settled), to: self.snapshot, expired }
     }
 
     #[inline]
@@ -733,22 +721,26 @@ mod tests {
         let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock, values };
         let view = ReadView { active: memtable, sealed: Vec::new(), trees: Vec::new(), horizon: Arc::default() };
         // In memtable 2, entries 76 to 80 delete the other keys. A scan at 80 has found nothing.
-        let later = Claim { from: 80, to: 80 };
+        let later = Claim { from: 80, to: 80, expired: 0 };
         tree.gaps.claim(b"", None, later);
         let cursor = |gaps: &Arc<Gaps>| {
             let tree = Tree { gaps: Arc::clone(gaps), ..tree.clone() };
-            Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), &tree, None, Now::new(None))
+            Cursor::new(view.cursor(&tree, true, None), view.clamp(&tree, 80), &tree, None, NEVER)
         };
         let (mut forward, mut backward) = (cursor(&tree.gaps), cursor(&tree.gaps));
         assert!(forward.seek_to_first().unwrap());
         assert_eq!(forward.key(), Some(&[35][..]));
         assert!(backward.seek_to_last().unwrap() && backward.seek_for_prev([37]).unwrap());
         assert_eq!(backward.key(), Some(&[37][..]));
-        assert_eq!(tree.gaps.find(&[20], 80, true), Some(Gap { end: None, claim: later }), "the later claim stays");
+        assert_eq!(
+            tree.gaps.find(&[20], (80, 0), true),
+            Some(Gap { end: None, claim: later }),
+            "the later claim stays"
+        );
         // What the scan notes itself does not cover memtable 2.
         let gaps = Arc::default();
         assert!(cursor(&gaps).seek_to_first().unwrap());
-        let gap = gaps.find(&[20], 75, true).expect("the scan passed more than it notes");
-        assert_eq!((gap.end.as_deref(), gap.claim), (Some(&[35][..]), Claim { from: 75, to: 75 }));
+        let gap = gaps.find(&[20], (75, 0), true).expect("the scan passed more than it notes");
+        assert_eq!((gap.end.as_deref(), gap.claim), (Some(&[35][..]), Claim { from: 75, to: 75, expired: 0 }));
     }
 }

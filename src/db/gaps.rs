@@ -6,11 +6,12 @@
 //! To remove it, delete this module, `Cursor::jump` in `db/iter`, and `MergeCursor::jump`.
 //!
 //! A [`Claim`] states a fact about a range of keys: a snapshot `from` or later sees no entry there
-//! numbered `to` or less. Later writes have greater numbers, and flushes and compactions keep the
-//! numbers of entries. Therefore nothing invalidates a claim until the store is closed, but for a
-//! compaction filter: a keyspace that has one gets a new memo with each compaction. A scan at
-//! snapshot `from` or later jumps over the range and looks only at entries numbered above `to`, in
-//! memtables and tables alike.
+//! numbered `to` or less, if its time is `expired` or later. Later writes have greater numbers, and
+//! flushes and compactions keep the numbers of entries. Therefore nothing invalidates a claim until
+//! the store is closed, but for what a compaction drops without a tombstone: after one with a
+//! compaction filter, and after one that drops what has expired, the keyspace gets a new memo, and
+//! iterators of views from before it keep theirs. A scan at snapshot `from` or later jumps over the
+//! range and looks only at entries numbered above `to`, in memtables and tables alike.
 //!
 //! `from` is not less than the number of the last tombstone that the scan has passed. Nor is it
 //! less than the largest number of any table in the scan's view or an earlier one. A compaction may
@@ -27,6 +28,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::live::NumberAndTime;
+use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::report::stats::ReadCounters;
 
@@ -52,17 +55,20 @@ impl Gaps {
     }
 }
 
-/// A snapshot `from` or later sees no entry of a range that is numbered `to` or less.
+/// A snapshot `from` or later, of the time `expired` or later, sees no entry of a range that is
+/// numbered `to` or less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) from: SeqNo,
     pub(super) to: SeqNo,
+    /// The last deadline of the values that were passed and had expired; 0 if there were none.
+    pub(super) expired: Deadline,
 }
 
 impl Claim {
     /// The claim that holds in both of two ranges.
     fn and(self, other: Claim) -> Claim {
-        Claim { from: self.from.max(other.from), to: self.to.min(other.to) }
+        Claim { from: self.from.max(other.from), to: self.to.min(other.to), expired: self.expired.max(other.expired) }
     }
 }
 
@@ -91,10 +97,10 @@ struct Piece {
 }
 
 impl Gaps {
-    /// Finds the gap that a scan at `snapshot` has reached: forward, the one that holds `bound`;
-    /// backward, the one that holds the keys right before `bound`.
-    pub(super) fn find(&self, bound: &[u8], snapshot: SeqNo, forward: bool) -> Option<Gap> {
-        self.pieces.lock().find(bound, snapshot, forward)
+    /// Finds the gap that a scan at a number and a time has reached: forward, the one that holds
+    /// `bound`; backward, the one that holds the keys right before `bound`.
+    pub(super) fn find(&self, bound: &[u8], point: NumberAndTime, forward: bool) -> Option<Gap> {
+        self.pieces.lock().find(bound, point, forward)
     }
 
     /// Notes a claim for the keys from `start` up to `end`, replacing earlier ones. An earlier
@@ -122,8 +128,8 @@ fn is_worth_noting(start: &[u8], end: Option<&[u8]>) -> bool {
 }
 
 impl Pieces {
-    fn find(&self, bound: &[u8], snapshot: SeqNo, forward: bool) -> Option<Gap> {
-        let known = |piece: &Piece| piece.claim.filter(|claim| claim.from <= snapshot);
+    fn find(&self, bound: &[u8], (snapshot, at): NumberAndTime, forward: bool) -> Option<Gap> {
+        let known = |piece: &Piece| piece.claim.filter(|claim| claim.from <= snapshot && claim.expired <= at);
         let is_before = |piece: &Piece| *piece.start < *bound || forward && *piece.start == *bound;
         let here = self.list.partition_point(is_before).checked_sub(1)?;
         let mut claim = known(&self.list[here])?;
@@ -247,16 +253,16 @@ mod tests {
     fn a_queue_is_one_gap_after_any_number_of_claims_and_wherever_its_front_is() {
         let gaps = Gaps::default();
         for i in 1..2000 {
-            gaps.claim(&key(i), Some(&key(i + 1)), Claim { from: i, to: i });
+            gaps.claim(&key(i), Some(&key(i + 1)), Claim { from: i, to: i, expired: 0 });
             // From time to time the tombstones at the front are dropped.
             let front = 1 + i / 300 * 50;
-            gaps.extend(&key(front), Some(&key(i + 1)), i - 1, Claim { from: 0, to: i });
-            let gap = gaps.find(&key(front), i, true).expect("it was claimed");
-            assert_eq!((gap.end.as_deref(), gap.claim), (Some(&key(i + 1)[..]), Claim { from: i, to: i }));
-            let back = gaps.find(&key(i + 1), i, false).expect("it was claimed");
+            gaps.extend(&key(front), Some(&key(i + 1)), i - 1, Claim { from: 0, to: i, expired: 0 });
+            let gap = gaps.find(&key(front), (i, 0), true).expect("it was claimed");
+            assert_eq!((gap.end.as_deref(), gap.claim), (Some(&key(i + 1)[..]), Claim { from: i, to: i, expired: 0 }));
+            let back = gaps.find(&key(i + 1), (i, 0), false).expect("it was claimed");
             assert!(back.end.is_some_and(|end| *end <= key(front)[..]));
             // A scan that began before the last pops.
-            let stale = gaps.find(&key(front), i - 10.min(i), true).and_then(|gap| gap.end);
+            let stale = gaps.find(&key(front), (i - 10.min(i), 0), true).and_then(|gap| gap.end);
             assert!(i < 12 || stale.is_some_and(|end| *end == key(i - 9)[..]), "{i}");
             assert!(gaps.pieces.lock().list.len() <= MAX_BORDERS + 3);
         }
@@ -277,7 +283,7 @@ mod tests {
         let from = found.iter().map(|(number, _)| *number).max().unwrap_or_default();
         let is_gap = found.iter().all(|(_, put)| !put);
         if is_gap {
-            gaps.claim(&key(keys.start), Some(&key(keys.end)), Claim { from, to: snapshot });
+            gaps.claim(&key(keys.start), Some(&key(keys.end)), Claim { from, to: snapshot, expired: 0 });
         }
         is_gap
     }
@@ -302,7 +308,12 @@ mod tests {
             let to = (seen + rng.u64(0..20)).min(now);
             let is_quiet = |number: SeqNo| !keys.contains(&history[usize::try_from(number).unwrap() - 1].0);
             if (seen + 1..=to).all(is_quiet) {
-                gaps.extend(&key(keys.start), Some(&key(keys.end)), seen, Claim { from: rng.u64(0..=to), to });
+                gaps.extend(
+                    &key(keys.start),
+                    Some(&key(keys.end)),
+                    seen,
+                    Claim { from: rng.u64(0..=to), to, expired: 0 },
+                );
             }
             // No snapshot `from` or later sees an entry of the piece that is numbered `to` or less.
             let pieces = gaps.pieces.lock();
@@ -318,7 +329,7 @@ mod tests {
                     assert!(!put || number > claim.to, "{claim:?} is wrong of key {key} at {snapshot}");
                 }
             }
-            let gap = pieces.find(start, claim.from, true).expect("there is one");
+            let gap = pieces.find(start, (claim.from, 0), true).expect("there is one");
             assert!(gap.end >= Some(Arc::clone(&next.start)) && gap.claim.to <= claim.to);
         }
         assert!(claimed > if cfg!(miri) { 1 } else { 300 }, "{claimed}");
@@ -326,13 +337,13 @@ mod tests {
 
     #[test]
     fn a_scan_of_an_old_snapshot_takes_no_claim_from_later_scans() {
-        let (gaps, later) = (Gaps::default(), Claim { from: 90, to: 100 });
+        let (gaps, later) = (Gaps::default(), Claim { from: 90, to: 100, expired: 0 });
         gaps.claim(b"c", Some(b"f"), later);
-        gaps.claim(b"b", Some(b"d"), Claim { from: 10, to: 20 });
-        assert_eq!(gaps.find(b"c", 100, true), Some(Gap { end: Some(b"f"[..].into()), claim: later }));
-        assert_eq!(gaps.find(b"b", 100, true), None);
-        gaps.claim(b"b", Some(b"d"), Claim { from: 90, to: 101 });
-        assert_eq!(gaps.find(b"b", 100, true).and_then(|gap| gap.end).as_deref(), Some(&b"f"[..]));
+        gaps.claim(b"b", Some(b"d"), Claim { from: 10, to: 20, expired: 0 });
+        assert_eq!(gaps.find(b"c", (100, 0), true), Some(Gap { end: Some(b"f"[..].into()), claim: later }));
+        assert_eq!(gaps.find(b"b", (100, 0), true), None);
+        gaps.claim(b"b", Some(b"d"), Claim { from: 90, to: 101, expired: 0 });
+        assert_eq!(gaps.find(b"b", (100, 0), true).and_then(|gap| gap.end).as_deref(), Some(&b"f"[..]));
     }
 
     #[test]
@@ -341,8 +352,8 @@ mod tests {
         let (gaps, mut known) = (Gaps::default(), 0);
         for turn in 1..10 {
             for i in (0..GAPS * 2).step_by(2) {
-                let claim = Claim { from: turn * GAPS + i, to: turn * GAPS + i };
-                known += u64::from(gaps.find(&key(i), claim.from, true).is_some());
+                let claim = Claim { from: turn * GAPS + i, to: turn * GAPS + i, expired: 0 };
+                known += u64::from(gaps.find(&key(i), (claim.from, 0), true).is_some());
                 gaps.claim(&key(i), Some(&key(i + 1)), claim);
                 let pieces = gaps.pieces.lock();
                 let len: usize = pieces.list.iter().map(|piece| piece.start.len() + PIECE_LEN).sum();
@@ -355,15 +366,29 @@ mod tests {
     #[test]
     fn ranges_without_keys_and_long_keys_are_not_noted() {
         let gaps = Gaps::default();
-        let claim = Claim { from: 1, to: 1 };
+        let claim = Claim { from: 1, to: 1, expired: 0 };
         gaps.claim(b"b", Some(b"b"), claim);
         gaps.claim(b"b", Some(b"a"), claim);
         gaps.claim(&[1; MAX_KEY_LEN + 1], None, claim);
         gaps.claim(b"", Some(&[1; MAX_KEY_LEN + 1]), claim);
         assert!(gaps.pieces.lock().list.is_empty());
         gaps.claim(b"", None, claim);
-        assert_eq!(gaps.find(b"anything", 1, true), Some(Gap { end: None, claim }));
-        assert_eq!(gaps.find(b"anything", 1, false), Some(Gap { end: None, claim }));
-        assert_eq!(gaps.find(b"anything", 0, true), None);
+        assert_eq!(gaps.find(b"anything", (1, 0), true), Some(Gap { end: None, claim }));
+        assert_eq!(gaps.find(b"anything", (1, 0), false), Some(Gap { end: None, claim }));
+        assert_eq!(gaps.find(b"anything", (0, 0), true), None);
+    }
+
+    #[test]
+    fn a_scan_of_an_earlier_time_uses_no_claim_about_what_expired_later() {
+        let gaps = Gaps::default();
+        gaps.claim(b"b", Some(b"d"), Claim { from: 1, to: 5, expired: 50 });
+        gaps.claim(b"d", Some(b"f"), Claim { from: 2, to: 5, expired: 70 });
+        let end = |at| gaps.find(b"b", (5, at), true).and_then(|gap| gap.end);
+        assert_eq!(end(49), None);
+        assert_eq!([50, 69].map(end), [Some(b"d"[..].into()), Some(b"d"[..].into())]);
+        assert_eq!(end(70).as_deref(), Some(&b"f"[..]));
+        assert_eq!(gaps.find(b"f", (5, 69), false), None);
+        let both = Claim { from: 2, to: 5, expired: 70 };
+        assert_eq!(gaps.find(b"f", (5, 70), false), Some(Gap { end: Some(b"b"[..].into()), claim: both }));
     }
 }

@@ -42,6 +42,7 @@ use super::store::Store;
 use super::view::{Horizon, ReadView, Tree};
 use crate::error::{Error, Result};
 use crate::filter::FilterState;
+use crate::format::deadline::NEVER;
 use crate::format::filename::FileKind;
 use crate::format::header::features;
 use crate::format::key::{MAX_SEQNO, SeqNo};
@@ -581,7 +582,7 @@ impl Store {
         }
         // Until the number is published, snapshots are of the one before it: nothing may drop what
         // the tables delete, nor what they replace.
-        let before = self.snapshots.add(|| first - 1);
+        let before = self.snapshots.add(|_| ((first - 1, NEVER), ()));
         let ended = Arc::clone(&self.view.load().horizon);
         let installed = self.install_ingest(keyspace, logged, first..=seqno).map_err(|error| self.poison(error));
         if installed.is_ok() {
@@ -590,7 +591,7 @@ impl Store {
             self.sequence.publish(seqno);
         }
         // The caller schedules what this may allow.
-        self.snapshots.remove(before);
+        self.snapshots.remove(before.0);
         installed?;
         self.signal.wake();
         self.counters.ingested_tables.fetch_add(tables.len() as u64, Ordering::Relaxed);

@@ -124,13 +124,9 @@ impl Iter {
         }
         let end = self.range.upper.as_deref();
         match &mut self.front {
-            Some(cursor) if self.front_sought.is_none() => {
-                cursor.share_time(self.back.as_ref());
-                cursor.next_before(end)?
-            }
+            Some(cursor) if self.front_sought.is_none() => cursor.next_before(end)?,
             front => {
                 let cursor = front.get_or_insert_with(&self.open);
-                cursor.share_time(self.back.as_ref());
                 match self.front_sought.take().as_deref().or(self.range.lower.as_deref()) {
                     Some(lower) => cursor.seek_within(lower, end)?,
                     None => cursor.seek_to_first_before(end)?,
@@ -150,13 +146,9 @@ impl Iter {
         }
         let end = self.range.lower.as_deref();
         match &mut self.back {
-            Some(cursor) if self.back_sought.is_none() => {
-                cursor.share_time(self.front.as_ref());
-                cursor.prev_from(end)?
-            }
+            Some(cursor) if self.back_sought.is_none() => cursor.prev_from(end)?,
             back => {
                 let cursor = back.get_or_insert_with(&self.open);
-                cursor.share_time(self.front.as_ref());
                 match self.back_sought.take().as_deref().or(self.range.upper.as_deref()) {
                     Some(upper) => cursor.seek_before(upper, end)?,
                     None => cursor.seek_to_last_from(end)?,

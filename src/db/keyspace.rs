@@ -49,7 +49,7 @@ impl Keyspace {
 
     /// The target of reads of the keyspace as it is now.
     pub(super) fn target(&self) -> ReadTarget<'_> {
-        ReadTarget { keyspace: self.id, name: &self.name, snapshot: None, at: None }
+        ReadTarget { keyspace: self.id, name: &self.name, snapshot: None }
     }
 
     /// The keyspace's name.
@@ -86,8 +86,8 @@ impl Keyspace {
         self.store().write_one(self.id, key.as_ref(), Write::Put(value.as_ref()), options)
     }
 
-    /// Sets a key to a value until `deadline`. From then on no read returns the value, whatever
-    /// its snapshot, and the key counts as deleted. Returns the write's sequence number.
+    /// Sets a key to a value until `deadline`. From then on no read returns the value, and the key
+    /// counts as deleted. Returns the write's sequence number.
     ///
     /// Deadlines count whole milliseconds, rounded down. One that is past makes the put a delete.
     /// Every put sets the deadline anew; one without a deadline has that of
@@ -95,9 +95,10 @@ impl Keyspace {
     /// none. A merge has no deadline: when the value that it changes has expired, what was merged
     /// into it is left.
     ///
-    /// An operation judges all deadlines by one time, which it takes when it meets the first one; a
-    /// transaction takes that of its begin. Compactions drop what has expired, without reading it
-    /// if all of a table has and nothing older is below. A table is rewritten when a quarter of its
+    /// An operation judges all deadlines by one time, which it takes when it meets the first one.
+    /// Snapshots, transactions, iterators and cursors take that at which they are made. Compactions
+    /// drop what had expired when the oldest snapshot was taken, or now, without reading it if all
+    /// of a table has and nothing older is below. A table is rewritten when a quarter of its
     /// entries has expired, a second or two later if the store is idle.
     ///
     /// ```

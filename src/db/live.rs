@@ -1,87 +1,137 @@
-//! [`LiveSnapshots`]: the sequence numbers of live snapshots.
+//! [`LiveSnapshots`]: the numbers and times of live snapshots.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::locks::{LockRank, RankedMutex};
+use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
 
-/// The sequence numbers of all live snapshots. Compactions keep what each of them sees.
+/// A sequence number and the time at which its reads judge deadlines. That is [`NEVER`] if no entry
+/// up to the number has had a deadline.
+pub(super) type NumberAndTime = (SeqNo, Deadline);
+
+/// The numbers and times of all live snapshots. Compactions keep what each of them sees: they drop
+/// no version that a number needs, and nothing that expired after the least time.
 pub(super) struct LiveSnapshots {
-    /// Number of handles of each snapshot.
-    handles: RankedMutex<BTreeMap<SeqNo, usize>>,
+    points: RankedMutex<Points>,
     /// Compactions can drop more once no snapshot is older than this. The scheduler writes it
-    /// before it reads `handles`; dropping a snapshot reads it under that lock. Therefore at least
+    /// before it reads `points`; dropping a snapshot reads it under that lock. Therefore at least
     /// one of the two sees the other.
     held_until: AtomicU64,
+    /// The same for times: once none is less than this.
+    held_by_time: AtomicU64,
+}
+
+#[derive(Default)]
+struct Points {
+    /// Number of handles of each snapshot. Of two numbers, the greater one has no lesser time.
+    handles: BTreeMap<NumberAndTime, usize>,
+    /// Running compactions with a compaction filter.
+    filtering: usize,
+}
+
+/// While it lives, a compaction filter may take from the store what a snapshot that is taken
+/// meanwhile sees: such a snapshot keeps its view.
+pub(super) struct Filtering<'a>(&'a LiveSnapshots);
+
+impl Drop for Filtering<'_> {
+    fn drop(&mut self) {
+        self.0.points.lock().filtering -= 1;
+    }
 }
 
 impl Default for LiveSnapshots {
     fn default() -> LiveSnapshots {
         LiveSnapshots {
-            handles: RankedMutex::new(LockRank::Snapshots, BTreeMap::new()),
+            points: RankedMutex::new(LockRank::Snapshots, Points::default()),
             held_until: AtomicU64::new(SeqNo::MAX),
+            held_by_time: AtomicU64::new(NEVER),
         }
     }
 }
 
 impl LiveSnapshots {
-    /// Adds a snapshot of what is `visible`, and returns its number.
-    pub(super) fn add(&self, visible: impl FnOnce() -> SeqNo) -> SeqNo {
-        let mut handles = self.handles.lock();
-        // Read under the lock: a compaction that reads the list later sees this snapshot; one that
+    /// Adds a snapshot of what `take` finds, given whether a compaction filter runs.
+    pub(super) fn add<R>(&self, take: impl FnOnce(bool) -> (NumberAndTime, R)) -> (NumberAndTime, R) {
+        let mut points = self.points.lock();
+        // Taken under the lock: a compaction that reads the list later sees this snapshot; one that
         // read it earlier keeps at least what is visible now.
-        let seqno = visible();
-        *handles.entry(seqno).or_default() += 1;
-        seqno
+        let (point, taken) = take(points.filtering > 0);
+        *points.handles.entry(point).or_default() += 1;
+        (point, taken)
     }
 
     /// Removes a snapshot. Returns whether compactions can drop more now.
-    pub(super) fn remove(&self, seqno: SeqNo) -> bool {
-        let mut handles = self.handles.lock();
-        if let Some(count) = handles.get_mut(&seqno) {
+    pub(super) fn remove(&self, point: NumberAndTime) -> bool {
+        let mut points = self.points.lock();
+        if let Some(count) = points.handles.get_mut(&point) {
             *count -= 1;
             if *count == 0 {
-                handles.remove(&seqno);
+                points.handles.remove(&point);
             }
         }
-        self.releases_garbage(&handles)
+        self.releases_garbage(&points)
+    }
+
+    /// Notes that a compaction filter runs. Called before the compaction asks for live snapshots.
+    pub(super) fn begin_filtering(&self) -> Filtering<'_> {
+        self.points.lock().filtering += 1;
+        Filtering(self)
     }
 
     /// Number of handles of all snapshots.
     pub(super) fn count(&self) -> usize {
-        self.handles.lock().values().sum()
+        self.points.lock().handles.values().sum()
     }
 
     /// Whether there is a snapshot with one of these numbers.
     pub(super) fn any_in(&self, numbers: Range<SeqNo>) -> bool {
-        self.handles.lock().range(numbers).next().is_some()
+        self.points.lock().handles.range((numbers.start, 0)..(numbers.end, 0)).next().is_some()
     }
 
     /// Sequence numbers, ascending.
     pub(super) fn all(&self) -> Vec<SeqNo> {
-        self.handles.lock().keys().copied().collect()
+        let mut numbers: Vec<SeqNo> = self.points.lock().handles.keys().map(|(seqno, _)| *seqno).collect();
+        numbers.dedup();
+        numbers
     }
 
     /// The oldest sequence number, or the greatest possible one if there is none.
     pub(super) fn oldest(&self) -> SeqNo {
-        self.handles.lock().keys().next().copied().unwrap_or(SeqNo::MAX)
+        oldest(&self.points.lock()).0
     }
 
     /// The newest sequence number; 0 if there is none.
     pub(super) fn newest(&self) -> SeqNo {
-        self.handles.lock().keys().next_back().copied().unwrap_or(0)
+        self.points.lock().handles.keys().next_back().map_or(0, |(seqno, _)| *seqno)
     }
 
-    /// Notes that snapshots older than `until` hold garbage. Returns whether none of them is left.
-    pub(super) fn hold_garbage(&self, until: SeqNo) -> bool {
+    /// The least time, or [`NEVER`].
+    pub(super) fn least_time(&self) -> Deadline {
+        oldest(&self.points.lock()).1
+    }
+
+    /// Notes that snapshots older than `until`, or of times less than `time`, hold garbage. Returns
+    /// whether none of them is left.
+    pub(super) fn hold_garbage(&self, until: SeqNo, time: Deadline) -> bool {
         self.held_until.store(until, Ordering::Relaxed);
-        self.releases_garbage(&self.handles.lock())
+        self.held_by_time.store(time, Ordering::Relaxed);
+        self.releases_garbage(&self.points.lock())
     }
 
-    fn releases_garbage(&self, handles: &BTreeMap<SeqNo, usize>) -> bool {
-        let until = self.held_until.load(Ordering::Relaxed);
-        until < SeqNo::MAX && handles.keys().next().is_none_or(|oldest| *oldest >= until)
+    fn releases_garbage(&self, points: &Points) -> bool {
+        let (until, time) = (self.held_until.load(Ordering::Relaxed), self.held_by_time.load(Ordering::Relaxed));
+        let (seqno, at) = oldest(points);
+        until < SeqNo::MAX && seqno >= until || time < NEVER && at >= time
     }
+}
+
+/// The oldest number and the least time.
+fn oldest(points: &Points) -> NumberAndTime {
+    let seqno = points.handles.keys().next().map_or(SeqNo::MAX, |(seqno, _)| *seqno);
+    // The first that is one: times ascend with the numbers.
+    let time = points.handles.keys().map(|(_, at)| *at).find(|at| *at < NEVER);
+    (seqno, time.unwrap_or(NEVER))
 }

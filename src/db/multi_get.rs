@@ -31,7 +31,7 @@ impl Store {
         let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, cover: cover(key), mode };
         let reads: Vec<PointRead<'_>> = keys.iter().map(|key| read(key.as_ref())).collect();
 
-        let mut now = Now::new(target.at);
+        let mut now = Now::new(target.at());
         let mut values = vec![None; keys.len()];
         // Keys whose newest version is an operand.
         let mut merged = Vec::new();

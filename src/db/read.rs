@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::clock::Now;
 use super::cursor::Cursor;
 use super::iter::{Iter, common_prefix};
 use super::store::Store;
@@ -84,21 +83,28 @@ pub(super) struct ReadTarget<'a> {
     pub(super) keyspace: u32,
     pub(super) name: &'a str,
     pub(super) snapshot: Option<&'a ReadPoint>,
-    /// When deadlines are judged; `None` for the time of the read.
-    pub(super) at: Option<Deadline>,
 }
 
-/// What a snapshot sees.
+/// One moment, as a snapshot and a transaction read it: what was written up to a number and had
+/// not expired at a time.
 pub(super) struct ReadPoint {
     pub(super) seqno: SeqNo,
-    /// The view in which to read it, in a store that is open read-only: the process that writes
-    /// keeps no versions for it. Elsewhere any view from then on has what it sees.
+    /// [`NEVER`](crate::format::deadline::NEVER) if nothing that it sees has a deadline.
+    pub(super) at: Deadline,
+    /// The view in which to read it, if other views from then on may lack what it sees: in a store
+    /// that is open read-only, since the process that writes keeps no versions for it, and beside a
+    /// compaction filter that had begun before.
     pub(super) view: Option<Arc<ReadView>>,
 }
 
 impl ReadTarget<'_> {
     pub(super) fn seqno(&self) -> Option<SeqNo> {
         self.snapshot.map(|point| point.seqno)
+    }
+
+    /// When deadlines are judged; `None` for the time of the read.
+    pub(super) fn at(&self) -> Option<Deadline> {
+        self.snapshot.map(|point| point.at)
     }
 }
 
@@ -120,7 +126,7 @@ impl Store {
     ) -> Result<Option<R>> {
         self.gate.check_open()?;
         // A separate function: a plain get has nothing to do after it has found the value.
-        match self.reads_plainly {
+        match self.reads_plainly && target.snapshot.is_none_or(|point| point.view.is_none()) {
             true => self.view.with(|view, pin| self.find(view, pin, target, key, mode, trace, take)),
             false => self.find_otherwise(target, key, mode, trace, take),
         }
@@ -149,7 +155,7 @@ impl Store {
         let tree = tree_of(view, target.keyspace, target.name)?;
         let (snapshot, cover) = view.cover(tree, key, target.seqno(), || view.visible(&self.sequence));
         let read = PointRead { key, hash, snapshot, cover, mode };
-        view.get(tree, &read, target.at, pin, trace, take)
+        view.get(tree, &read, target.at(), pin, trace, take)
     }
 
     /// A get that is timed, or reads in a store that is open read-only.
@@ -228,7 +234,8 @@ impl Store {
         let tree = tree_of(&view, target.keyspace, target.name)?;
         let (seqno, covers) = view.covers(tree, target.seqno(), || view.visible(&self.sequence));
         let sources = view.cursor(tree, options.fill_cache, None);
-        Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, covers, Now::new(target.at)))
+        let at = target.at().unwrap_or_else(|| self.clock.time_of_read());
+        Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, covers, at))
     }
 
     pub(super) fn iter(&self, target: ReadTarget<'_>, range: KeySpan<Vec<u8>>, mode: ReadMode) -> Iter {
@@ -249,10 +256,10 @@ impl Store {
         // Keeps only the parts of the view that this keyspace needs.
         let (active, sealed, horizon) = (Arc::clone(&view.active), view.sealed.clone(), Arc::clone(&view.horizon));
         let view = ReadView { active, sealed, trees: Vec::new(), horizon };
-        let now = Now::new(target.at);
+        let at = target.at().unwrap_or_else(|| self.clock.time_of_read());
         let open = move || {
             let sources = view.cursor(&tree, mode.fill_cache, probe.as_ref());
-            let cursor = Cursor::new(sources, view.clamp(&tree, seqno), &tree, covers.clone(), now);
+            let cursor = Cursor::new(sources, view.clamp(&tree, seqno), &tree, covers.clone(), at);
             if mode.values { cursor } else { cursor.without_values() }
         };
         Iter::new(range, Box::new(open))

@@ -35,6 +35,7 @@ use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
 use crate::options::{Compression, LevelFilters};
 use crate::report::event::{BackgroundWork, Event};
+use crate::sorted::table::TableMeta;
 use crate::tree::compaction::picker::{Debt, L0_TRIGGER, Picker, Requested, has_garbage};
 use crate::tree::compaction::task::Task;
 use crate::tree::version::ValueGarbage;
@@ -418,7 +419,7 @@ impl Store {
             base_size: self.base_size(),
             is_idle,
             oldest_snapshot,
-            now: if tree.version.has_deadlines() { self.clock.now() } else { 0 },
+            now: if tree.version.has_deadlines() { self.expiry_time() } else { 0 },
             weights: &tree.version.weights(oldest_snapshot),
             value_garbage,
             deleted: &tree.version.deleted(),
@@ -651,14 +652,23 @@ impl Store {
         // Locked, so that the last thread to write the note has seen the newest view.
         let _background = self.background.lock();
         let oldest = self.snapshots.oldest();
-        let mut held_until = SeqNo::MAX;
+        let (mut held_until, mut held_by_time) = (SeqNo::MAX, NEVER);
         if oldest < SeqNo::MAX {
             let view = self.view.load();
             let metas = view.trees.iter().flat_map(|tree| tree.version.tables()).map(|(_, table)| table.meta());
             let held = metas.filter(|meta| meta.largest_seqno > oldest && has_garbage(meta));
             held_until = held.map(|meta| meta.largest_seqno).min().unwrap_or(SeqNo::MAX);
         }
-        self.snapshots.hold_garbage(held_until)
+        let (least, now) = (self.snapshots.least_time(), self.clock.mark());
+        if least < now {
+            let view = self.view.load();
+            let mut metas = view.trees.iter().flat_map(|tree| tree.version.tables()).map(|(_, table)| table.meta());
+            let expired = |meta: &TableMeta, at| meta.deadlines.expired(meta.entries, at);
+            if metas.any(|meta| expired(meta, least) < expired(meta, now)) {
+                held_by_time = least + 1;
+            }
+        }
+        self.snapshots.hold_garbage(held_until, held_by_time)
     }
 
     /// A store that compacts nothing any more does not hold an automatic rate at its maximum.

@@ -4,19 +4,29 @@ use std::sync::Arc;
 
 use super::StoreHandle;
 use super::keyspace::Keyspace;
+use super::live::NumberAndTime;
 use super::read::{ReadPoint, ReadTarget};
 use super::reads::reads;
 use super::store::Store;
+use super::view::ReadView;
+use crate::format::deadline::NEVER;
 use crate::format::key::SeqNo;
 
-/// All keyspaces as they were when the snapshot was taken, whatever is written later.
+/// All keyspaces as they were when the snapshot was taken, whatever is written later, and whatever
+/// expires later: deadlines are judged by the time at which it was taken.
 ///
-/// It is owned, and cheap to take and to clone. While it lives, compactions keep the versions that
-/// it sees, and the store stays open and locked, also after all other handles are dropped:
-/// [`Db::close`](crate::Db::close) releases the lock beside it. It keeps no memtable and no
-/// replaced table, except in a store that is open read-only: there it keeps those of its moment,
-/// since the process that writes does not know it. Its own methods read the default keyspace;
+/// It is owned, and cheap to take and to clone. Its own methods read the default keyspace;
 /// [`Snapshot::keyspace`] reads any other.
+///
+/// While it lives, the store stays open and locked, also after all other handles are dropped:
+/// [`Db::close`](crate::Db::close) releases the lock beside it. Compactions keep the versions that
+/// it sees and all that had not expired when it was taken, also what was written later. A snapshot
+/// that is kept for days therefore keeps the garbage of days. It keeps no memtable and no replaced
+/// table, with two exceptions, in which it keeps those of its moment: in a store that is open
+/// read-only, since the process that writes does not know it, and if it was taken while a
+/// compaction with a [compaction filter](crate::KeyspaceOptions::compaction_filter) ran. What such
+/// a filter has decided before the store was closed may still take effect after it was opened, and
+/// then changes what a snapshot sees.
 ///
 /// ```
 /// # fn main() -> tamis::Result<()> {
@@ -35,7 +45,7 @@ pub struct Snapshot {
     name: Arc<str>,
 }
 
-/// A sequence number registered as a live snapshot.
+/// A number and a time, registered as a live snapshot.
 struct Pinned {
     handle: Arc<StoreHandle>,
     point: ReadPoint,
@@ -44,19 +54,46 @@ struct Pinned {
 impl Pinned {
     fn new(handle: &Arc<StoreHandle>) -> Pinned {
         let store = &handle.store;
-        let view = store.gate.is_read_only().then(|| store.view.load());
-        let seqno = store.snapshots.add(|| match &view {
-            Some(view) => view.visible(&store.sequence),
-            None => store.sequence.visible(),
-        });
-        Pinned { handle: Arc::clone(handle), point: ReadPoint { seqno, view } }
+        let mut has_deadlines = store.clock.has_deadlines();
+        loop {
+            if has_deadlines {
+                // Moves the mark on. The clock is the caller's code: it runs under no lock.
+                store.clock.now();
+            }
+            let (point, view) = store.snapshots.add(|is_filtering| take_point(store, is_filtering));
+            let (seqno, at) = point;
+            if at == NEVER || has_deadlines {
+                return Pinned { handle: Arc::clone(handle), point: ReadPoint { seqno, at, view } };
+            }
+            // The first deadline of all has come in between.
+            store.snapshots.remove(point);
+            has_deadlines = true;
+        }
     }
+}
+
+/// The number and time of a snapshot, and the view that it keeps, if it needs one.
+fn take_point(store: &Store, is_filtering: bool) -> (NumberAndTime, Option<Arc<ReadView>>) {
+    let (seqno, view) = loop {
+        if !store.gate.is_read_only() && !is_filtering {
+            break (store.sequence.visible(), None);
+        }
+        let view = store.view.load();
+        let seqno = view.visible(&store.sequence);
+        // A memtable may have been sealed since: the view would lack what the number sees.
+        if store.gate.is_read_only() || Arc::ptr_eq(&view.active, &store.view.load().active) {
+            break (seqno, Some(view));
+        }
+    };
+    // The number first: what it sees has been noted.
+    let at = if store.clock.has_deadlines() { store.clock.mark() } else { NEVER };
+    ((seqno, at), view)
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         let store = &self.handle.store;
-        if store.snapshots.remove(self.point.seqno) {
+        if store.snapshots.remove((self.point.seqno, self.point.at)) {
             store.schedule();
         }
         if !store.gate.is_read_only() && store.has_ranges_after(self.point.seqno) {
@@ -82,7 +119,7 @@ impl Snapshot {
     }
 
     fn target(&self) -> ReadTarget<'_> {
-        ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.point()), at: None }
+        ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.point()) }
     }
 
     pub(super) fn point(&self) -> &ReadPoint {

@@ -211,13 +211,9 @@ impl Transaction {
     fn new(keyspace: &Keyspace) -> Transaction {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let default = Keyspace { id: 0, name: Arc::from(DEFAULT_KEYSPACE), handle: Arc::clone(&keyspace.handle) };
-        Transaction {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            snapshot: default.snapshot(),
-            // After the snapshot.
-            overlay: Overlay::new(default.store().clock.now_if_needed()),
-            default,
-        }
+        let snapshot = default.snapshot();
+        let overlay = Overlay::new(snapshot.point().at);
+        Transaction { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), snapshot, overlay, default }
     }
 
     fn store(&self) -> &Arc<Store> {
@@ -234,8 +230,7 @@ impl Transaction {
         if keyspace.store().id != self.store().id {
             return Err(Error::invalid("the keyspace is of another store than the transaction"));
         }
-        let (snapshot, at) = (Some(self.snapshot.point()), Some(self.overlay.at));
-        Ok(ReadTarget { snapshot, at, ..keyspace.target() })
+        Ok(ReadTarget { snapshot: Some(self.snapshot.point()), ..keyspace.target() })
     }
 
     /// Returns the writes of the transaction to a key, if there are any. Notes that the key is
@@ -356,7 +351,7 @@ impl Transaction {
 
     /// Reads the clock for the transaction's own deadlines, if nothing had one when it began.
     fn need_time(&mut self) {
-        if self.overlay.at == 0 {
+        if self.overlay.at == NEVER {
             self.overlay.at = self.store().clock.now();
         }
     }

@@ -164,7 +164,7 @@ impl Store {
             // forgotten for it. What is written in between makes the premise fail.
             let (snapshot, cover) = view.cover(tree, key, None, || view.visible(&self.sequence));
             let read = PointRead { key, hash, snapshot, cover, mode: ReadOptions::default().mode() };
-            Ok((view.get(tree, &read, target.at, pin, &mut deadline, |hit| hit.into_value())?, moment))
+            Ok((view.get(tree, &read, target.at(), pin, &mut deadline, |hit| hit.into_value())?, moment))
         })?;
         Ok((value, Premise::on_key(moment, target.keyspace, key, hash).until(deadline.0)))
     }

@@ -197,7 +197,7 @@ impl Ledger {
         let in_doubt = self.change_in_doubt.as_ref().map(|(name, _)| name);
         let wrong: Vec<_> = names.symmetric_difference(&expected).filter(|name| Some(*name) != in_doubt).collect();
         assert!(wrong.is_empty(), "keyspaces are missing or came back: {wrong:?}");
-        let contents = self.contents(visible);
+        let contents = self.contents(visible, self.now);
         for (name, incarnation) in self.keyspaces.iter().filter(|(name, _)| names.contains(*name)) {
             let keyspace = db.existing_keyspace(name)?.expect("it is among the names");
             check_keyspace(&keyspace, contents.get(incarnation).unwrap_or(&Map::new()))?;
@@ -208,7 +208,7 @@ impl Ledger {
     /// Checks that a snapshot shows the store at its creation; keyspaces dropped since do not
     /// count.
     pub fn check_snapshot(&self, db: &Db, snapshot: &Snapshot, taken: &Ledger) -> Result<()> {
-        let contents = self.contents(snapshot.seqno());
+        let contents = self.contents(snapshot.seqno(), taken.now);
         let still_there = |(name, incarnation): &(&String, &Incarnation)| self.incarnation(name) == Some(**incarnation);
         for (name, incarnation) in taken.keyspaces.iter().filter(still_there) {
             let Some(keyspace) = db.existing_keyspace(name)? else { continue };
@@ -221,8 +221,8 @@ impl Ledger {
     }
 
     /// The entries of every keyspace that ever existed, after the writes up to `seqno`, without
-    /// what has expired by now.
-    fn contents(&self, seqno: SeqNo) -> BTreeMap<Incarnation, Map> {
+    /// what had expired at `now`.
+    fn contents(&self, seqno: SeqNo, now: u64) -> BTreeMap<Incarnation, Map> {
         let mut held = BTreeMap::<(Incarnation, Vec<u8>), Held>::new();
         let writes = self.writes.iter().chain(&self.write_in_doubt).filter(|write| write.last <= seqno);
         for (incarnation, key, effect) in writes.flat_map(|write| &write.ops) {
@@ -235,7 +235,7 @@ impl Ledger {
         }
         let mut contents = BTreeMap::<Incarnation, Map>::new();
         for ((incarnation, key), held) in held {
-            if let Some(value) = held.at(self.now) {
+            if let Some(value) = held.at(now) {
                 contents.entry(incarnation).or_default().insert(key, value);
             }
         }

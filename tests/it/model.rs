@@ -50,7 +50,7 @@ struct ModelledStore {
     executor: Arc<dyn Executor>,
     model: Model,
     expiring: Expiring,
-    snapshots: Vec<(Snapshot, Model, Expiring)>,
+    snapshots: Vec<(Snapshot, Model)>,
     /// In milliseconds; it goes both ways.
     clock: Arc<AtomicU64>,
     /// The latest time that the store has seen.
@@ -165,7 +165,6 @@ impl ModelledStore {
         self.db().begin().put_with_expiry("", "", time(0));
         self.now = self.now.max(to);
         expire(&mut self.model, &mut self.expiring, self.now);
-        self.snapshots.iter_mut().for_each(|(_, model, expiring)| expire(model, expiring, self.now));
     }
 
     /// Puts a value, now and then with a deadline.
@@ -233,7 +232,7 @@ impl ModelledStore {
             75..79 => {
                 let snapshot = self.db().snapshot();
                 assert_eq!(snapshot.seqno(), self.db().last_seqno());
-                self.snapshots.push((snapshot, self.model.clone(), self.expiring.clone()));
+                self.snapshots.push((snapshot, self.model.clone()));
             }
             79..82 => self.read_snapshot(),
             82..85 if !self.snapshots.is_empty() => {
@@ -314,7 +313,7 @@ impl ModelledStore {
             }
         };
         check(keyspace.multi_get_with(&keys, options).unwrap(), &self.model[&name]);
-        if let Some((snapshot, model, _)) = self.snapshots.last()
+        if let Some((snapshot, model)) = self.snapshots.last()
             && let Some(model) = model.get(&name)
         {
             check(snapshot.keyspace(&keyspace).multi_get_with(&keys, options).unwrap(), model);
@@ -539,7 +538,7 @@ impl ModelledStore {
         }
         let at = self.rng.usize(0..self.snapshots.len());
         let key = self.key();
-        let (snapshot, model, _) = &self.snapshots[at];
+        let (snapshot, model) = &self.snapshots[at];
         for (name, map) in model {
             let keyspace = self.db().existing_keyspace(name).unwrap().expect("not dropped while snapshots live");
             let view = snapshot.keyspace(&keyspace);

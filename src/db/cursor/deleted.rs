@@ -133,7 +133,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::db::clock::{Clock, Now};
+    use crate::db::clock::Clock;
     use crate::db::view::{ReadView, Tree};
     use crate::format::key::ValueKind;
     use crate::memory::pool::MemtablePool;
@@ -171,7 +171,7 @@ mod tests {
         };
         let scan = |last: SeqNo| {
             let (snapshot, covers) = view.covers(&tree, Some(last), || last);
-            let mut cursor = Cursor::new(view.cursor(&tree, true, None), snapshot, &tree, covers, Now::new(None));
+            let mut cursor = Cursor::new(view.cursor(&tree, true, None), snapshot, &tree, covers, 0);
             assert!(cursor.seek_to_first().unwrap());
             cursor.key().unwrap().to_vec()
         };
@@ -179,7 +179,7 @@ mod tests {
         for to in [1000, 1040, 2000] {
             let last = purge(to, before.map(|(last, _)| last));
             assert_eq!(scan(last), key(to));
-            let gap = tree.gaps.find(&key(500), last, true).expect("what the scan has passed");
+            let gap = tree.gaps.find(&key(500), (last, 0), true).expect("what the scan has passed");
             assert_eq!((gap.end.as_deref(), gap.claim.to), (Some(&key(to)[..]), last));
             if let Some((last, first)) = before {
                 assert_eq!(scan(last), first, "an older snapshot jumps no further than it may");

@@ -15,7 +15,10 @@ use crate::write::batch::{BatchMark, WriteBatch};
 #[derive(Default)]
 pub(super) struct Overlay {
     pub(super) batch: WriteBatch,
-    /// When deadlines are judged.
+    /// When own deadlines are judged: at the time of the snapshot. [`NEVER`] if that saw none,
+    /// until the transaction has its first.
+    ///
+    /// [`NEVER`]: crate::format::deadline::NEVER
     pub(super) at: Deadline,
     own: RefCell<OwnWrites>,
     pub(super) reads: RefCell<ReadSet>,

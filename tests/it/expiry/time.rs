@@ -99,27 +99,29 @@ fn a_store_without_deadlines_stores_no_time() {
 }
 
 #[test]
-fn each_seek_of_a_cursor_takes_a_new_time_and_steps_keep_it() {
+fn a_cursor_judges_by_the_time_at_which_it_was_made_or_its_snapshot_taken() {
     for flushed in [false, true] {
         let (_fs, clock, db) = store();
         put_all(&db);
         if flushed {
             db.flush().unwrap();
         }
-        let mut cursor = db.snapshot().cursor().unwrap();
-        assert!(cursor.seek("a").unwrap());
-        assert_eq!(cursor.key(), Some(&b"a"[..]));
+        let (snapshot, mut early) = (db.snapshot(), db.cursor().unwrap());
         clock.set(20);
-        assert!(cursor.next().unwrap());
-        assert_eq!(cursor.key(), Some(&b"b"[..]), "as of the seek");
-        assert!(cursor.seek("a").unwrap());
-        assert_eq!(cursor.key(), Some(&b"c"[..]));
-        clock.set(30);
-        assert!(cursor.prev().is_ok_and(|found| !found) && cursor.seek_to_first().unwrap());
-        assert_eq!(cursor.key(), Some(&b"d"[..]));
+        let (mut of_snapshot, mut late) = (snapshot.cursor().unwrap(), db.cursor().unwrap());
         clock.set(40);
-        assert!(!cursor.seek_for_prev("d").unwrap());
-        assert!(cursor.seek_to_last().unwrap() && !cursor.prev().unwrap());
+        db.compact_range(..).unwrap();
+        for (cursor, first) in [(&mut early, b"a"), (&mut of_snapshot, b"a"), (&mut late, b"c")] {
+            for _ in 0..2 {
+                assert!(cursor.seek("a").unwrap());
+                assert_eq!(cursor.key(), Some(&first[..]));
+                assert!(cursor.seek_to_last().unwrap() && cursor.prev().unwrap());
+                assert!(cursor.seek_for_prev("d").unwrap());
+                assert_eq!(cursor.key(), Some(&b"d"[..]));
+            }
+        }
+        assert!(db.cursor().unwrap().seek("d").unwrap());
+        assert_eq!(db.get("d").unwrap(), None);
     }
 }
 

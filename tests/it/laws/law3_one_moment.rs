@@ -5,3 +5,4 @@ mod leases;
 mod lives;
 mod operands;
 mod options;
+mod read_points;
