@@ -318,6 +318,7 @@ impl Store {
     /// Merges the inputs of a task within a stage, in parts and with the help of free threads.
     /// Returns what it has written, or `None` if range deletes have made it pointless. If the store
     /// is being closed, notes what is finished.
+    #[expect(clippy::too_many_arguments, reason = "a stage of a task, and the moment for which it is merged")]
     fn rewrite(
         self: &Arc<Self>,
         tree: Tree,

@@ -539,7 +539,7 @@ fn kept_logs_are_bounded_in_number_by_the_bytes_that_are_allowed() {
         assert_eq!(pin.is_revoked(), most < 1100, "{stats:?}");
         assert!((most..=most + 1).contains(&stats.files), "{most}: {stats:?}");
         let since = if most < 1100 { 100 } else { 0 };
-        assert_eq!(numbers(&mut db.changes_since(since).unwrap()).len(), 1100 - since as usize);
+        assert_eq!(numbers(&mut db.changes_since(since).unwrap()).len() as u64, 1100 - since);
     }
 }
 

@@ -38,10 +38,13 @@ pub(crate) struct FoldedChain {
 /// Those of a key: the last two that reads have left.
 type OfKey = [Option<Arc<FoldedChain>>; 2];
 
+/// Keyspace and key.
+type ChainKey = (u32, Box<[u8]>);
+
 /// The folded chains of a memtable, by keyspace and key.
 #[derive(Default)]
 pub(super) struct FoldedChains {
-    by_key: Mutex<HashMap<(u32, Box<[u8]>), OfKey>>,
+    by_key: Mutex<HashMap<ChainKey, OfKey>>,
     /// Whether there are any. Reads of a memtable without them take no lock.
     any: AtomicBool,
 }

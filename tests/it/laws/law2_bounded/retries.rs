@@ -29,7 +29,8 @@ fn write_others(db: &Db) {
 
 #[test]
 fn what_others_write_beside_a_key_is_no_conflict() {
-    let beside: [(&str, fn(&Db)); 4] = [
+    type Deed = (&'static str, fn(&Db));
+    let beside: [Deed; 4] = [
         ("flush", |db| db.flush().unwrap()),
         ("others", write_others),
         ("flush and compact", |db| {

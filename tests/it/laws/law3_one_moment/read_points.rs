@@ -26,6 +26,7 @@ fn time(millis: u64) -> SystemTime {
 type Stored = (u32, Option<u64>);
 
 /// What reads at one moment.
+#[expect(clippy::large_enum_variant, reason = "a test has few")]
 enum Handle {
     Snapshot(Snapshot),
     Transaction(Box<Transaction>),
@@ -273,7 +274,7 @@ fn a_compaction_filter_changes_nothing_for_a_snapshot_taken_while_it_runs() {
     };
     let filter = move |key: &[u8], _: &[u8]| {
         let (db, keyspace) = DB.get().unwrap();
-        if key[0] % 16 == 0 {
+        if key[0].is_multiple_of(16) {
             let snapshot = db.snapshot().keyspace(keyspace);
             let contents = read(&snapshot);
             TAKEN.lock().unwrap().push((snapshot, contents));
