@@ -7,6 +7,7 @@ mod closing;
 mod compaction_filter;
 mod concurrency;
 mod damage;
+mod documents;
 mod environment;
 mod estimates;
 mod events;
