@@ -126,6 +126,7 @@ const CALLS: &[(&str, &str)] = &[
     ("restore backups r", "restore backups r --generation 1"),
     ("restore backups r", "restore backups r --at 1970-01-01T00:00:00Z"),
     ("restore backups r", "restore backups r --seqno 1"),
+    ("restore backups r", "restore backups r --store 0000000000000000"),
     ("restore backups r", "restore backups r --json"),
     ("checkpoint db c", "checkpoint db c --json"),
     ("sst tables/000001.sst", "sst tables/000001.sst --blocks"),
