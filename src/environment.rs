@@ -17,6 +17,9 @@
 //!
 //! Beyond the budget, each store may have two shares, one of them being flushed, and what its next
 //! memtable takes at first ([`Environment::first_size`]).
+//!
+//! What is shared knows each store by a handle of its own: `CacheOwner` (with the store's epoch, so
+//! that a long read holds up blocks of its own store alone), `FilePool`, `RateLimiter`, `Events`.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,8 @@
 //! [`Catalog`]: the manifest in force, and file numbers.
+//!
+//! Every change of the set of tables is one version edit and goes through `Store::install`: durable
+//! in the manifest, then visible in a new view. Only then are files removed. No file number is used
+//! twice.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

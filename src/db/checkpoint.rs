@@ -1,4 +1,8 @@
 //! [`Checkpoint`]: a copy of a store that shares its files by hard links.
+//!
+//! A checkpoint is an image (`image`) put into a directory (`copy`), with links in place of copies
+//! of tables and value files where the file system has them. Backups (`tools/backup`) read the
+//! image themselves, without space beside the store, and restore through [`StoreCopy`].
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,14 @@
 //! [`Clock`]: the time by which deadlines are judged.
+//!
+//! A read is of one moment: a number and a time. A point read takes its time from the clock when it
+//! meets the first deadline. Snapshots, transactions, iterators and cursors have one time from
+//! beginning to end. A write whose premise includes a value that has expired meanwhile is refused.
+//!
+//! Compactions turn what had expired before the least time of all snapshots (`live`) into deletes.
+//! Their edits, and those of flushes, carry the time, so that a later process whose clock is behind
+//! revives nothing. Tables that have expired as a whole go unread if they hide nothing
+//! (`Picker::pick_wholly_expired`). An idle store has the executor wake it when the next table is
+//! due (`Store::plan_wake`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,11 @@
-//! Closing a store: no more writes, a last flush, the end of background work, and only then the
-//! lock.
+//! Closing a store.
+//!
+//! ```text
+//! no more operations → last flush → no more work → janitor and log end → lock released
+//! ```
+//!
+//! Every caller waits for the end and gets its result. Nothing removes or writes a file after the
+//! lock is released.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,4 +1,13 @@
 //! The state that the commit lock guards, and the queue of writers that wait for it.
+//!
+//! One memtable and one log serve all keyspaces: the keyspace's id is the first part of an entry's
+//! sort key. A batch across keyspaces is therefore one record, and the limits on memory and log
+//! hold for the store as a whole.
+//!
+//! A thread that gets the lock commits its own batch and those that queued meanwhile, as one group.
+//! A batch that must wait, for the lock or for room, stands in the queue; its writer waits without
+//! the lock, so that the store can be copied or closed at any time. Room goes to the queue in its
+//! order.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

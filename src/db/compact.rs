@@ -1,4 +1,15 @@
 //! Compactions, as the picker chooses them and as callers request them.
+//!
+//! ```text
+//! compaction = task, stage+        its inputs are claimed from the choice to the end
+//! stage      = part+, edit         the edit replaces inputs, whose space is then free
+//! part       = block+              one thread merges it, into about one table
+//! ```
+//!
+//! Idle threads take the parts of a stage one by one. Between blocks, a part does what is urgent
+//! (`schedule`) and waits for the rate limit. New tables are written back as they grow, so that the
+//! final sync waits for little. A snapshot that is taken while a compaction filter decides keeps
+//! its view (`live`).
 
 use std::cell::Cell;
 use std::collections::HashSet;

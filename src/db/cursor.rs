@@ -1,4 +1,15 @@
 //! [`Cursor`]: a position in a keyspace as of a snapshot.
+//!
+//! The cursor moves a merge of all sources: memtables, runs of level 0, levels. It stops at the
+//! newest version of a key that the snapshot sees, if that is a value that has not expired and no
+//! range delete covers. How it gets past the rest:
+//!
+//! - older versions of a key: a few steps, then a seek;
+//! - keys that range deletes cover: `deleted` moves sources past the range;
+//! - keys deleted one by one: it notes the gap in the memo of its keyspace (`gaps`), with the
+//!   numbers and the time for which it is one, and later scans jump over it.
+//!
+//! `values` combines operands and fetches values from value files.
 
 mod deleted;
 mod values;

@@ -11,6 +11,9 @@
 //! write, and a reader that took them for each batch cost the writers 6 % and itself a third of its
 //! speed. A log ends where the next one begins. If it ends earlier, numbers are missing: an error,
 //! never an end.
+//!
+//! While a reader of durable changes waits for unsynced ones, the store is synced every 5 ms
+//! (`syncer`).
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -18,6 +18,8 @@
 //!
 //! **Only forward.** The last number that a reader has never goes back. Where files show that
 //! another history has begun, the reader stays as it was, with [`Error::HistoryChanged`].
+//!
+//! A new view takes tables that have not changed from the view before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;

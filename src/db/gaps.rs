@@ -3,7 +3,7 @@
 //! Workload: a queue, pushed at its back and popped at its front. Each pop scans from the front
 //! over every key popped before, until a compaction drops their tombstones. With this memo a pop
 //! passes fewer than 64 tombstones after 50,000 pops, and without it 50,000 (`tests/it/queue.rs`).
-//! To remove it, delete this module, `Cursor::jump` in `db/iter`, and `MergeCursor::jump`.
+//! To remove it, delete this module, `Cursor::jump` in `db/cursor`, and `MergeCursor::jump`.
 //!
 //! A [`Claim`] states a fact about a range of keys: a snapshot `from` or later sees no entry there
 //! numbered `to` or less, if its time is `expired` or later. Later writes have greater numbers, and

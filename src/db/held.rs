@@ -1,4 +1,5 @@
-//! Replaced memtables and tables that are still in use: memory and files that are not free yet.
+//! [`HeldStats`]: replaced memtables and tables that are still in use, so that their memory and
+//! files are not free yet.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! The cut is made under the commit lock and the manifest's lock at once: what the manifest says
 //! and where the logs end are of one moment, so that no drop of a keyspace is without the writes
-//! before it. From then on:
+//! before it. Writers wait for an edit that is being written, and no longer. From then on:
 //!
 //! - Tables and value files never change. The image holds the versions that name them, as an
 //!   iterator does, and so keeps each of its files.
@@ -11,8 +11,8 @@
 //!   open.
 //! - Logs grow. The image has those that recovery needs open, since they may be removed, and knows
 //!   how long they were.
-//! - The manifest is written anew, in memory: it states the version, what of the logs is there, and
-//!   that what is written to the copy is of a branch of its own.
+//! - The manifest is written anew, in memory: it states the version, requires the logs (tag 9), and
+//!   says that what is written to the copy is of a branch of its own.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -18,6 +18,11 @@
 //!    Recovery applies a record whose edit is missing. The thread that ingests has waited for its
 //!    turn to sync before it took the lock.
 //!
+//! Most of a memtable is searched without a lock. Then writers wait (`Stillness`), the rest is
+//! searched and flushed, and only then is the lock taken. A table goes to the lowest level that is
+//! free (`level_for`). One in level 0 is merged with no older run while memtables from before the
+//! ingest wait for their flush, which comes between the two (`Picker::flushed`).
+//!
 //! The view with the tables is published before the number. A view without them is for reads up to
 //! that number only (`Horizon`).
 

@@ -1,4 +1,5 @@
-//! Inserts operations that were read from logs into memtables.
+//! Inserts operations that were read from logs into memtables, for recovery (`recovery`) and for
+//! readers beside another process (`follow`).
 
 use crate::filter::KeyHash;
 use std::ops::Range;

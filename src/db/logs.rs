@@ -1,5 +1,9 @@
 //! [`LiveLogs`]: the log files of a store, from their creation until nobody needs them: neither
 //! recovery nor a reader of the change feed.
+//!
+//! A flush first syncs a log that stays, so that the log never lacks what tables have. A log of an
+//! earlier process cannot be synced any more: a power cut after a kill may take its end although
+//! tables have the entries. A reader of the change feed then gets `LogGone`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,11 +1,21 @@
-//! The open store: [`Db`], keyspaces, snapshots, and the engine behind them.
+//! [`Db`]: the open store, its keyspaces and snapshots, and the engine behind them.
 //!
-//! - write: `write` (group commit) → WAL → memtable; `sync` makes it durable; `throttle` slows
-//!   writers down; `stalls` counts their waits.
-//! - read: `read` → `view` → memtables → versions.
-//! - open: `open` → `recovery`; and `close`.
-//! - background: `background` schedules `flush`, `compact` and `refilter`; each ends in
-//!   `Store::install`.
+//! - handles for callers: `keyspace`, `reads`, `update`, `snapshot`, `transaction`, `iter`, `keys`,
+//!   `cursor`, `range`, `parts`
+//! - write: `write` (group commit), `commit` (its lock and queue), `room` and `throttle` (what
+//!   writers wait for), `stalls` (how long), `premise` and `retry` (writes that depend on reads),
+//!   `ingest`
+//! - durable: `sync` and `turns`, `sequence`, `logs`
+//! - read: `read`, `multi_get` and `cursor` over a `view`; `live` (read points), `clock`
+//!   (deadlines), `gaps`, `estimate`, `explain`, `held`
+//! - background: `schedule` and `background`; `flush`, `compact`, `progress`, `covered`, `upkeep`,
+//!   `refilter`; `pause`
+//! - shape: `store`, `catalog` (the manifest), `gate`, `locks`, `tenant`, `counters`
+//! - open and close: `open`, `recovery`, `insert`; `close`
+//! - open read-only, beside another process: `refresh`, `follow`, `reader_stats`
+//! - copies: `image`, `copy`, `checkpoint`; damage: `salvage`
+//! - change feed: `feed`, `signal`
+//! - reports: `stats`, `metrics`, `notices`, `slow`
 
 use std::fmt;
 use std::path::Path;

@@ -1,4 +1,9 @@
 //! `multi_get`: reads many keys at once.
+//!
+//! Keys that no memtable answers take the steps of a look-up together
+//! (`tree/version/multi_get.rs`), so that their cache misses overlap. Blocks that must be read come
+//! in file order and, once a read has waited for the device, with read-ahead
+//! (`sorted/table/pending.rs`).
 
 use super::clock::Now;
 use super::read::{ReadOptions, ReadTarget, tree_of};

@@ -1,4 +1,14 @@
 //! The read path: memtables, then tables, newest first.
+//!
+//! 1. Pin the epoch and load the view (`view`), and only then the last visible number. In this
+//!    order, no compaction before the view can have dropped what the number sees.
+//! 2. Hash the key once. Ask for the range delete that covers the key, then the active memtable,
+//!    the sealed ones and the version. The first version of the key ends the search.
+//! 3. Follow a pointer to a value file, if the read wants the value.
+//!
+//! A pin keeps all that is replaced meanwhile from being freed. Of the caller's code, only merge
+//! operators and the clock run under it. A read that lends its value copies a short one. A long one
+//! keeps its block or memtable by a reference count, as cursors do (`held`).
 
 use std::sync::Arc;
 

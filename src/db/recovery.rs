@@ -2,6 +2,9 @@
 //!
 //! Full memtables rebuilt from the logs become new tables. The last memtable, which is not full,
 //! stays in memory with its logs. For a store that is opened read-only, see `follow`.
+//!
+//! An ingest whose edit is missing in the manifest is applied when its record is replayed. Long
+//! logs are read by one thread while another inserts (`write/wal/relay.rs`).
 
 use std::cell::Cell;
 use std::path::Path;

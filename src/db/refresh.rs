@@ -3,6 +3,9 @@
 //! `follow` reads the files; this makes what it has read visible. Every view of such a store has a
 //! number of its own, its horizon, and reads see it up to that number: a view and its number become
 //! visible at once.
+//!
+//! A snapshot of such a store keeps its view: compactions of the other process do not know of it.
+//! Gets in a store that is open for writing pay nothing for this (`Store::reads_plainly`).
 
 use std::collections::HashSet;
 use std::io::ErrorKind;

@@ -1,4 +1,12 @@
 //! Room for a write in the memtable and the log, and the wait for it, without the commit lock.
+//!
+//! A memtable is full at the store's quota, which its environment may lower (`tenant`). The writer
+//! that finds it full seals it. If too many memtables wait for their flush, or compactions are too
+//! far behind, it waits first: for its own store, never for another.
+//!
+//! A [`Stillness`] keeps writes from memtables. An ingest needs that, since no memtable may hold
+//! keys of its files, and so does a change of a keyspace's option `wal`, since none may hold any
+//! entry.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

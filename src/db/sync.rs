@@ -1,4 +1,8 @@
 //! Making writes durable: one sync serves all writes before it (see `turns`).
+//!
+//! A sync covers every log that may hold writes which are not durable, oldest first, so that the
+//! durable writes are always a prefix. Before the first sync of a log is acknowledged, an edit
+//! names the log in the manifest. From then on a store without that log counts as damaged.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,8 @@
-//! A store as a tenant of its environment.
+//! A store as a tenant of its environment, which has the largest of all memtables sealed when they
+//! take too much memory together.
+//!
+//! The environment never waits for a store's commit lock. If that is held, the store's quota is
+//! used up instead, and the next writer finds the memtable full.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -16,9 +16,9 @@
 //! - Any older note keeps the writer from freeing.
 //!
 //! A pin costs a store and a fence, and writes no line that other readers read. A pin keeps
-//! everything alive that is replaced while it lasts. Therefore no caller's code runs under a pin.
-//! If a pin lasts all the same, because a disk is slow, its cost to other threads does not depend
-//! on how much memory it keeps.
+//! everything alive that is replaced while it lasts. Therefore no caller's closure runs under a
+//! pin. If a pin lasts all the same, because a disk is slow, its cost to other threads does not
+//! depend on how much memory it keeps.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;

@@ -7,6 +7,7 @@
 //! - [`values`]: long values, in files of their own.
 //! - [`cache`]: data blocks kept in memory.
 //! - [`table`]: SSTables, written once and read from.
+//! - `compress`: compression of blocks and values.
 //! - [`files`]: which files are open, and when they are removed.
 //! - [`ranges`]: range deletes, and [`range_table`]: the tables that hold them.
 

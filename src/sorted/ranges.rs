@@ -7,6 +7,15 @@
 //! newer. This rule does not depend on where a version is; therefore moving entries between levels
 //! can never bring a deleted one back. A range goes once no table can hold what it deletes (module
 //! `tree::compaction::covered`).
+//!
+//! ```text
+//! operation of a batch → fragments in a memtable's trees → range table, by a flush → gone
+//! ```
+//!
+//! Without ranges in the keyspace, a reader pays for one branch. A scan moves sources that hold
+//! nothing newer past a deleted range, without opening or sorting them (`MergeCursor::skip`).
+//! Compactions leave out what durable ranges delete. A table's metadata notes up to which number
+//! they did (`TableMeta::cleared`).
 
 mod heads;
 mod maxima;

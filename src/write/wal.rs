@@ -3,6 +3,9 @@
 //!
 //! A batch is one record, so it is replayed as a whole or not at all. Recovered batches may not
 //! have been durable: until they are in tables, no later write may be acknowledged as synced.
+//!
+//! Log files are not recycled. To populate the pages of a file that was written back costs 523 ns
+//! per record of 160 bytes, fresh zeros 40 to 90 ns.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};

@@ -44,6 +44,13 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     prose.flat_map(|prose| prose.split('`').skip(1).step_by(2))
 }
 
+/// What it says of mechanisms belongs into the headers of their modules.
+#[test]
+fn architecture_is_a_map_of_at_most_150_lines() {
+    let lines = text_of("ARCHITECTURE.md").lines().count();
+    assert!(lines <= 150, "{lines} lines");
+}
+
 /// The numbers of the promises in RELIABILITY.md, in the order in which it makes them.
 fn promises() -> Vec<u32> {
     let text = text_of("docs/RELIABILITY.md");

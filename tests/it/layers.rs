@@ -12,10 +12,15 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The layers of ARCHITECTURE.md, the lowest first. `a/{b,c}` stands for `a/b` and `a/c`.
 fn layers() -> Vec<String> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let list = text.split("```text").nth(1).expect("a list of layers").split("```").next().unwrap();
-    list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+    let expand = |layer: &str| match layer.split_once('{') {
+        Some((room, names)) => names.trim_end_matches('}').split(',').map(|name| format!("{room}{name}")).collect(),
+        None => vec![layer.to_owned()],
+    };
+    list.lines().filter_map(|line| line.split_whitespace().next()).flat_map(expand).collect()
 }
 
 /// The source files in directories of the repository and below.

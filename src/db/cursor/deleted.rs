@@ -1,4 +1,7 @@
-//! How a [`Cursor`] passes what range deletes delete.
+//! How a [`Cursor`] passes what range deletes delete: in *runs* of deleted ranges that abut.
+//!
+//! A source that holds nothing newer than a run is moved past it without being opened or sorted.
+//! The others are sought, and the cursor asks for the cover of each entry that they show.
 
 use super::{Cursor, HiddenKeys, MIN_REACH, Passing, SEEK_AFTER};
 use crate::error::Result;

@@ -1,4 +1,15 @@
 //! The commit of a transaction: checks what was written since its snapshot, then writes.
+//!
+//! ```text
+//! commit = (note a moment, check without the lock, write under a premise)*
+//! ```
+//!
+//! The check without the lock covers what was written after the snapshot, or after the moment of
+//! the round before, up to the moment noted. It may read blocks. Each read costs a look-up,
+//! whatever the number of range deletes: the nodes of their trees know the newest number below
+//! them. The premise covers the rest, in the memtable alone. It is stale if that memtable has been
+//! sealed, or if more was written meanwhile than a thread may look through under the lock. Then a
+//! new moment is noted, and what lies between is checked without the lock as well.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -15,6 +15,15 @@
 //! Flushes and compactions write a value file once ([`ValueWriter`]); nothing changes it
 //! afterwards. Its records are in the order of their keys, in runs as long as a flush or a part of
 //! a compaction. A table holds on to the files to which its entries point ([`ValueFile`]).
+//!
+//! A put whose value is long enough for `KeyspaceOptions::separate_values` is whole in log and
+//! memtable. The flush writes the value to a value file and a pointer to the table; so does a
+//! compaction that meets such a value in a table. From then on, compactions move the pointer alone.
+//! An edit that removes the last table which points to a file removes the file, once no reader has
+//! such a table. Which files are emptied before that: `tree::version::garbage`.
+//!
+//! No entry leaves a point read as a pointer. The read fetches the record, verifies it and compares
+//! its key; a read that wants no value does not fetch it.
 
 mod ahead;
 mod file;

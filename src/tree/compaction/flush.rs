@@ -1,5 +1,8 @@
 //! Writes a keyspace's part of a memtable to tables: its entries to one of level 0, its range
 //! deletes to a range table.
+//!
+//! Range deletes are folded first: for each part of the key space, one number of each stripe
+//! between snapshots stays (`sorted::ranges::fold`).
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,4 +1,18 @@
 //! Writes sorted entries to tables, for flushes and compactions.
+//!
+//! The versions of each key come from new to old. In this order, the writer
+//!
+//! - leaves out what range deletes have deleted for all snapshots (`Sweep`),
+//! - leaves out what no reader sees (`retention`),
+//! - writes a value that has expired as a delete,
+//! - combines operands within a stripe, unless others of them may be below,
+//! - asks the compaction filter about a value that is the newest of its key, that no snapshot sees,
+//!   and that no table above may hold,
+//! - writes long values to value files, and values of files that are being emptied anew,
+//! - holds back a tombstone until an older version follows, unless one may be below.
+//!
+//! All versions of a key go to one table. A value apart that cannot be read stays as it is, and so
+//! do the operands above it: reads of that key will say why, and other keys are not held up.
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,10 @@
 //! [`LoggedPart`]: what the log stores of a batch, if some of its keyspaces have no log.
+//!
+//! Operations on keyspaces without a log go into the memtable alone. The log counts them when its
+//! next record is written or its memtable is sealed, so that the numbers in it have no gap. Until
+//! then `Sequence::logged`, up to which syncs and the change feed reach, stays behind
+//! `Sequence::visible`. A flush writes all keyspaces of a memtable in one edit. After a crash,
+//! those without a log are therefore of one moment.
 
 use std::borrow::Cow;
 

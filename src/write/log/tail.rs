@@ -1,4 +1,7 @@
 //! [`LogTail`]: how far a log has been written, for threads that read it meanwhile.
+//!
+//! The writer publishes the length of the log before its numbers become visible: a reader that
+//! loads a number first and the length second finds all records up to the number.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

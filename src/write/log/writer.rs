@@ -4,6 +4,9 @@
 //! The file is the same either way. A record that is synced at once goes by a call: a sync makes
 //! the kernel protect the pages of a window, so that alternating stores and syncs cost several
 //! times as much (526 µs against 119, measured).
+//!
+//! The window lies ahead of the log's end, over zeros that were written, mapped and populated in
+//! advance (`vfs/os/ahead.rs`). It has at most 512 KiB in a WAL.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -6,6 +6,9 @@
 //!
 //! There is one writer at a time. Point reads take no lock; making order takes one. The `unsafe`
 //! code is in `entries` and `index`; this module is the interface for the rest of the engine.
+//!
+//! Its memory comes from a pool and returns there: a store under writes takes no new memory from
+//! the system.
 
 use std::ops::Range;
 use std::sync::Arc;

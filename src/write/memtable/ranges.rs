@@ -6,6 +6,9 @@
 //!
 //! Commits publish one root for each group of writes, before the group is visible. Of earlier roots
 //! those stay that live snapshots need, and the last one, for reads that began before the group.
+//!
+//! Roots share what has not changed between them; `MemoryStats` counts them. A flush takes the
+//! ranges from their entries, as they were written, and not from the roots.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -4,6 +4,10 @@
 //! never pays off. Therefore a tombstone weighs as much as the mean entry beneath it. With mixed
 //! value sizes this is wrong by up to their ratio. The price is bounded: one unneeded merge, after
 //! which the tombstone is gone, or a merge delayed until the level is full.
+//!
+//! What range deletes have deleted of a table (`tree::version::deleted`) counts as freed. A table
+//! that has lost a quarter of its bytes to them is rewritten in its level; in an idle store a tenth
+//! is enough, in level 0 too.
 
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
