@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::agenda::Agenda;
 use super::locks::{LockRank, RankedGuard, RankedMutex};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
@@ -68,15 +69,17 @@ impl Background {
 #[derive(Default)]
 pub(super) struct Jobs {
     pub(super) flushing: bool,
+    /// What is known of all keyspaces; see [`Store::agenda`](super::store::Store::agenda).
+    pub(super) agenda: Agenda,
     /// Running compactions, with their keyspaces.
-    pub(super) compactions: Vec<(u32, Task)>,
-    /// Whether a survey is running or waits to run.
+    compactions: Vec<(u32, Task)>,
+    /// Whether a survey of deleted bytes is running or waits to run.
     pub(super) surveying: bool,
     /// Whether one of them is relief.
     pub(super) relieving: bool,
     /// Compactions that go on where they were left, before others begin, with their keyspaces.
     /// They claim their tables as running ones do.
-    pub(super) unfinished_tasks: Vec<(u32, Task)>,
+    unfinished_tasks: Vec<(u32, Task)>,
     /// Work that was begun and has not ended, including work that no thread has taken yet and
     /// helping threads. Idle jobs in the executor's queue do not count: they may stand behind
     /// another store's compaction.
@@ -189,6 +192,47 @@ impl Jobs {
         self.failed.values().map(after).min()
     }
 
+    /// Number of running compactions.
+    pub(super) fn compaction_count(&self) -> usize {
+        self.compactions.len()
+    }
+
+    /// Adds a running compaction, or a claim on tables that no compaction may take.
+    pub(super) fn claim(&mut self, keyspace: u32, task: Task) {
+        self.compactions.push((keyspace, task));
+        self.agenda.touch([keyspace]);
+    }
+
+    /// Ends the claims of a keyspace for which `is_over`.
+    pub(super) fn release(&mut self, keyspace: u32, is_over: impl Fn(&Task) -> bool) {
+        self.compactions.retain(|(id, task)| *id != keyspace || !is_over(task));
+        self.agenda.touch([keyspace]);
+    }
+
+    /// Forgets the failures of some kinds of work: it may be tried again at once.
+    pub(super) fn forgive(&mut self, is_meant: impl Fn(&WorkKind) -> bool) {
+        let agenda = &mut self.agenda;
+        self.failed.retain(|kind, _| {
+            if let WorkKind::Compaction(keyspace) = kind {
+                agenda.touch(is_meant(kind).then_some(*keyspace));
+            }
+            !is_meant(kind)
+        });
+    }
+
+    /// Has the rest of a compaction begun as soon as one may begin.
+    pub(super) fn claim_later(&mut self, keyspace: u32, task: Task) {
+        self.unfinished_tasks.push((keyspace, task));
+        self.agenda.touch([keyspace]);
+    }
+
+    /// Takes the rest of a compaction that may go on now.
+    pub(super) fn take_unfinished(&mut self) -> Option<(u32, Task)> {
+        let is_due = |(id, _): &(u32, Task)| !self.is_backing_off(WorkKind::Compaction(*id));
+        let at = self.unfinished_tasks.iter().position(is_due)?;
+        Some(self.unfinished_tasks.remove(at))
+    }
+
     /// Running compactions of a keyspace, and those that go on before others begin.
     pub(super) fn running(&self, keyspace: u32) -> Vec<Task> {
         self.compactions
@@ -205,13 +249,14 @@ impl Jobs {
             Work::Flush => self.flushing = false,
             Work::Survey => self.surveying = false,
             Work::Compaction(keyspace, task) | Work::Relief(keyspace, task) | Work::Requested(keyspace, task, ..) => {
-                self.compactions.retain(|(id, running)| id != keyspace || running != task);
+                self.release(*keyspace, |running| running == task);
             }
         }
         self.relieving &= !matches!(work, Work::Relief(..));
     }
 
     pub(super) fn ended(&mut self, work: &Work, result: &Result<u64>) {
+        // Its keyspace is asked again, also for what a failure rules out.
         self.remove(work);
         match result {
             Ok(_) => drop(self.failed.remove(&work.kind())),

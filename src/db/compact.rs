@@ -321,7 +321,7 @@ impl Store {
                 // A key that was dropped without a tombstone is gone for new scans, but not for old
                 // ones.
                 let gaps = Arc::new(tree.gaps.emptied());
-                view.set_tree(Tree { gaps, ..tree.clone() });
+                view.trees.set(Tree { gaps, ..tree.clone() });
             }
         })
     }

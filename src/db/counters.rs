@@ -144,13 +144,12 @@ impl RetiredTables {
 
     /// Keeps the counts of a dropped keyspace and of its last tables.
     pub(super) fn drop_keyspace(&mut self, keyspace: u32, tables: &[Arc<Table>], memtables: &Arc<ReadCounters>) {
-        self.levels.retain(|(id, _), retired| {
-            if *id == keyspace {
-                self.dropped.sum += retired.sum;
-                self.dropped.in_use.append(&mut retired.in_use);
-            }
-            *id != keyspace
-        });
+        let levels: Vec<(u32, u8)> =
+            self.levels.range((keyspace, 0)..=(keyspace, u8::MAX)).map(|(level, _)| *level).collect();
+        for mut retired in levels.iter().filter_map(|level| self.levels.remove(level)) {
+            self.dropped.sum += retired.sum;
+            self.dropped.in_use.append(&mut retired.in_use);
+        }
         self.dropped.in_use.extend(tables.iter().map(|table| table.counters()).chain([Arc::clone(memtables)]));
         self.dropped.sum_ended();
     }

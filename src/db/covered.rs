@@ -16,7 +16,6 @@ use super::upkeep::RangeUpkeep;
 use super::view::Tree;
 use crate::error::{IoContext, Result};
 use crate::filter::FilterPolicy;
-use crate::format::key::SeqNo;
 use crate::options::Compression;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Fragment, fold};
@@ -49,8 +48,9 @@ fn small_tables(tables: &[Arc<RangeTable>]) -> Vec<Arc<RangeTable>> {
 }
 
 impl Store {
-    /// Upkeep of the range deletes of all keyspaces. A failure leaves everything as it was, unless
-    /// it poisons the store; the next flush or compaction tries again.
+    /// Upkeep of the range deletes of the keyspaces that have changed since the last time. A
+    /// failure leaves everything as it was, unless it poisons the store; the next flush or
+    /// compaction tries again.
     pub(super) fn tidy_ranges(&self) -> Result<()> {
         let mut jobs = self.background.lock();
         if self.is_stopping() || self.gate.is_read_only() {
@@ -66,25 +66,29 @@ impl Store {
             // The thread that has the lock looks at `tidy_wanted` after it has released it.
             let Some(mut tidying) = self.tidying.try_lock() else { break };
             self.tidy_wanted.store(false, Ordering::SeqCst);
-            let view = self.view.load();
-            let has_ranges = |tree: &&Tree| !tree.version.ranges().is_empty();
-            let tidied: Vec<u32> = view.trees.iter().filter(has_ranges).map(|tree| tree.id).collect();
-            drop(view);
-            tidying.retain(|keyspace, _| tidied.contains(keyspace));
-            for keyspace in tidied {
+            let mut jobs = self.background.lock();
+            let view = self.agenda(&mut jobs).view;
+            let changed = jobs.agenda.take_untidied();
+            drop(jobs);
+            for keyspace in changed {
+                if view.tree(keyspace).is_none_or(|tree| tree.version.ranges().is_empty()) {
+                    tidying.remove(&keyspace);
+                    continue;
+                }
                 let upkeep = tidying.entry(keyspace).or_default();
+                let tidied = self.drop_covered(keyspace).and_then(|()| self.forget_ranges(keyspace, upkeep));
+                let is_tidy = tidied.is_ok();
                 // What fails in one keyspace need not fail in the others.
-                result = result.and(self.drop_covered(keyspace).and_then(|()| self.forget_ranges(keyspace, upkeep)));
+                result = result.and(tidied);
                 self.survey(keyspace, upkeep);
+                let mut jobs = self.background.lock();
+                jobs.agenda.touch([keyspace]);
+                if !is_tidy {
+                    jobs.agenda.untidy(keyspace);
+                }
             }
         }
         result
-    }
-
-    /// Whether a table holds a range delete after `seqno`: a snapshot of that number may have kept
-    /// what it deletes.
-    pub(super) fn has_ranges_after(&self, seqno: SeqNo) -> bool {
-        self.view.with(|view, _| view.trees.iter().any(|tree| tree.version.ranges().largest_seqno() > seqno))
     }
 
     /// Removes the tables all of whose entries are deleted.
@@ -109,7 +113,7 @@ impl Store {
         if claims.is_empty() {
             return Ok(());
         }
-        jobs.compactions.extend(claims.iter().map(|claim| (keyspace, claim.clone())));
+        claims.iter().for_each(|claim| jobs.claim(keyspace, claim.clone()));
         drop(jobs);
         let numbers: HashSet<&[(u8, u64)]> = claims.iter().map(|claim| &claim.inputs[..]).collect();
         let removed = claims.iter().flat_map(|claim| &claim.inputs).map(|&(level, number)| (keyspace, level, number));
@@ -117,7 +121,7 @@ impl Store {
         if result.is_ok() {
             self.counters.covered_tables.fetch_add(claims.len() as u64, Ordering::Relaxed);
         }
-        self.background.lock().compactions.retain(|(id, task)| *id != keyspace || !numbers.contains(&task.inputs[..]));
+        self.background.lock().release(keyspace, |task| numbers.contains(&task.inputs[..]));
         self.background.done.notify_all();
         result
     }

@@ -730,7 +730,12 @@ mod tests {
         let clock = Arc::new(Clock::new(None, 0));
         let values = Arc::clone(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8).values());
         let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock, values };
-        let view = ReadView { active: memtable, sealed: Vec::new(), trees: Vec::new(), horizon: Arc::default() };
+        let view = ReadView {
+            active: memtable,
+            sealed: Vec::new(),
+            trees: crate::db::view::Trees::default(),
+            horizon: Arc::default(),
+        };
         // In memtable 2, entries 76 to 80 delete the other keys. A scan at 80 has found nothing.
         let later = Claim { from: 80, to: 80, expired: 0 };
         tree.gaps.claim(b"", None, later);

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::background::Waiting;
 use super::read::tree_of;
 use super::store::Store;
-use super::view::Tree;
+use super::view::{ReadView, Tree};
 use crate::error::{Error, IoContext, Result};
 use crate::filter::FilterPolicy;
 use crate::format::filename::FileKind;
@@ -83,7 +83,7 @@ impl Store {
         let Some(memtable) = view.sealed.last() else { return Ok(0) };
         self.check_space(memtable.used() as u64)?;
         let (mut added, mut values) = (Vec::new(), Vec::new());
-        let result = self.write_memtable(memtable, &view.trees, &mut added, &mut values);
+        let result = self.write_memtable(memtable, &view, &mut added, &mut values);
         // Even without new tables: the void logs that opening removed must not come back.
         if result.is_ok() {
             self.sync_dir()?;
@@ -121,14 +121,13 @@ impl Store {
             ..VersionEdit::default()
         };
         let number = memtable.log_number();
-        let has_ranges = |tree: &Tree| memtable.range_count(tree.id) > 0;
         self.install(edit, |view| {
             view.sealed.retain(|memtable| memtable.log_number() != number);
             // Entries that ranges deleted are in no table, and the ranges perhaps neither. What new
             // scans note of their keys does not hold for older iterators.
-            view.trees.iter_mut().filter(|tree| has_ranges(tree)).for_each(|tree| {
-                tree.gaps = Arc::new(tree.gaps.emptied());
-            });
+            for keyspace in memtable.keyspaces_with_ranges() {
+                view.trees.change(keyspace, |tree| tree.gaps = Arc::new(tree.gaps.emptied()));
+            }
         })?;
         self.logs.note_flushed(number);
         // A recovered memtable may come from several logs.
@@ -146,7 +145,7 @@ impl Store {
     fn write_memtable(
         &self,
         memtable: &Arc<Memtable>,
-        trees: &[Tree],
+        view: &ReadView,
         added: &mut Vec<(u32, u8, TableMeta)>,
         values: &mut Vec<(u32, ValueFileMeta)>,
     ) -> Result<()> {
@@ -156,7 +155,7 @@ impl Store {
             Turn::GoOn
         };
         for (keyspace, keys) in memtable.keyspaces() {
-            let Some(tree) = trees.iter().find(|tree| tree.id == keyspace) else { continue };
+            let Some(tree) = view.tree(keyspace) else { continue };
             let held = || tree.filter_bytes(|_, _| false);
             let filter = policy_of_output(&tree.options, &tree.version.metas(), 0, keys, held, |_, _| false);
             let context = self.output_context(tree, filter, Compression::None, &new_number, &turn);

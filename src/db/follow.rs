@@ -30,7 +30,7 @@ use super::clock::Clock;
 use super::insert::{GROUP, Insertion, insert_until_full};
 use super::logs::KeptLog;
 use super::recovery::Sources;
-use super::view::{EndedHorizons, Horizon, ReadView, Tree};
+use super::view::{EndedHorizons, Horizon, ReadView, Tree, Trees};
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
@@ -620,7 +620,7 @@ impl Follower {
         let Some(state) = self.manifest.as_ref().map(FollowedManifest::state) else { return Err(Error::Closed) };
         let bug = || Error::invalid("a reader has not opened a table of its view; this is a bug in tamis");
         let ingested: BTreeSet<u32> = self.unflushed.ingests_in(state).map(|ingest| ingest.keyspace).collect();
-        let mut trees = Vec::with_capacity(state.keyspaces.len());
+        let mut trees = Trees::default();
         for (&id, keyspace) in &state.keyspaces {
             let known = former.and_then(|view| view.tree(id));
             let tree = match known {
@@ -644,7 +644,7 @@ impl Follower {
                 Some(known) => Arc::clone(&known.gaps),
                 None => Arc::default(),
             };
-            trees.push(Tree { gaps, ..tree });
+            trees.set(Tree { gaps, ..tree });
         }
         let mut memtables = self.unflushed.parts.iter().rev().map(|part| Arc::clone(&part.memtable));
         let active = memtables.next().unwrap_or_else(|| self.source.new_memtable(0, state.hash_seed));

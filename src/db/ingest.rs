@@ -623,7 +623,7 @@ impl Store {
                 *level = level_for(meta, &tree.version, &running);
             }
             // No task begins that would write between the tables.
-            jobs.compactions.push((keyspace, Task::of_table(*level, meta)));
+            jobs.claim(keyspace, Task::of_table(*level, meta));
         }
         drop((jobs, view));
         let numbers: HashSet<u64> = tables.iter().map(|(_, meta)| meta.number).collect();
@@ -634,7 +634,7 @@ impl Store {
             view.horizon = Arc::new(Horizon::after(last));
         });
         let is_claim = |task: &Task| matches!(task.inputs[..], [(_, number)] if numbers.contains(&number));
-        self.background.lock().compactions.retain(|(id, task)| *id != keyspace || !is_claim(task));
+        self.background.lock().release(keyspace, is_claim);
         self.background.done.notify_all();
         installed
     }

@@ -1,5 +1,6 @@
 //! [`Keyspace`]: one named tree of a store.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +12,7 @@ use super::read::ReadTarget;
 use super::reads::reads;
 use super::refilter::{FilterRebuild, Scope};
 use super::room::Stillness;
+use super::stats::KeyspaceStats;
 use super::store::Store;
 use super::update::updates;
 use super::view::{ReadView, Tree};
@@ -61,6 +63,23 @@ impl Keyspace {
     /// was dropped.
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Statistics of this keyspace alone. Those of a store are a list of all of them:
+    /// [`Db::stats`](crate::Db::stats) takes longer the more keyspaces there are.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// let users = db.keyspace("users")?;
+    /// users.put("id7", "Ann")?;
+    /// users.flush()?;
+    /// assert_eq!(users.stats()?.levels[0].entries(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn stats(&self) -> Result<KeyspaceStats> {
+        self.store().stats_of(self.id, &self.name)
     }
 
     /// The options in force.
@@ -319,42 +338,73 @@ impl Store {
     /// Returns id and name of the keyspace called `name`, and creates it if absent. `options`, if
     /// given, replace the stored ones.
     pub(super) fn keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
-        self.gate.check_open()?;
-        if name.is_empty() || name.len() > MAX_NAME_LEN {
-            return Err(Error::invalid(format_args!(
-                "a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {}",
-                name.len()
-            )));
-        }
-        if let Some(options) = &options {
-            options.validate()?;
-        }
-        if let Some(tree) = self.view.load().tree_named(name) {
-            let succeeding = options.as_ref().map(|options| options.clone().succeeding(&tree.options)).transpose()?;
-            let is_same = |options: KeyspaceOptions| {
-                options == tree.options && options.compaction_filter.is_same(&tree.options.compaction_filter)
-            };
-            if succeeding.is_none_or(is_same) {
-                return Ok((tree.id, Arc::clone(&tree.name)));
-            }
-        }
-        self.gate.check_writable()?;
-        self.define_keyspace(name, options)
+        let mut found = self.keyspaces(&[(name, options)])?;
+        found.pop().ok_or_else(|| Error::invalid("a keyspace was not made; this is a bug in tamis"))
     }
 
-    fn define_keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
+    /// Returns ids and names of keyspaces, and creates those that are absent, all in one edit.
+    /// Options, if given, replace the stored ones.
+    pub(super) fn keyspaces(
+        self: &Arc<Self>,
+        wanted: &[(&str, Option<KeyspaceOptions>)],
+    ) -> Result<Vec<(u32, Arc<str>)>> {
+        self.gate.check_open()?;
+        for (name, options) in wanted {
+            if name.is_empty() || name.len() > MAX_NAME_LEN {
+                return Err(Error::invalid(format_args!(
+                    "a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {}",
+                    name.len()
+                )));
+            }
+            options.as_ref().map_or(Ok(()), KeyspaceOptions::validate)?;
+        }
+        let mut names = HashSet::new();
+        if let Some((twice, _)) = wanted.iter().find(|(name, _)| !names.insert(*name)) {
+            return Err(Error::invalid(format_args!("the keyspace {twice} is named twice")));
+        }
+        let view = self.view.load();
+        let as_it_is = wanted.iter().map(|(name, options)| self.unchanged(&view, name, options.as_ref()));
+        if let Some(found) = as_it_is.collect::<Result<Option<Vec<_>>>>()? {
+            return Ok(found);
+        }
+        drop(view);
+        self.gate.check_writable()?;
+        self.define_keyspaces(wanted)
+    }
+
+    /// A keyspace that exists and has these options already.
+    fn unchanged(
+        &self,
+        view: &ReadView,
+        name: &str,
+        options: Option<&KeyspaceOptions>,
+    ) -> Result<Option<(u32, Arc<str>)>> {
+        let Some(tree) = view.tree_named(name) else { return Ok(None) };
+        let succeeding = options.map(|options| options.clone().succeeding(&tree.options)).transpose()?;
+        let is_same = |options: KeyspaceOptions| {
+            options == tree.options && options.compaction_filter.is_same(&tree.options.compaction_filter)
+        };
+        Ok(succeeding.is_none_or(is_same).then(|| (tree.id, Arc::clone(&tree.name))))
+    }
+
+    fn define_keyspaces(self: &Arc<Self>, wanted: &[(&str, Option<KeyspaceOptions>)]) -> Result<Vec<(u32, Arc<str>)>> {
         // Dropped last.
         let mut still = None;
         loop {
             let defining = self.defining.lock();
             let view = self.view.load();
-            let tree = match self.defined(&view, name, options.clone())? {
-                (tree, true) => tree,
-                (tree, false) => return Ok((tree.id, tree.name)),
-            };
-            let former = view.tree(tree.id).map(|former| &former.options);
-            let changes_log = former.is_some_and(|former| former.wal != tree.options.wal);
-            if !tree.options.wal {
+            let missing = wanted.iter().filter(|(name, _)| view.tree_named(name).is_none()).count();
+            if missing > 0 && view.trees.len() + missing > MAX_KEYSPACES {
+                return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
+            }
+            let trees = wanted.iter().map(|(name, options)| self.defined(&view, name, options.clone()));
+            let trees = trees.collect::<Result<Vec<(Tree, bool)>>>()?;
+            let found = trees.iter().map(|(tree, _)| (tree.id, Arc::clone(&tree.name))).collect();
+            let changed: Vec<Tree> = trees.into_iter().filter(|(_, changes)| *changes).map(|(tree, _)| tree).collect();
+            let former = |tree: &Tree| view.tree(tree.id).map(|former| &former.options);
+            let changes_log =
+                changed.iter().any(|tree| former(tree).is_some_and(|former| former.wal != tree.options.wal));
+            if changed.iter().any(|tree| !tree.options.wal) {
                 self.has_unlogged.store(true, Ordering::Release);
             }
             if changes_log {
@@ -367,20 +417,19 @@ impl Store {
                     continue;
                 }
             }
-            if tree.options.ttl.is_some() {
-                self.clock.note_ttl(tree.id);
-            }
-            if former == Some(&tree.options) {
+            let expiring = changed.iter().filter(|tree| tree.options.ttl.is_some());
+            expiring.for_each(|tree| self.clock.note_ttl(tree.id));
+            if changed.iter().all(|tree| former(tree) == Some(&tree.options)) {
                 // Only what is not stored has changed.
-                self.change_view(|view| view.redefine(tree.clone()));
+                self.change_view(|view| changed.into_iter().for_each(|tree| view.redefine(tree)));
             } else {
-                self.install_keyspace(tree.clone())?;
+                self.install_keyspaces(changed)?;
             }
             if changes_log {
                 let _commit = self.commit.lock();
                 self.logging.fetch_add(1, Ordering::Release);
             }
-            return Ok((tree.id, tree.name));
+            return Ok(found);
         }
     }
 
@@ -390,9 +439,6 @@ impl Store {
         Ok(match (view.tree_named(name).cloned(), options) {
             (Some(tree), None) => (tree, false),
             (Some(tree), Some(options)) => (Tree { options: options.succeeding(&tree.options)?, ..tree }, true),
-            (None, _) if view.trees.len() >= MAX_KEYSPACES => {
-                return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
-            }
             (None, options) => {
                 let tree = Tree {
                     // File numbers are never reused, hence ids neither: entries of a dropped
@@ -411,10 +457,11 @@ impl Store {
         })
     }
 
-    /// Creates a keyspace or changes its options; the caller holds `defining`.
-    fn install_keyspace(self: &Arc<Self>, tree: Tree) -> Result<()> {
-        let created = vec![(tree.id, tree.name.to_string(), tree.options.clone())];
-        self.install(VersionEdit { created, ..VersionEdit::default() }, |view| view.redefine(tree))?;
+    /// Creates keyspaces or changes their options; the caller holds `defining`.
+    fn install_keyspaces(self: &Arc<Self>, trees: Vec<Tree>) -> Result<()> {
+        let created = trees.iter().map(|tree| (tree.id, tree.name.to_string(), tree.options.clone())).collect();
+        let edit = VersionEdit { created, ..VersionEdit::default() };
+        self.install(edit, |view| trees.into_iter().for_each(|tree| view.redefine(tree)))?;
         // The new options may make compactions due.
         self.schedule();
         Ok(())
@@ -437,34 +484,39 @@ impl Store {
         if tree.options == before {
             return Ok(());
         }
-        self.install_keyspace(tree)
+        self.install_keyspaces(vec![tree])
     }
 
     /// The error of a write to a dropped keyspace.
     #[cold]
     pub(super) fn keyspace_dropped(&self, id: u32) -> Error {
-        let name = self.dropped.lock().iter().find(|(dropped, _)| *dropped == id).and_then(|(_, name)| name.upgrade());
+        let name = self.dropped.lock().name(id);
         // Only a batch can outlive all handles.
         Error::KeyspaceDropped(name.map_or_else(|| format!("number {id}"), |name| name.to_string()))
     }
 
-    /// Drops a keyspace and all its tables; returns whether it existed.
-    pub(super) fn drop_keyspace(self: &Arc<Self>, name: &str) -> Result<bool> {
+    /// Drops keyspaces and all their tables, in one edit; returns how many existed.
+    pub(super) fn drop_keyspaces(self: &Arc<Self>, names: &[&str]) -> Result<usize> {
         self.gate.check_writable()?;
         let _defining = self.defining.lock();
-        let Some(tree) = self.view.load().tree_named(name).cloned() else { return Ok(false) };
-        if tree.id == 0 {
+        let view = self.view.load();
+        let trees = names.iter().filter_map(|name| view.tree_named(name));
+        let dropped: BTreeMap<u32, Arc<str>> = trees.map(|tree| (tree.id, Arc::clone(&tree.name))).collect();
+        drop(view);
+        if dropped.contains_key(&0) {
             return Err(Error::invalid("the default keyspace cannot be dropped"));
         }
-        let edit = VersionEdit { dropped: vec![tree.id], ..VersionEdit::default() };
-        self.install(edit, |view| view.trees.retain(|other| other.id != tree.id))?;
-        let mut dropped = self.dropped.lock();
-        dropped.retain(|(_, name)| name.strong_count() > 0);
-        dropped.push((tree.id, Arc::downgrade(&tree.name)));
-        drop(dropped);
-        // Its compaction debt no longer slows writers down.
+        if dropped.is_empty() {
+            return Ok(0);
+        }
+        let edit = VersionEdit { dropped: dropped.keys().copied().collect(), ..VersionEdit::default() };
+        self.install(edit, |view| dropped.keys().for_each(|id| view.trees.remove(*id)))?;
+        let mut names = self.dropped.lock();
+        dropped.iter().for_each(|(id, name)| names.add(*id, name));
+        drop(names);
+        // Their compaction debt no longer slows writers down.
         self.schedule();
-        Ok(true)
+        Ok(dropped.len())
     }
 }
 
@@ -495,8 +547,20 @@ mod tests {
         drop(gone);
         assert!(kept.put("k", "v").is_ok() && db.drop_keyspace("kept").unwrap());
         assert_eq!(names(db.write(batch)), "kept");
-        let known: Vec<u32> = db.store().dropped.lock().iter().map(|(id, _)| *id).collect();
-        assert_eq!(known, [kept.id]);
         assert_ne!(id, kept.id);
+    }
+
+    #[test]
+    fn names_of_dropped_keyspaces_are_forgotten_with_their_handles() {
+        let db = Options::new().file_system(Arc::new(SimFileSystem::new())).open("/db").unwrap();
+        let kept = db.keyspace("kept").unwrap();
+        db.drop_keyspace("kept").unwrap();
+        for i in 0..200 {
+            let name = i.to_string();
+            drop(db.keyspace(&name).unwrap());
+            db.drop_keyspace(&name).unwrap();
+        }
+        assert!(db.store().dropped.lock().len() <= 20);
+        assert!(kept.put("k", "v").unwrap_err().to_string().contains("kept"));
     }
 }

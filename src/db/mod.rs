@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+mod agenda;
 mod background;
 mod catalog;
 mod checkpoint;
@@ -33,6 +34,7 @@ mod copy;
 mod counters;
 mod covered;
 mod cursor;
+mod dropped;
 mod estimate;
 mod explain;
 mod feed;
@@ -56,6 +58,7 @@ mod notices;
 mod open;
 mod parts;
 mod pause;
+mod persistent;
 mod premise;
 mod progress;
 mod range;
@@ -324,11 +327,48 @@ impl Db {
         Ok(self.store().view.load().trees.iter().map(|tree| tree.name.to_string()).collect())
     }
 
+    /// Opens several keyspaces, and creates those that are absent with one write to disk: after a
+    /// crash all of them are there, or none that was created. Takes much less time than one
+    /// [`keyspace`](Db::keyspace) after another.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// let tables = db.keyspaces(&["users", "orders"])?;
+    /// tables[1].put("7", "two apples")?;
+    /// assert_eq!(db.drop_keyspaces(&["users", "orders", "never there"])?, 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn keyspaces(&self, names: &[&str]) -> Result<Vec<Keyspace>> {
+        let wanted: Vec<(&str, Option<KeyspaceOptions>)> = names.iter().map(|name| (*name, None)).collect();
+        self.keyspaces_of(&wanted)
+    }
+
+    /// Opens several keyspaces with their options, as [`keyspace_with`](Db::keyspace_with) does,
+    /// and creates those that are absent: all with one write to disk. See
+    /// [`keyspaces`](Db::keyspaces).
+    pub fn keyspaces_with(&self, keyspaces: &[(&str, KeyspaceOptions)]) -> Result<Vec<Keyspace>> {
+        let wanted: Vec<_> = keyspaces.iter().map(|(name, options)| (*name, Some(options.clone()))).collect();
+        self.keyspaces_of(&wanted)
+    }
+
+    fn keyspaces_of(&self, wanted: &[(&str, Option<KeyspaceOptions>)]) -> Result<Vec<Keyspace>> {
+        let found = self.store().keyspaces(wanted)?;
+        Ok(found.into_iter().map(|(id, name)| self.keyspace_handle(id, name)).collect())
+    }
+
     /// Drops a keyspace with all its entries; returns whether it existed. Its handles then fail
     /// with [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped); iterators already open
     /// continue.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
-        self.store().drop_keyspace(name)
+        Ok(self.store().drop_keyspaces(&[name])? > 0)
+    }
+
+    /// Drops several keyspaces with one write to disk: after a crash all of them are there, or
+    /// none. Returns how many existed. See [`drop_keyspace`](Db::drop_keyspace).
+    pub fn drop_keyspaces(&self, names: &[&str]) -> Result<usize> {
+        self.store().drop_keyspaces(names)
     }
 
     /// Sets a key to a value, replacing any earlier value. Returns the write's sequence number.

@@ -34,7 +34,7 @@ use crate::report::delivery::Events;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::ValueScan;
-use crate::tree::manifest::{self, DEFAULT_KEYSPACE, KeyspaceState, Loaded, ManifestState, RANGE_LEVEL};
+use crate::tree::manifest::{self, KeyspaceState, Loaded, ManifestState, RANGE_LEVEL};
 use crate::vfs::{FileLock, FileSystem, store_files};
 use crate::write::memtable::Memtable;
 
@@ -116,7 +116,7 @@ impl Store {
 
     pub(super) fn verify_if_paranoid(&self) -> Result<()> {
         if self.options.paranoid {
-            for tree in &self.view.load().trees {
+            for tree in self.view.load().trees.iter() {
                 tree.version.values().values().try_for_each(|file| ValueScan::verify(self.tables.values(), file))?;
                 tree.version.tables().try_for_each(|(_, table)| table.verify())?;
                 tree.version.ranges().tables().iter().try_for_each(|ranges| ranges.table().verify())?;
@@ -319,7 +319,7 @@ fn new_state(options: &Options) -> ManifestState {
     let seed = options.hash_seed.unwrap_or_else(random_bits);
     let mut state = ManifestState::new(seed);
     let options = options.default_keyspace.clone().unwrap_or_default();
-    state.keyspaces.insert(0, KeyspaceState::new(DEFAULT_KEYSPACE, options));
+    state.add_default_keyspace(options);
     state
 }
 

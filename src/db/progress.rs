@@ -101,7 +101,7 @@ impl Store {
         let view = self.view.load();
         let task = view.tree(note.keyspace).and_then(|tree| Task::resumed(note, &tree.version.metas()));
         if let Some(task) = task {
-            self.background.lock().unfinished_tasks.push((note.keyspace, task));
+            self.background.lock().claim_later(note.keyspace, task);
         }
     }
 

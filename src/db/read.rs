@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::cursor::Cursor;
 use super::iter::{Iter, common_prefix};
 use super::store::Store;
-use super::view::{Hit, ReadView, Tree};
+use super::view::{Hit, ReadView, Tree, Trees};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, split_expiring};
@@ -265,7 +265,7 @@ impl Store {
         };
         // Keeps only the parts of the view that this keyspace needs.
         let (active, sealed, horizon) = (Arc::clone(&view.active), view.sealed.clone(), Arc::clone(&view.horizon));
-        let view = ReadView { active, sealed, trees: Vec::new(), horizon };
+        let view = ReadView { active, sealed, trees: Trees::default(), horizon };
         let at = target.at().unwrap_or_else(|| self.clock.time_of_read());
         let open = move || {
             let sources = view.cursor(&tree, mode.fill_cache, probe.as_ref());

@@ -146,7 +146,7 @@ impl Store {
         let former = self.view.load();
         let mut retired = self.counters.retired.lock();
         let mut gone = Vec::new();
-        for tree in &former.trees {
+        for tree in former.trees.iter() {
             let kept = view.tree(tree.id).map(|tree| &tree.version);
             if kept.is_some_and(|version| Arc::ptr_eq(version, &tree.version)) {
                 continue;
@@ -206,7 +206,7 @@ impl Store {
             return None;
         }
         let mut stats = ReaderStats::default();
-        for tree in &self.view.load().trees {
+        for tree in self.view.load().trees.iter() {
             let ranges = tree.version.ranges().tables().iter().map(|ranges| ranges.meta().size);
             let tables = tree.version.tables().map(|(_, table)| table.meta().size);
             let values = tree.version.values().values().map(|file| file.size);

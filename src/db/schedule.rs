@@ -24,6 +24,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::agenda::{Conditions, Due, Findings, Moment};
 use super::background::{Jobs, LONGEST_RETRY, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
 use super::locks::check_may_wait;
 use super::store::Store;
@@ -36,7 +37,7 @@ use crate::format::key::SeqNo;
 use crate::options::{Compression, LevelFilters};
 use crate::report::event::{BackgroundWork, Event};
 use crate::sorted::table::TableMeta;
-use crate::tree::compaction::picker::{Debt, L0_TRIGGER, Picker, Requested, has_garbage};
+use crate::tree::compaction::picker::{Debt, L0_SLOWDOWN, L0_TRIGGER, Picker, Requested, has_garbage};
 use crate::tree::compaction::task::Task;
 use crate::tree::version::ValueGarbage;
 
@@ -122,14 +123,11 @@ impl Store {
             return;
         }
         let now = self.clock.now();
-        let view = self.view.load();
-        let metas =
-            view.trees.iter().filter(|tree| tree.version.has_deadlines()).flat_map(|tree| tree.version.tables());
-        let Some(next) =
-            metas.filter_map(|(_, table)| table.meta().deadlines.next_due(table.meta().entries, now)).min()
-        else {
-            return;
-        };
+        let mut jobs = self.background.lock();
+        self.agenda(&mut jobs);
+        let next = jobs.agenda.next_deadline(now);
+        drop(jobs);
+        let Some(next) = next else { return };
         // In whole seconds, and within an hour: few wakes are pending, however many tables there
         // are and whatever the clock does meanwhile.
         let at = next.min(now.saturating_add(LONGEST_SLEEP)).div_ceil(1000).saturating_mul(1000);
@@ -137,7 +135,7 @@ impl Store {
             return;
         }
         // At least a second, even if the clock stands still.
-        let delay = Duration::from_millis(at - now).max(Duration::from_secs(1));
+        let delay = Duration::from_millis(at.saturating_sub(now)).max(Duration::from_secs(1));
         self.do_after(delay, |store| {
             store.background.wake_at.store(NEVER, Ordering::Release);
             store.schedule();
@@ -301,34 +299,22 @@ impl Store {
     }
 
     fn next_work(&self, jobs: &mut Jobs) -> Option<Work> {
-        let view = self.view.load();
+        let moment = self.agenda(jobs);
+        let Moment { view, conditions } = &moment;
         if !jobs.flushing && !view.sealed.is_empty() && !jobs.is_backing_off(WorkKind::Flush) {
             jobs.flushing = true;
             return Some(Work::Flush);
         }
-        if !jobs.surveying && !self.tidying.is_locked() {
+        if !jobs.surveying && jobs.agenda.has_unknown() && !self.tidying.is_locked() {
             // The thread that has the lock looks for work when it has done.
-            let oldest = self.snapshots.oldest();
-            if view.trees.iter().any(|tree| tree.version.is_survey_due(oldest)) {
-                jobs.surveying = true;
-                return Some(Work::Survey);
-            }
+            jobs.surveying = true;
+            return Some(Work::Survey);
         }
-        let trees = || view.trees.iter().filter(|tree| !jobs.is_backing_off(WorkKind::Compaction(tree.id)));
-        if jobs.compactions.len() < self.executor.parallelism().saturating_sub(1).max(1) {
+        if jobs.compaction_count() < self.executor.parallelism().saturating_sub(1).max(1) {
             // Even in a keyspace that a caller has reserved: the caller waits for its tables.
-            let is_due = |(id, _): &(u32, Task)| !jobs.is_backing_off(WorkKind::Compaction(*id));
-            if let Some(at) = jobs.unfinished_tasks.iter().position(is_due) {
-                let (keyspace, task) = jobs.unfinished_tasks.remove(at);
-                jobs.compactions.push((keyspace, task.clone()));
-                return Some(Work::Compaction(keyspace, task));
-            }
-            let candidates = trees().filter(|tree| !jobs.reserved.contains(&tree.id)).filter_map(|tree| {
-                let (score, task) = self.with_picker(tree, jobs, |picker| picker.pick())?;
-                Some((score, tree.id, task))
-            });
-            if let Some((_, keyspace, task)) = candidates.max_by_key(|(score, ..)| *score) {
-                jobs.compactions.push((keyspace, task.clone()));
+            let next = jobs.take_unfinished().or_else(|| self.next_compaction(&moment, jobs));
+            if let Some((keyspace, task)) = next {
+                jobs.claim(keyspace, task.clone());
                 return Some(Work::Compaction(keyspace, task));
             }
         }
@@ -336,14 +322,94 @@ impl Store {
             return None;
         }
         // The keyspace with the most runs first: it is where writers are slowed down first.
-        let relief = trees().filter_map(|tree| {
-            let task = self.with_picker(tree, jobs, |picker| picker.pick_relief())?;
-            Some((tree.version.levels()[0].tables().len(), tree.id, task))
+        let longest = jobs.agenda.longest().take_while(|(runs, _)| *runs >= L0_SLOWDOWN);
+        let relief = longest.map(|(_, id)| id).find_map(|id| {
+            let tree = view.tree(id).filter(|_| !jobs.is_backing_off(WorkKind::Compaction(id)))?;
+            Some((id, self.with_picker(tree, *conditions, jobs, |picker| picker.pick_relief())?))
         });
-        let (_, keyspace, task) = relief.max_by_key(|(runs, ..)| *runs)?;
+        let (keyspace, task) = relief?;
         jobs.relieving = true;
-        jobs.compactions.push((keyspace, task.clone()));
+        jobs.claim(keyspace, task.clone());
         Some(Work::Relief(keyspace, task))
+    }
+
+    /// The most useful compaction that can start now.
+    fn next_compaction(&self, moment: &Moment, jobs: &mut Jobs) -> Option<(u32, Task)> {
+        let Moment { view, conditions } = moment;
+        loop {
+            let is_free = |id: &u32| !jobs.reserved.contains(id) && !jobs.is_backing_off(WorkKind::Compaction(*id));
+            let due = jobs.agenda.due().find(is_free);
+            let id = match due {
+                Some(id) => id,
+                None => jobs.agenda.next_waiting(conditions.is_idle)?,
+            };
+            if let (Some(id), Some(tree)) = (due, view.tree(id))
+                && let Some((_, task)) = self.with_picker(tree, *conditions, jobs, |picker| picker.pick())
+            {
+                return Some((id, task));
+            }
+            // The store has become idle or busy, or a snapshot was taken, since it was asked.
+            self.ask(moment, id, jobs);
+        }
+    }
+
+    /// Brings the [agenda](super::agenda) up to date, and returns the moment of which it is.
+    pub(super) fn agenda(&self, jobs: &mut Jobs) -> Moment {
+        // Before the view: see `change_view`.
+        let touched = std::mem::take(&mut *self.touched.lock());
+        let moment = self.moment();
+        jobs.agenda.touch(touched);
+        if self.clock.has_deadlines() {
+            jobs.agenda.note_time(self.expiry_time());
+        }
+        jobs.agenda.note_conditions(moment.conditions);
+        while let Some(id) = jobs.agenda.next_stale() {
+            self.ask(&moment, id, jobs);
+        }
+        moment
+    }
+
+    /// Asks a keyspace for what the agenda keeps of it.
+    fn ask(&self, moment: &Moment, id: u32, jobs: &mut Jobs) {
+        let Moment { view, conditions } = moment;
+        let found = view.tree(id).map(|tree| {
+            let picks = |conditions| self.with_picker(tree, conditions, jobs, |picker| picker.pick());
+            let at_rest = |conditions| {
+                [true, false]
+                    .into_iter()
+                    .find(|is_idle| picks(Conditions { is_idle: *is_idle, ..conditions }).is_some())
+            };
+            let flushed = Conditions { flushed: SeqNo::MAX, ..*conditions };
+            let due = if let Some((score, _)) = picks(*conditions) {
+                Due::Now(score)
+            } else if let Some(is_idle) = at_rest(*conditions) {
+                Due::Idle(is_idle)
+            } else if at_rest(flushed).is_some() {
+                Due::Unflushed
+            } else if at_rest(Conditions { oldest_snapshot: SeqNo::MAX, ..flushed }).is_some() {
+                Due::Held
+            } else {
+                Due::Never
+            };
+            let mut debt = self.with_picker(tree, *conditions, jobs, |picker| picker.debt());
+            let is_unknown = !self.gate.is_read_only() && tree.version.is_survey_due(conditions.oldest_snapshot);
+            // What nobody has looked at may be garbage.
+            debt.garbage = debt.garbage.saturating_add(u64::from(is_unknown));
+            let metas = || tree.version.tables().map(|(_, table)| table.meta());
+            let expiry = tree.version.has_deadlines().then(|| self.expiry_time());
+            let next_due = |now| metas().filter_map(|meta| meta.deadlines.next_due(meta.entries, now)).min();
+            Findings {
+                due,
+                debt,
+                runs: tree.version.levels()[0].tables().len(),
+                garbage: metas().filter(|meta| has_garbage(meta)).map(|meta| meta.largest_seqno).collect(),
+                has_ranges: !tree.version.ranges().is_empty(),
+                is_unknown,
+                expires: expiry.is_some(),
+                deadline: expiry.and_then(next_due),
+            }
+        });
+        jobs.agenda.note(id, found);
     }
 
     /// Runs the task that `pick` chooses for a caller, once no running compaction conflicts, and
@@ -363,13 +429,13 @@ impl Store {
             if self.is_stopping() {
                 return Err(Error::Closed);
             }
-            let view = self.view.load();
+            let Moment { view, conditions } = self.moment();
             let Some(tree) = view.tree(keyspace) else { return Ok(None) };
-            match self.with_picker(tree, &jobs, &pick) {
+            match self.with_picker(tree, conditions, &jobs, &pick) {
                 Requested::Done => return Ok(None),
                 Requested::Task(_) if !jobs.pausers.is_empty() => {}
                 Requested::Task(task) => {
-                    jobs.compactions.push((keyspace, task.clone()));
+                    jobs.claim(keyspace, task.clone());
                     jobs.unfinished += 1;
                     drop(jobs);
                     self.spawn(Work::Requested(keyspace, task, request, Arc::clone(&outcome)));
@@ -391,23 +457,33 @@ impl Store {
         result.transpose()
     }
 
-    fn with_picker<R>(&self, tree: &Tree, jobs: &Jobs, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
+    /// The view, and what decides in it which compactions are due.
+    fn moment(&self) -> Moment {
         // The number first: the view then has the tables that it tells of, unless its flush is
         // being made visible just now.
         let flushed = self.sequence.flushed();
         let view = self.view.load();
+        let is_idle = view.is_idle();
         let is_being_shown = view.sealed.iter().any(|memtable| memtable.last_seqno() <= flushed);
-        let flushed = match view.memtables().all(|memtable| memtable.is_empty()) {
+        let flushed = match is_idle {
             true => SeqNo::MAX,
             false if is_being_shown => 0,
             false => flushed,
         };
-        let tree = view.tree(tree.id).unwrap_or(tree);
-        let oldest_snapshot = self.snapshots.oldest();
+        Moment { view, conditions: Conditions { is_idle, flushed, oldest_snapshot: self.snapshots.oldest() } }
+    }
+
+    fn with_picker<R>(
+        &self,
+        tree: &Tree,
+        conditions: Conditions,
+        jobs: &Jobs,
+        pick: impl FnOnce(&Picker<'_>) -> R,
+    ) -> R {
+        let Conditions { is_idle, flushed, oldest_snapshot } = conditions;
         // A value that cannot be moved must not keep other work from being done.
         let has_failed = jobs.failed.contains_key(&WorkKind::Compaction(tree.id));
         let none = ValueGarbage::default();
-        let is_idle = view.sealed.is_empty() && view.active.is_empty();
         let value_garbage = match is_idle {
             _ if has_failed => &none,
             true => tree.version.value_garbage_when_idle(),
@@ -552,7 +628,7 @@ impl Store {
         let failures_before = {
             let mut jobs = self.background.lock();
             // A waiting caller wants a retry now, without back-off.
-            jobs.failed.retain(|kind, _| !is_awaited(kind));
+            jobs.forgive(is_awaited);
             jobs.failures
         };
         loop {
@@ -632,42 +708,23 @@ impl Store {
 
     /// Bytes to be compacted, over all keyspaces.
     pub(super) fn debt(&self) -> Debt {
-        let jobs = self.background.lock();
-        let view = self.view.load();
-        let oldest = self.snapshots.oldest();
-        let debts = view.trees.iter().map(|tree| {
-            let debt = self.with_picker(tree, &jobs, |picker| picker.debt());
-            // What nobody has looked at may be garbage.
-            let is_unknown = !self.gate.is_read_only() && tree.version.is_survey_due(oldest);
-            Debt { garbage: debt.garbage.saturating_add(u64::from(is_unknown)), ..debt }
-        });
-        debts.fold(Debt::default(), |sum, debt| Debt {
-            data: sum.data.saturating_add(debt.data),
-            garbage: sum.garbage.saturating_add(debt.garbage),
-        })
+        let mut jobs = self.background.lock();
+        self.agenda(&mut jobs);
+        jobs.agenda.debt()
     }
 
     /// Notes which live snapshots hold garbage; returns whether they have been dropped already.
     fn note_held_garbage(&self) -> bool {
         // Locked, so that the last thread to write the note has seen the newest view.
-        let _background = self.background.lock();
-        let oldest = self.snapshots.oldest();
-        let (mut held_until, mut held_by_time) = (SeqNo::MAX, NEVER);
-        if oldest < SeqNo::MAX {
-            let view = self.view.load();
-            let metas = view.trees.iter().flat_map(|tree| tree.version.tables()).map(|(_, table)| table.meta());
-            let held = metas.filter(|meta| meta.largest_seqno > oldest && has_garbage(meta));
-            held_until = held.map(|meta| meta.largest_seqno).min().unwrap_or(SeqNo::MAX);
-        }
+        let mut jobs = self.background.lock();
+        let Moment { view, conditions } = self.agenda(&mut jobs);
+        let held_until = jobs.agenda.held_garbage(conditions.oldest_snapshot).unwrap_or(SeqNo::MAX);
         let (least, now) = (self.snapshots.least_time(), self.clock.mark());
-        if least < now {
-            let view = self.view.load();
-            let mut metas = view.trees.iter().flat_map(|tree| tree.version.tables()).map(|(_, table)| table.meta());
-            let expired = |meta: &TableMeta, at| meta.deadlines.expired(meta.entries, at);
-            if metas.any(|meta| expired(meta, least) < expired(meta, now)) {
-                held_by_time = least + 1;
-            }
-        }
+        let expired = |meta: &TableMeta, at| meta.deadlines.expired(meta.entries, at);
+        let is_held = |meta: &TableMeta| expired(meta, least) < expired(meta, now);
+        let mut expiring = jobs.agenda.expiring().filter(|_| least < now).filter_map(|id| view.tree(id));
+        let is_any_held = expiring.any(|tree| tree.version.tables().any(|(_, table)| is_held(table.meta())));
+        let held_by_time = if is_any_held { least + 1 } else { NEVER };
         self.snapshots.hold_garbage(held_until, held_by_time)
     }
 
@@ -679,9 +736,11 @@ impl Store {
     }
 
     fn update_pressure(&self) {
-        let view = self.view.load();
-        let runs = view.trees.iter().map(|tree| tree.version.levels()[0].tables().len()).max().unwrap_or(0);
-        let debt = self.debt().data;
+        let mut jobs = self.background.lock();
+        let Moment { view, .. } = self.agenda(&mut jobs);
+        let runs = jobs.agenda.longest().next().map_or(0, |(runs, _)| runs);
+        let debt = jobs.agenda.debt().data;
+        drop(jobs);
         let pressure = throttle::pressure(runs, debt, self.base_size());
         self.throttle.set_pressure(pressure);
         self.rate.set_urgent(runs > L0_URGENT || debt > DEBT_URGENT * self.base_size());

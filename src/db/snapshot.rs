@@ -98,6 +98,7 @@ impl Drop for Pinned {
         }
         if !store.gate.is_read_only() && store.has_ranges_after(self.point.seqno) {
             store.spawn_help(|store| {
+                store.background.lock().agenda.untidy_all();
                 let _ = store.tidy_ranges();
                 store.schedule();
             });

@@ -7,12 +7,13 @@ use std::time::{Duration, SystemTime};
 use super::counters::{Counters, OpeningStats, RetiredTables};
 use super::held::HeldStats;
 use super::logs::LogStats;
+use super::read::tree_of;
 use super::reader_stats::ReaderStats;
 use super::stalls::WriteStalls;
 use super::store::Store;
 use super::view::{ReadView, Tree};
 use crate::environment::EnvironmentStats;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::filter::FilterState;
 use crate::format::key::SeqNo;
 use crate::report::stats::{FilterLedger, ReadStats};
@@ -360,18 +361,35 @@ impl Store {
             opening: self.opening,
             value_reads,
             value_bytes_read,
-            keyspaces: keyspace_stats(&view, &self.counters, &mut retired),
+            keyspaces: view
+                .trees
+                .iter()
+                .map(|tree| keyspace_stats(tree, &view, &self.counters, &mut retired))
+                .collect(),
             dropped_keyspaces: retired.dropped.ledger(),
         }
     }
 }
 
+impl Store {
+    pub(super) fn stats_of(&self, keyspace: u32, name: &str) -> Result<KeyspaceStats> {
+        self.gate.check_open()?;
+        let mut retired = self.counters.retired.lock();
+        let view = self.view.load();
+        let tree = tree_of(&view, keyspace, name)?;
+        Ok(keyspace_stats(tree, &view, &self.counters, &mut retired))
+    }
+}
+
 #[cfg(feature = "serde")]
-pub(super) fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_text<S: serde::Serializer>(
+    error: &Option<Error>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
     serde::Serialize::serialize(&error.as_ref().map(Error::to_string), serializer)
 }
 
-fn keyspace_stats(view: &ReadView, counters: &Counters, retired: &mut RetiredTables) -> Vec<KeyspaceStats> {
+fn keyspace_stats(tree: &Tree, view: &ReadView, counters: &Counters, retired: &mut RetiredTables) -> KeyspaceStats {
     let table_stats = |table: &Arc<Table>| {
         let meta = table.meta();
         TableStats {
@@ -390,7 +408,7 @@ fn keyspace_stats(view: &ReadView, counters: &Counters, retired: &mut RetiredTab
             ledger: table.ledger(),
         }
     };
-    let mut level_stats = |tree: &Tree| {
+    let levels = {
         (0u8..)
             .zip(tree.version.levels())
             .map(|(number, level)| LevelStats {
@@ -402,9 +420,9 @@ fn keyspace_stats(view: &ReadView, counters: &Counters, retired: &mut RetiredTab
             })
             .collect()
     };
-    let keyspaces = view.trees.iter().map(|tree| KeyspaceStats {
+    KeyspaceStats {
         name: tree.name.to_string(),
-        levels: level_stats(tree),
+        levels,
         range_deletes: RangeDeleteStats {
             in_memory: view.memtables().map(|memtable| memtable.range_count(tree.id) as u64).sum(),
             in_tables: tree.version.ranges().len() as u64,
@@ -421,6 +439,5 @@ fn keyspace_stats(view: &ReadView, counters: &Counters, retired: &mut RetiredTab
             }
         },
         memtables: tree.gaps.counters.ledger().reads,
-    });
-    keyspaces.collect()
+    }
 }

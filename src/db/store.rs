@@ -3,11 +3,11 @@
 //!
 //! Module [`super::locks`] says in which order its locks are taken.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -16,6 +16,7 @@ use super::catalog::{Catalog, LockedManifest, Manifest};
 use super::clock::Clock;
 use super::commit::{Commit, Queue};
 use super::counters::{Counters, OpeningStats};
+use super::dropped::DroppedNames;
 use super::follow::Follower;
 use super::gate::Gate;
 use super::live::LiveSnapshots;
@@ -74,6 +75,10 @@ pub(super) struct Store {
     pub(super) view: Published<ReadView>,
     /// Held while the view is replaced.
     view_change: RankedMutex<()>,
+    /// Keyspaces that have changed since the agenda was brought up to date.
+    pub(super) touched: Mutex<BTreeSet<u32>>,
+    /// No range table has a range delete with a greater number.
+    ranges_until: AtomicU64,
 
     /// What follows the process that writes. `None` if the store is closed, or writes itself.
     pub(super) follower: RankedMutex<Option<Follower>>,
@@ -94,7 +99,7 @@ pub(super) struct Store {
     /// Held while a keyspace is created, changed or dropped.
     pub(super) defining: RankedMutex<()>,
     /// Ids of dropped keyspaces, with their names as long as handles keep them.
-    pub(super) dropped: Mutex<Vec<(u32, Weak<str>)>>,
+    pub(super) dropped: Mutex<DroppedNames>,
     /// Held during the upkeep of range deletes: what it knows, by keyspace.
     pub(super) tidying: Mutex<BTreeMap<u32, RangeUpkeep>>,
     /// Whether there may be something to do for it since it last began.
@@ -148,6 +153,11 @@ pub(super) struct Opened {
 impl Store {
     pub(super) fn new(opened: Opened) -> Store {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let mut opened = opened;
+        let touched = Mutex::new(opened.view.trees.take_touched().into_iter().collect());
+        let has_unlogged = opened.view.trees.iter().any(|tree| !tree.options.wal);
+        let range_numbers = opened.view.trees.iter().map(|tree| tree.version.ranges().largest_seqno());
+        let ranges_until = AtomicU64::new(range_numbers.max().unwrap_or(0));
         Store {
             reads_plainly: opened.follower.is_none() && opened.options.slow_operation.is_none(),
             follower: RankedMutex::new(LockRank::Following, opened.follower),
@@ -163,13 +173,15 @@ impl Store {
             executor: Arc::clone(opened.environment.executor()),
             memory: Arc::clone(opened.environment.memtables()),
             seed: opened.seed,
-            has_unlogged: AtomicBool::new(opened.view.trees.iter().any(|tree| !tree.options.wal)),
+            has_unlogged: AtomicBool::new(has_unlogged),
             view: Published::new(Arc::clone(opened.tables.epoch()), Arc::new(opened.view)),
             logging: AtomicU64::new(0),
             notices: Notices::new(opened.tables.events().clone()),
             events: opened.tables.events().clone(),
             tables: opened.tables,
             view_change: RankedMutex::new(LockRank::ViewChange, ()),
+            touched,
+            ranges_until,
             sequence: Sequence::new(opened.last_seqno, opened.flushed),
             snapshots: LiveSnapshots::default(),
             catalog: Catalog::new(opened.manifest, opened.next_file),
@@ -229,10 +241,14 @@ impl Store {
         let former = self.view.load();
         let mut view = ReadView::clone(&former);
         change(&mut view);
+        let touched = view.trees.take_touched();
         let is_flushed = |memtable: &&Arc<Memtable>| view.memtables().all(|other| !Arc::ptr_eq(memtable, other));
         former.memtables().filter(is_flushed).for_each(|memtable| self.counters.held.add_memtable(memtable));
         drop(former);
         self.view.store(Arc::new(view));
+        // After the view: the agenda loads the view after it has taken this, and never looks at a
+        // view for the last time that lacks what it was told of.
+        self.touched.lock().extend(touched);
     }
 
     /// Makes `edit` durable, then visible, together with what `change` does to the view.
@@ -270,6 +286,8 @@ impl Store {
         }
         // Of two compactions, the one that began later may end first.
         edit.expired_by = edit.expired_by.filter(|mark| *mark > manifest.state.expired_by);
+        let of_ranges = edit.added.iter().filter(|(_, level, _)| *level == RANGE_LEVEL);
+        let last_range = of_ranges.map(|(.., meta)| meta.largest_seqno).max();
         let loaded = self.load_ranges(&edit);
         // The log has recorded the tables of an ingest.
         let mut ranges = loaded.inspect_err(|_| {
@@ -298,7 +316,8 @@ impl Store {
             }
             change(view);
         });
-        if edit.added.iter().any(|(_, level, _)| *level == RANGE_LEVEL) {
+        if let Some(last) = last_range {
+            self.ranges_until.fetch_max(last, Ordering::AcqRel);
             self.range_edits.fetch_add(1, Ordering::Release);
         }
         for tree in dropped {
@@ -352,7 +371,9 @@ impl Store {
         dead_values: &[u64],
     ) -> Vec<(u32, u8, Arc<Table>)> {
         let mut replaced = Vec::new();
-        for tree in &mut view.trees {
+        let keyspaces: BTreeSet<u32> = edit.keyspaces().collect();
+        for id in keyspaces {
+            let Some(tree) = view.trees.get(id) else { continue };
             let of_tree = edit.removed.iter().filter(|(id, ..)| *id == tree.id);
             let (gone_ranges, removed): (Vec<_>, Vec<_>) =
                 of_tree.map(|&(_, level, number)| (level, number)).partition(|(level, _)| *level == RANGE_LEVEL);
@@ -390,9 +411,15 @@ impl Store {
                 replaced.extend(gone.iter().map(|table| (tree.id, RANGE_LEVEL, Arc::clone(table.table()))));
                 version = version.with_ranges(kept.into_iter().cloned().chain(added_ranges).collect());
             }
-            tree.version = Arc::new(version);
+            view.trees.change(id, |tree| tree.version = Arc::new(version));
         }
         replaced
+    }
+
+    /// Whether a table may have held a range delete after `seqno`: a snapshot of that number may
+    /// have kept what it deletes.
+    pub(super) fn has_ranges_after(&self, seqno: SeqNo) -> bool {
+        self.ranges_until.load(Ordering::Acquire) > seqno
     }
 
     /// Makes the names of new tables durable. A failure poisons the store: a later success would

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::clock::{Clock, Now};
 use super::gaps::Gaps;
+use super::persistent::PersistentMap;
 use super::sequence::Sequence;
 use crate::error::Result;
 use crate::format::deadline::{Deadline, split_expiring};
@@ -38,8 +39,7 @@ pub(super) struct ReadView {
     pub(super) active: Arc<Memtable>,
     /// Full memtables waiting for their flush, newest first.
     pub(super) sealed: Vec<Arc<Memtable>>,
-    /// Ordered by id.
-    pub(super) trees: Vec<Tree>,
+    pub(super) trees: Trees,
     /// Shared by all views until the next ingest.
     pub(super) horizon: Arc<Horizon>,
 }
@@ -103,6 +103,85 @@ impl EndedHorizons {
 
     fn forget_unused(&mut self) {
         self.0.retain(|(_, horizon)| horizon.strong_count() > 0);
+    }
+}
+
+/// The keyspaces of a view. A copy shares what does not change: a view that replaces another costs
+/// the same in a store of one keyspace and of thousands.
+#[derive(Clone, Default)]
+pub(super) struct Trees {
+    /// Keyspace 0, one step away for the reads that most stores do. It is in `by_id`, too.
+    default: Option<Arc<Tree>>,
+    by_id: PersistentMap<u32, Arc<Tree>>,
+    ids: PersistentMap<Arc<str>, u32>,
+    /// The keyspaces that were set or removed since the view was copied.
+    touched: Vec<u32>,
+}
+
+impl Trees {
+    #[inline]
+    pub(super) fn get(&self, id: u32) -> Option<&Tree> {
+        match &self.default {
+            Some(tree) if id == 0 => Some(tree),
+            _ => self.by_id.get(&id).map(|tree| &**tree),
+        }
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<&Tree> {
+        self.get(*self.ids.get(name)?)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// All keyspaces, ordered by id.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Tree> {
+        self.by_id.values().map(|tree| &**tree)
+    }
+
+    /// Adds a keyspace, or replaces the one with its id and name.
+    pub(super) fn set(&mut self, tree: Tree) {
+        let tree = Arc::new(tree);
+        if tree.id == 0 {
+            self.default = Some(Arc::clone(&tree));
+        }
+        self.touched.push(tree.id);
+        if self.by_id.get(&tree.id).is_none() {
+            self.ids.insert(Arc::clone(&tree.name), tree.id);
+        }
+        self.by_id.insert(tree.id, tree);
+    }
+
+    pub(super) fn remove(&mut self, id: u32) {
+        if let Some(tree) = self.by_id.remove(&id) {
+            // Another keyspace may have the name by now.
+            if self.ids.get(&*tree.name) == Some(&id) {
+                self.ids.remove(&*tree.name);
+            }
+            self.touched.push(id);
+        }
+    }
+
+    /// Changes a keyspace, if it is there.
+    pub(super) fn change(&mut self, id: u32, change: impl FnOnce(&mut Tree)) {
+        if let Some(mut tree) = self.get(id).cloned() {
+            change(&mut tree);
+            self.set(tree);
+        }
+    }
+
+    /// The keyspaces that were set or removed since the last call.
+    pub(super) fn take_touched(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.touched)
+    }
+}
+
+impl FromIterator<Tree> for Trees {
+    fn from_iter<I: IntoIterator<Item = Tree>>(trees: I) -> Trees {
+        let mut all = Trees::default();
+        trees.into_iter().for_each(|tree| all.set(tree));
+        all
     }
 }
 
@@ -192,21 +271,13 @@ impl Tree {
 }
 
 impl ReadView {
+    #[inline]
     pub(super) fn tree(&self, keyspace: u32) -> Option<&Tree> {
-        let at = self.trees.binary_search_by_key(&keyspace, |tree| tree.id).ok()?;
-        self.trees.get(at)
+        self.trees.get(keyspace)
     }
 
     pub(super) fn tree_named(&self, name: &str) -> Option<&Tree> {
-        self.trees.iter().find(|tree| *tree.name == *name)
-    }
-
-    /// Inserts `tree`, or replaces the one with its id.
-    pub(super) fn set_tree(&mut self, tree: Tree) {
-        match self.trees.binary_search_by_key(&tree.id, |tree| tree.id) {
-            Ok(at) => self.trees[at] = tree,
-            Err(at) => self.trees.insert(at, tree),
-        }
+        self.trees.named(name)
     }
 
     /// Inserts `tree`, or gives its options to the one with its id: a flush or compaction may have
@@ -216,7 +287,7 @@ impl ReadView {
             Some(current) => Tree { options: tree.options, ..current.clone() },
             None => tree,
         };
-        self.set_tree(redefined);
+        self.trees.set(redefined);
     }
 
     /// The number up to which a read in this view sees what was written: all that is visible,
@@ -228,6 +299,11 @@ impl ReadView {
         // In this order: the horizon has ended before the ingest is published.
         let visible = sequence.visible();
         visible.min(self.horizon.ends.load(Ordering::Acquire))
+    }
+
+    /// Whether no memtable holds an entry.
+    pub(super) fn is_idle(&self) -> bool {
+        self.sealed.is_empty() && self.active.is_empty()
     }
 
     /// Memtables, newest first.

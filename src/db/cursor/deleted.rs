@@ -153,7 +153,7 @@ mod tests {
         let values = Arc::clone(TableContext::new(fs, Path::new("/db"), 0, 8).values());
         let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock, values };
         let (active, horizon) = (Arc::clone(&memtable), Arc::default());
-        let view = ReadView { active, sealed: Vec::new(), trees: Vec::new(), horizon };
+        let view = ReadView { active, sealed: Vec::new(), trees: crate::db::view::Trees::default(), horizon };
         let key = |i: u16| i.to_be_bytes();
         // A log of keys, purged from its front in ranges of ten.
         let (mut last, mut purged) = (0, 0);

@@ -87,7 +87,7 @@ mod tests {
         let header = FileHeader { number: NUMBER, first: 1, ..FileHeader::default() };
         let mut log = LogWriter::create(&fs, &path(), Magic::Manifest, header).unwrap();
         let mut state = ManifestState::new(7);
-        state.keyspaces.insert(0, super::super::KeyspaceState::new("default", crate::KeyspaceOptions::default()));
+        state.add_default_keyspace(crate::KeyspaceOptions::default());
         let edits = [state.snapshot_edit(), edit(20), edit(30), edit(40)];
         let ends = [0, 1, 2, 3].map(|i: usize| {
             let payload = edits[i].encode();

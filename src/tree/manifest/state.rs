@@ -1,6 +1,6 @@
 //! [`ManifestState`]: the plain data that version edits build up.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::branch::Branch;
@@ -41,6 +41,8 @@ pub(crate) struct ManifestState {
     pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
     /// Compactions to go on with, by their ids. Their tables and value files are in no keyspace.
     pub(crate) unfinished: BTreeMap<u64, Unfinished>,
+    /// Their names: no two are equal.
+    names: BTreeSet<String>,
 }
 
 /// The contents of a keyspace.
@@ -76,6 +78,12 @@ impl ManifestState {
     /// A state without keyspaces. Creating a store adds the default one.
     pub(crate) fn new(hash_seed: u64) -> ManifestState {
         ManifestState { next_file_number: 1, hash_seed, ..ManifestState::default() }
+    }
+
+    /// Adds the default keyspace to a state without keyspaces.
+    pub(crate) fn add_default_keyspace(&mut self, options: KeyspaceOptions) {
+        self.names.insert(DEFAULT_KEYSPACE.to_owned());
+        self.keyspaces.insert(0, KeyspaceState::new(DEFAULT_KEYSPACE, options));
     }
 
     /// The state given by the first edit of a manifest.
@@ -293,28 +301,23 @@ impl ManifestState {
         if id == 0 {
             return Err(Malformed("the default keyspace is dropped"));
         }
-        self.keyspaces.remove(&id).ok_or(UNKNOWN_KEYSPACE)
+        let keyspace = self.keyspaces.remove(&id).ok_or(UNKNOWN_KEYSPACE)?;
+        self.names.remove(&keyspace.name);
+        Ok(keyspace)
     }
 
     /// Creates keyspaces, or changes the options of those that exist.
     fn create_keyspaces(&mut self, created: &[(u32, String, KeyspaceOptions)]) -> Decoded<()> {
-        if created.is_empty() {
-            return Ok(());
-        }
         for (id, name, options) in created {
             if u64::from(*id) >= self.next_file_number {
                 return Err(Malformed("a keyspace's id was not taken from the counter"));
             }
-            let keyspace =
-                self.keyspaces.entry(*id).or_insert_with(|| KeyspaceState::new(name.as_str(), options.clone()));
-            if keyspace.name != *name {
-                return Err(Malformed("a keyspace changes its name"));
+            match self.keyspaces.get_mut(id) {
+                Some(keyspace) if keyspace.name != *name => return Err(Malformed("a keyspace changes its name")),
+                Some(keyspace) => keyspace.options = options.clone(),
+                None if !self.names.insert(name.clone()) => return Err(Malformed("two keyspaces have the same name")),
+                None => _ = self.keyspaces.insert(*id, KeyspaceState::new(name.as_str(), options.clone())),
             }
-            keyspace.options = options.clone();
-        }
-        let names: HashSet<&str> = self.keyspaces.values().map(|keyspace| keyspace.name.as_str()).collect();
-        if names.len() < self.keyspaces.len() {
-            return Err(Malformed("two keyspaces have the same name"));
         }
         if self.keyspaces.len() > MAX_KEYSPACES {
             return Err(Malformed("there are more than 65535 keyspaces"));
@@ -417,7 +420,7 @@ mod tests {
 
     fn new_state() -> ManifestState {
         let mut state = ManifestState::new(42);
-        state.keyspaces.insert(0, KeyspaceState::new(DEFAULT_KEYSPACE, KeyspaceOptions::new()));
+        state.add_default_keyspace(KeyspaceOptions::new());
         state.next_file_number = 100;
         state
     }

@@ -3,7 +3,6 @@
 use tempfile::TempDir;
 
 use super::edit::tests::sample_table;
-use super::state::DEFAULT_KEYSPACE;
 use super::*;
 use crate::filter::FilterPolicy;
 use crate::format::record::MARKER_LEN;
@@ -21,7 +20,7 @@ fn lz4_options() -> KeyspaceOptions {
 
 fn new_state() -> ManifestState {
     let mut state = ManifestState::new(0x1122_3344_5566_7788);
-    state.keyspaces.insert(0, KeyspaceState::new(DEFAULT_KEYSPACE, lz4_options()));
+    state.add_default_keyspace(lz4_options());
     state.next_file_number = 4;
     state
 }

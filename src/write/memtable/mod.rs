@@ -291,6 +291,11 @@ impl Memtable {
         self.ranges.count_sorting(bytes)
     }
 
+    /// Ids of the keyspaces that have range deletes now.
+    pub(crate) fn keyspaces_with_ranges(&self) -> Vec<u32> {
+        if self.has_ranges() { self.ranges.newest().keyspaces() } else { Vec::new() }
+    }
+
     /// Ids of the keyspaces that have entries, ascending, each with its number of distinct keys.
     pub(crate) fn keyspaces(&self) -> Vec<(u32, u64)> {
         self.order.keyspaces(&self.entries)
@@ -405,8 +410,9 @@ impl<'a> MemtableWriter<'a> {
             let (oldest, older) = match newest.kind() {
                 // The base and what is merged into it stay apart: only the base expires.
                 ValueKind::Delete
-                | ValueKind::DeleteRange
                 | ValueKind::ExpiringPut
+                // Never here; stored unfolded, an operand hides nothing.
+                | ValueKind::DeleteRange
                 | ValueKind::SeparatePut
                 | ValueKind::SeparateExpiringPut
                 | ValueKind::Ingest => return None,

@@ -89,6 +89,10 @@ impl Fragments {
     pub(super) fn count(&self, keyspace: u32) -> usize {
         self.tree(keyspace).map_or(0, RangeTree::len)
     }
+
+    pub(super) fn keyspaces(&self) -> Vec<u32> {
+        self.keyspaces.iter().map(|ranges| ranges.id).collect()
+    }
 }
 
 impl RangeSource for RangeTree {
