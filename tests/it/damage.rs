@@ -37,11 +37,22 @@ static WATCHED: WatchedAllocator = WatchedAllocator;
 
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
+    /// Allocations of this thread, and their bytes.
+    static ALLOCATED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 fn note(len: usize) {
     // A thread that is ending notes nothing.
     let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(len)));
+    let _ = ALLOCATED.try_with(|all| all.set((all.get().0 + 1, all.get().1.saturating_add(len))));
+}
+
+/// How many allocations `body` makes in this thread, and of how many bytes.
+pub(crate) fn allocations(body: impl FnOnce()) -> (usize, usize) {
+    let before = ALLOCATED.get();
+    body();
+    let after = ALLOCATED.get();
+    (after.0 - before.0, after.1 - before.1)
 }
 
 // SAFETY: all calls go to the system's allocator, unchanged.
