@@ -62,7 +62,7 @@ fn promises() -> Vec<u32> {
 #[test]
 fn promises_are_numbered_once_and_in_order() {
     let promises = promises();
-    assert!(promises.len() >= 14 && promises.iter().copied().eq(1..=promises.len() as u32), "{promises:?}");
+    assert!(promises.len() >= 14 && promises.iter().copied().eq((1..).take(promises.len())), "{promises:?}");
 }
 
 #[test]

@@ -7,8 +7,10 @@ use tamis::{Db, Keyspace, KeyspaceOptions};
 use crate::damage::allocations;
 use crate::support::{count_from_env, stepped_options};
 
+type Deed = fn(&Db, &Keyspace);
+
 /// What is done to a store, and to one keyspace of it.
-const DEEDS: [(&str, fn(&Db, &Keyspace)); 8] = [
+const DEEDS: [(&str, Deed); 8] = [
     ("create", |db, _| drop(db.keyspace("another").unwrap())),
     ("drop", |db, _| assert!(db.drop_keyspace("another").unwrap())),
     ("create and drop ten", |db, _| {
@@ -70,7 +72,8 @@ fn work_beside(count: usize) -> Vec<(usize, usize)> {
 
 #[test]
 fn law2_keyspaces_do_not_cost_each_other_issue_29() {
-    let sizes = [50, 200, 800, count_from_env("KEYSPACES", 1600) as usize];
+    let most = usize::try_from(count_from_env("KEYSPACES", 1600)).unwrap();
+    let sizes = [50, 200, 800, most];
     let work = sizes.map(work_beside);
     for (at, (name, _)) in DEEDS.iter().enumerate() {
         if std::env::var_os("KEYSPACES").is_some() {
