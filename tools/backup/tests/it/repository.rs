@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tamis::vfs::{Fault, FaultMode, FileSystem, MemoryFileSystem, SimFileSystem};
 use tamis::{Db, Error, Executor, KeyspaceOptions, Options, SteppedExecutor, WriteBatch};
-use tamis_backup::Repository;
+use tamis_backup::{Repository, StoreId};
 
 const REPOSITORY: &str = "/backups";
 const TARGET: &str = "/restored";
@@ -101,19 +101,21 @@ fn every_generation_restores_to_what_it_was() {
         let (options, executor) = options(&fs);
         let mut db = options.clone().open("/db").unwrap();
         let (repository, mut expected) = (repository(&fs), BTreeMap::new());
+        // Which store each generation is of: a restored one is another.
+        let mut stores: BTreeMap<u64, StoreId> = BTreeMap::new();
         for _ in 0..8 {
             let steps = rng.usize(0..200);
             churn(&db, &executor, &mut rng, steps);
             let made = repository.backup(&db).unwrap();
             assert_eq!(made.seqno, db.last_seqno());
             expected.insert(made.generation, contents(&db));
+            stores.insert(made.generation, made.store);
             match rng.u8(0..6) {
                 0 => {
                     let keep = rng.usize(1..4);
                     repository.prune(keep).unwrap();
-                    while expected.len() > keep {
-                        expected.pop_first();
-                    }
+                    let later = |of: &u64| stores.range(of + 1..).filter(|(_, store)| **store == stores[of]).count();
+                    expected.retain(|number, _| later(number) < keep);
                 }
                 1 => {
                     db.close().unwrap();
