@@ -1,4 +1,8 @@
-//! Background work: what runs, what waits to run, and what has failed.
+//! [`Background`]: what runs, what waits to run, and what has failed.
+//!
+//! A compaction claims its tables from the moment in which it is chosen ([`Jobs::claim`]), and so
+//! does one that goes on from an earlier process. Work that has failed backs off by kind; the
+//! others go on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

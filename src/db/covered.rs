@@ -4,6 +4,13 @@
 //!
 //! All follow a flush or a compaction, in its thread, and the end of a snapshot. Tables that a
 //! running compaction takes, or that it might meet, are left for the upkeep at its end.
+//!
+//! Ranges are looked at again once half of them may have become needless (`upkeep`); small range
+//! tables are merged. How much ranges delete of other tables is found by a *survey*
+//! (`tree::version::deleted`), and the picker counts it as freed.
+//!
+//! A range delete that covers tables larger than what the memtable holds is flushed at once, and
+//! stops a compaction of which it covers a quarter (`Store::is_pointless`).
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
-//! [`Keyspace`]: one named tree of a store.
+//! [`Keyspace`]: one named tree of a store; and how keyspaces come, change and go.
+//!
+//! Each such change is one edit and one view, under the lock `defining`. A keyspace may begin or
+//! cease to have a log only while no memtable holds an entry: else a crash would take some of its
+//! writes and leave later ones.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;

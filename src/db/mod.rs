@@ -8,9 +8,10 @@
 //! - durable: `sync` and `turns`, `sequence`, `logs`
 //! - read: `read`, `multi_get` and `cursor` over a `view`; `live` (read points), `clock`
 //!   (deadlines), `gaps`, `estimate`, `explain`, `held`
-//! - background: `schedule` and `background`; `flush`, `compact`, `progress`, `covered`, `upkeep`,
-//!   `refilter`; `pause`
-//! - shape: `store`, `catalog` (the manifest), `gate`, `locks`, `tenant`, `counters`
+//! - background: `schedule` with `agenda` and `background`; `flush`, `compact`, `progress`,
+//!   `covered`, `upkeep`, `refilter`; `pause`
+//! - shape: `store`, `catalog` (the manifest), `persistent` (the map of keyspaces), `dropped`,
+//!   `gate`, `locks`, `tenant`, `counters`
 //! - open and close: `open`, `recovery`, `insert`; `close`
 //! - open read-only, beside another process: `refresh`, `follow`, `reader_stats`
 //! - copies: `image`, `copy`, `checkpoint`; damage: `salvage`

@@ -7,11 +7,11 @@
 //!
 //! A flush waits for no compaction, whatever the executor is. It is *urgent* work: it stands in a
 //! list beside the executor's queue until a thread takes it. Compactions look at that list between
-//! blocks, and so do waiting callers; compactions also look at those of other stores of the
-//! environment, unless they run for a caller, who may hold locks of its store. *Relief* is urgent
-//! too: a compaction among runs of level 0 only. It is due when these are many and the limit on
-//! compactions is reached or a caller has reserved the keyspace. Thus a task of minutes does not
-//! stop writers.
+//! blocks, and so do waiting callers; compactions also do what other stores of the environment wait
+//! for (`Environment::run_waiting`), unless they run for a caller, who may hold locks of its store.
+//! *Relief* is urgent too: a compaction among runs of level 0 only. It is due when these are many
+//! and the limit on compactions is reached or a caller has reserved the keyspace. Thus a task of
+//! minutes does not stop writers.
 //!
 //! Every event that can make work due calls [`Store::schedule`]: sealing a memtable, the end of
 //! work, the end of a reservation, dropping a snapshot that held garbage, changing or dropping a

@@ -1,7 +1,14 @@
 //! [`Store`]: the state that all handles of an open store share, and the few operations that every
-//! part of the engine needs.
+//! part of the engine needs. Module [`super::locks`] says in which order its locks are taken.
 //!
-//! Module [`super::locks`] says in which order its locks are taken.
+//! Every change of the set of tables is an edit that goes through [`Store::install`]:
+//!
+//! ```text
+//! drop what is of gone keyspaces → durable in the manifest → a new view → files removed
+//! ```
+//!
+//! When the last reader of a replaced table lets go, its number goes to the janitor
+//! (`sorted::files`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;

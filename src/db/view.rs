@@ -1,4 +1,14 @@
 //! [`ReadView`]: everything that a read consults, as of one moment.
+//!
+//! A view has the memtables, and the options and version of each keyspace. It never changes:
+//! whatever changes one of these publishes a new view. Views share the map of keyspaces but for
+//! what differs (`persistent`).
+//!
+//! An ingest changes tables and no memtable. A view from before it lacks it for ever, while its
+//! active memtable goes on. Reads in it therefore stop at its *horizon*, and premises that were
+//! noted in it are stale. A read may have loaded such a view and not its number yet. As long as the
+//! view is in use, the memtable keeps the range deletes that a snapshot of its last number would
+//! need ([`EndedHorizons`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
