@@ -111,3 +111,107 @@ fn every_source_file_that_a_text_names_exists() {
     assert!(seen > 100, "the search finds what there is: {seen}");
     assert!(lacking.is_empty(), "{lacking:#?}");
 }
+
+/// The source of a file without its tests, line by line.
+fn lines_without_tests(file: &str) -> Vec<String> {
+    let lines: Vec<String> = text_of(file).lines().map(str::to_owned).collect();
+    let begins_tests = |pair: &[String]| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ");
+    let end = lines.windows(2).position(|pair| begins_tests(pair) && pair[1].ends_with('{')).unwrap_or(lines.len());
+    lines[..end].to_vec()
+}
+
+fn indent_of(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// The lines of the item that begins in line `at`, with its comment and attributes: rustfmt puts
+/// its end at its own indentation.
+fn item_at(lines: &[String], at: usize) -> &[String] {
+    let own = indent_of(&lines[at]);
+    let is_above =
+        |line: &String| indent_of(line) == own && ["//", "#["].iter().any(|begin| line.trim_start().starts_with(begin));
+    let first = at - lines[..at].iter().rev().take_while(|line| is_above(line)).count();
+    if lines[at].ends_with([';', '}']) {
+        return &lines[first..=at];
+    }
+    let is_end = |line: &String| indent_of(line) == own && ["}", ");", "};"].contains(&line.trim());
+    let len = lines[at + 1..].iter().position(is_end).expect("the end of an item");
+    &lines[first..=at + 1 + len]
+}
+
+/// The item of this name, or `Type::method`.
+fn item_named<'l>(lines: &'l [String], name: &str) -> Option<&'l [String]> {
+    let words = |line: &str| {
+        let words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+        words.map(str::to_owned).collect::<Vec<String>>()
+    };
+    if let Some((of, method)) = name.split_once("::") {
+        let begins = |line: &String| line.starts_with("impl") && words(line).iter().any(|word| word == of);
+        let impls = (0..lines.len()).filter(|&at| begins(&lines[at])).map(|at| item_at(lines, at));
+        return impls.filter_map(|lines| item_named(lines, method)).next();
+    }
+    let kinds = ["fn", "struct", "enum", "trait", "type"];
+    let names = |line: &String| {
+        let is_code = !line.trim_start().starts_with("//");
+        is_code && words(line).windows(2).any(|pair| kinds.contains(&pair[0].as_str()) && pair[1] == name)
+    };
+    lines.iter().position(names).map(|at| item_at(lines, at))
+}
+
+/// The stops of READING.md: file, what to read of it, and the lines that this is said to be.
+fn stops() -> Vec<(String, Vec<String>, usize)> {
+    let text = text_of("docs/READING.md");
+    let rows = text.lines().filter(|line| line.starts_with("| `src/"));
+    let stop = |row: &str| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let names = cells[1].split(',').map(|name| name.trim_matches([' ', '`']).to_owned());
+        (cells[0].trim_matches('`').to_owned(), names.collect(), cells[2].parse().unwrap())
+    };
+    rows.map(stop).collect()
+}
+
+#[test]
+fn the_reading_path_names_what_there_is_and_fits_into_an_evening() {
+    let (mut sum, mut wrong) = (0, Vec::new());
+    for (file, names, stated) in stops() {
+        if !root().join(&file).is_file() {
+            wrong.push(format!("there is no {file}"));
+            continue;
+        }
+        let lines = lines_without_tests(&file);
+        let mut count = 0;
+        for name in &names {
+            match name.as_str() {
+                "header" => count += lines.iter().take_while(|line| line.starts_with("//!")).count(),
+                "all" => count += lines.len(),
+                name => match item_named(&lines, name) {
+                    Some(item) => count += item.len(),
+                    None => wrong.push(format!("{file} has no {name}")),
+                },
+            }
+        }
+        sum += count;
+        if stated.abs_diff(count) > count / 4 + 5 {
+            wrong.push(format!("{file}: {stated} lines are said to be read, and {count} are there"));
+        }
+    }
+    assert!(wrong.is_empty(), "docs/READING.md: {wrong:#?}");
+    assert!((3000..=5000).contains(&sum), "{sum} lines");
+}
+
+#[test]
+fn the_glossary_is_in_order_and_its_words_are_those_of_the_source() {
+    let text = text_of("docs/READING.md");
+    let glossary = text.split("\n## Glossary\n").nth(1).unwrap();
+    let words: Vec<&str> = glossary
+        .lines()
+        .filter_map(|line| line.strip_prefix("- **")?.split_once("**: ").map(|(word, _)| word))
+        .collect();
+    assert!(words.len() > 40 && words.is_sorted(), "{words:?}");
+    let lines = glossary.lines().filter(|line| line.starts_with("- ") || line.starts_with("  ")).count();
+    assert_eq!(lines, words.len(), "one line each");
+    let sources: String = files_in("src", ".rs").iter().map(|file| text_of(file).to_lowercase()).collect();
+    let unused: Vec<&&str> =
+        words.iter().filter(|word| !sources.contains(**word) && !sources.contains(&word.replace(' ', "_"))).collect();
+    assert!(unused.is_empty(), "words that the source does not have: {unused:?}");
+}
