@@ -1,4 +1,7 @@
 //! Counters of a store: background work, and reads of retired tables.
+//!
+//! A table takes its counts with it when it leaves the view. They are added up here, under the lock
+//! under which statistics are read, so that no read is counted twice or lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

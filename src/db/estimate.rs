@@ -1,4 +1,7 @@
 //! About how many keys, and how many bytes, a range has.
+//!
+//! Sums of what memtables estimate from a sample of their entries and tables from their indexes. No
+//! data block is read.
 
 use super::range::KeyRange;
 use super::read::{ReadTarget, tree_of};

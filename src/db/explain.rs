@@ -1,4 +1,6 @@
 //! `explain`: a point read that reports its steps.
+//!
+//! It is the ordinary read with a trace that writes down what it is told (`report::explain`).
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,13 @@
 //! Flushes: the oldest full memtable becomes one level-0 run in each keyspace of which it has
 //! entries.
+//!
+//! ```text
+//! files synced → names synced → edit (tables, min_log) → new view → logs removed
+//! ```
+//!
+//! Until the edit is durable, memtable and log are as they were: a flush that fails removes its
+//! files, and is tried again. The edit and the new view have the tables of all keyspaces at once. A
+//! log that stays for the change feed is synced before the edit.
 
 use std::ops::RangeInclusive;
 use std::path::Path;

@@ -1,4 +1,13 @@
 //! [`LiveSnapshots`]: the numbers and times of live snapshots.
+//!
+//! A snapshot keeps neither memtables nor tables: it is a number and a time that compactions and
+//! flushes ask for. Of each key they keep the newest version at or below each number, and for them
+//! nothing has expired that had not by the least time. A snapshot takes its number and registers it
+//! under one lock. A compaction that asks later knows of it; one that has asked earlier keeps what
+//! is visible.
+//!
+//! The scheduler notes up to which number and time snapshots hold garbage. Dropping the last of
+//! these snapshots makes compactions due.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,8 @@
 //! [`ReadSet`]: the keys and ranges that a transaction has read.
+//!
+//! A commit compares the set with what was written since, in the memtable. Few keys are looked up
+//! there one by one. Otherwise, each entry written is looked up in the set, which is therefore
+//! sorted by hash before the lock is taken, and by key once range deletes may come.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,7 @@
 //! [`SalvageIter`]: a scan that continues past damage.
+//!
+//! Each source is read past its damage (`sorted/table/salvage.rs`) and tells which range of keys
+//! that may affect. In such a range, a key may be missing or have an older value.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

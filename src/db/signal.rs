@@ -1,4 +1,8 @@
 //! [`Signal`]: wakes readers of the change feed when something was written.
+//!
+//! Writers must not pay for readers that do not wait: they load one flag. A writer that races with
+//! a reader which is about to wait may miss it; the reader therefore looks again after a
+//! millisecond.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

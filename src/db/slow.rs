@@ -1,4 +1,6 @@
 //! Tells the listener of operations that take long.
+//!
+//! Without `Options::slow_operation`, no operation reads the clock.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,7 @@
 //! [`Snapshot`]: the store as it was at one moment.
+//!
+//! Taking a snapshot registers a number and a time (`live`). Only in a store that is open
+//! read-only, or beside a compaction filter, does it keep a view.
 
 use std::sync::Arc;
 

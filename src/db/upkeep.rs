@@ -1,4 +1,9 @@
 //! [`RangeUpkeep`]: when to look which range deletes are still needed, and how much they delete.
+//!
+//! There may be millions of ranges. Whether one is still needed depends on the tables that it
+//! meets, so that looking at all of them after each flush would cost more than they do. Instead,
+//! what comes and goes is counted: all ranges are looked at again once an eighth of them may have
+//! become needless, and so many in all that half could go.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,8 @@
 //! [`Overlay`]: what a transaction has written, over the snapshot, and what it has read below.
+//!
+//! The transaction's batch is the only copy of its writes. An index of the batch, by key and by
+//! deleted range, is made when a read first needs it and brought up to date by later reads: a
+//! transaction that only writes pays nothing for it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
