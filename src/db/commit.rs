@@ -1,8 +1,9 @@
 //! The state that the commit lock guards, and the queue of writers that wait for it.
 //!
-//! One memtable and one log serve all keyspaces: the keyspace's id is the first part of an entry's
-//! sort key. A batch across keyspaces is therefore one record, and the limits on memory and log
-//! hold for the store as a whole.
+//! One memtable and one log serve all keyspaces: each entry names its keyspace, the memtable's
+//! index hashes that with the key, and order is made for each keyspace apart. A batch across
+//! keyspaces is therefore one record, and the limits on memory and log hold for the store as a
+//! whole.
 //!
 //! A thread that gets the lock commits its own batch and those that queued meanwhile, as one group.
 //! A batch that must wait, for the lock or for room, stands in the queue; its writer waits without

@@ -1,9 +1,9 @@
 //! [`Gate`]: whether a store accepts operations, and why not.
 //!
-//! A store is poisoned by the first failed append or sync of the log or the manifest, and by a
-//! panic in the background: what the disk holds is unknown then, and a sync that failed must not be
-//! repeated and believed. Reads go on; writes fail with the first cause until the store is opened
-//! again.
+//! A store is poisoned when what the disk holds is unknown: by the first failed append or sync of
+//! the log or the manifest, by a panic in the background, and when its directory is not the locked
+//! one any more. A sync that failed must not be repeated and believed. Reads go on; writes fail
+//! with the first cause until the store is opened again.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,10 +10,10 @@
 //!
 //! If the newest version of a key is an operand, a read collects versions from all sources, new to
 //! old, until a put or a delete ends the chain. It combines them by the keyspace's operator.
-//! Flushes and compactions combine within a snapshot's stripe. A memtable combines operands of
-//! built-in operators at once, where the result is about as long as an operand. Versions within an
-//! operand's span are skipped, wherever they are. Therefore an operand that a compaction in stages
-//! leaves in two places counts once.
+//! Flushes and compactions combine within a snapshot's stripe. A memtable combines an operand of a
+//! built-in operator at once, unless what it changes is much longer. Versions within an operand's
+//! span are skipped, wherever they are. Therefore an operand that a compaction in stages leaves in
+//! two places counts once.
 
 use std::ops::Range;
 

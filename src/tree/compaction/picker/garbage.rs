@@ -6,8 +6,8 @@
 //! which the tombstone is gone, or a merge delayed until the level is full.
 //!
 //! What range deletes have deleted of a table (`tree::version::deleted`) counts as freed. A table
-//! that has lost a quarter of its bytes to them is rewritten in its level; in an idle store a tenth
-//! is enough, in level 0 too.
+//! below level 0 that has lost a quarter of its bytes to them is rewritten in its level, and a run
+//! of level 0 that has lost half; in an idle store a tenth is enough for either.
 
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
