@@ -21,19 +21,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-#[path = "../src/error.rs"]
-mod error;
-#[path = "../src/format/mod.rs"]
-mod format;
-#[path = "../src/filter/hash.rs"]
-mod hash;
-
-#[path = "../src/memory"]
-mod memory {
-    pub(crate) mod pool;
-    pub(crate) mod prefetch;
-    pub(crate) mod thread;
-}
+use tamis_base::{error, format, memory};
+use tamis_filter as filter;
 
 #[path = "../src/operator/mod.rs"]
 mod operator;
@@ -52,10 +41,6 @@ mod sorted {
 #[path = "../src/write"]
 mod write {
     pub(crate) mod memtable;
-}
-
-mod filter {
-    pub(crate) use super::hash::KeyHash;
 }
 
 use filter::KeyHash;

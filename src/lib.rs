@@ -26,22 +26,19 @@
 //! docs/FORMAT.md describes the on-disk format, ARCHITECTURE.md the structure of the code.
 #![deny(missing_docs)]
 
+use tamis_base::{error, exec, format, memory, rate};
+pub use tamis_filter as filter;
+pub use tamis_vfs as vfs;
+
 mod db;
 mod environment;
-mod error;
-mod exec;
-pub mod filter;
-mod format;
-mod memory;
 mod offline;
 pub mod operator;
 mod options;
-mod rate;
 mod report;
 mod sorted;
 mod sst;
 mod tree;
-pub mod vfs;
 mod write;
 
 pub use db::{

@@ -68,7 +68,7 @@ fn promises_are_numbered_once_and_in_order() {
 #[test]
 fn every_promise_that_a_text_names_by_number_is_made() {
     let (promises, mut seen) = (promises(), 0);
-    let sources = ["src", "tests", "tools"].iter().flat_map(|dir| files_in(dir, ".rs"));
+    let sources = ["src", "crates", "tests", "tools"].iter().flat_map(|dir| files_in(dir, ".rs"));
     for file in documents().into_iter().chain(sources) {
         let text = text_of(&file);
         for after in text.split("romise ").skip(1) {
@@ -85,7 +85,7 @@ fn every_promise_that_a_text_names_by_number_is_made() {
 /// place of the text that names it.
 #[test]
 fn every_source_file_that_a_text_names_exists() {
-    let sources = files_in("src", ".rs");
+    let sources: Vec<String> = ["src", "crates"].iter().flat_map(|dir| files_in(dir, ".rs")).collect();
     let comments = |file: &String| {
         let text = text_of(file);
         let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with("//"));
@@ -96,7 +96,10 @@ fn every_source_file_that_a_text_names_exists() {
     let (mut seen, mut lacking) = (0, BTreeSet::new());
     for (file, text) in of_documents.chain(of_sources) {
         let own = Path::new(&file).parent().unwrap();
-        let places = ["", "src", "tests/it", "tools/backup/tests/it"].map(Path::new).into_iter().chain(own.ancestors());
+        let places = ["", "src", "crates/base/src", "tests/it", "tools/backup/tests/it"]
+            .map(Path::new)
+            .into_iter()
+            .chain(own.ancestors());
         let places: Vec<PathBuf> = places.map(|place| root().join(place)).collect();
         // Upper case stands for a name.
         let is_name =
@@ -161,7 +164,7 @@ fn item_named<'l>(lines: &'l [String], name: &str) -> Option<&'l [String]> {
 /// The stops of READING.md: file, what to read of it, and the lines that this is said to be.
 fn stops() -> Vec<(String, Vec<String>, usize)> {
     let text = text_of("docs/READING.md");
-    let rows = text.lines().filter(|line| line.starts_with("| `src/"));
+    let rows = text.lines().filter(|line| line.starts_with("| `src/") || line.starts_with("| `crates/"));
     let stop = |row: &str| {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let names = cells[1].split(',').map(|name| name.trim_matches([' ', '`']).to_owned());
@@ -210,7 +213,8 @@ fn the_glossary_is_in_order_and_its_words_are_those_of_the_source() {
     assert!(words.len() > 40 && words.is_sorted(), "{words:?}");
     let lines = glossary.lines().filter(|line| line.starts_with("- ") || line.starts_with("  ")).count();
     assert_eq!(lines, words.len(), "one line each");
-    let sources: String = files_in("src", ".rs").iter().map(|file| text_of(file)).collect();
+    let sources: String =
+        ["src", "crates"].iter().flat_map(|dir| files_in(dir, ".rs")).map(|file| text_of(&file)).collect();
     let sources = sources.to_lowercase().replace('_', " ");
     let in_sources: BTreeSet<&str> = sources.split(|c: char| !c.is_alphanumeric()).collect();
     let is_used = |word: &&&str| in_sources.contains(**word) || word.contains(' ') && sources.contains(**word);

@@ -40,12 +40,36 @@ fn sources(dirs: &[&str]) -> Vec<PathBuf> {
     out
 }
 
-/// A path of modules, from the crate's root.
+/// The crates of the library: where their sources are, by which name others use them, and the
+/// module of the crate `tamis` as which they appear there.
+const CRATES: [(&str, &str, &[&str]); 4] = [
+    ("src", "tamis", &[]),
+    ("crates/base/src", "tamis_base", &[]),
+    ("crates/vfs/src", "tamis_vfs", &["vfs"]),
+    ("crates/filter/src", "tamis_filter", &["filter"]),
+];
+
+/// The sources of the library.
+fn library() -> Vec<PathBuf> {
+    sources(&CRATES.map(|(dir, ..)| dir))
+}
+
+/// A path of modules, from the root of the crate `tamis`.
 type Module = Vec<String>;
 
+/// As which module a crate appears that is named in a path.
+fn module_of_crate(name: &str) -> Option<Module> {
+    let (.., module) = CRATES.iter().find(|(_, krate, _)| *krate == name)?;
+    Some(module.iter().map(ToString::to_string).collect())
+}
+
 fn module_of(path: &Path) -> Module {
-    let relative = path.strip_prefix(root().join("src")).unwrap().with_extension("");
-    let mut module: Module = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let in_crate = |(dir, _, room): &(&str, &str, &'static [&'static str])| {
+        path.strip_prefix(root().join(dir)).ok().map(|relative| (relative.with_extension(""), *room))
+    };
+    let (relative, room) = CRATES.iter().find_map(in_crate).unwrap();
+    let parts = relative.iter().map(|part| part.to_string_lossy().into_owned());
+    let mut module: Module = room.iter().map(ToString::to_string).chain(parts).collect();
     if module.last().is_some_and(|last| last == "mod" || last == "lib") {
         module.pop();
     }
@@ -69,14 +93,23 @@ fn is_test(item: &syn::Item) -> bool {
     })
 }
 
-/// The paths that a file names, from the crate's root, except those in its tests.
+/// The paths that a file names, from the root of the crate `tamis`, except those in its tests.
 struct Uses {
     module: Module,
+    /// As which module its crate appears.
+    krate: Module,
     inner: usize,
     found: BTreeSet<Module>,
 }
 
 impl Uses {
+    fn of(module: &Module) -> Uses {
+        let is_own = |room: &&[&str]| !room.is_empty() && room.iter().zip(module).all(|(part, own)| part == own);
+        let room = CRATES.iter().map(|(.., room)| *room).find(is_own).unwrap_or_default();
+        let krate = room.iter().map(ToString::to_string).collect();
+        Uses { module: module.clone(), krate, inner: 0, found: BTreeSet::new() }
+    }
+
     fn note(&mut self, path: &[String]) {
         let own = |above: usize| {
             let depth = self.module.len() + self.inner;
@@ -84,10 +117,14 @@ impl Uses {
         };
         let supers = path.iter().take_while(|part| *part == "super").count();
         let (mut module, rest) = match path.first().map(String::as_str) {
-            Some("crate") => (Module::new(), &path[1..]),
+            Some("crate") => (self.krate.clone(), &path[1..]),
             Some("self") => (own(0), &path[1..]),
             Some("super") => (own(supers), &path[supers..]),
-            _ => return,
+            Some(name) => match module_of_crate(name) {
+                Some(module) => (module, &path[1..]),
+                None => return,
+            },
+            None => return,
         };
         module.extend_from_slice(rest);
         self.found.insert(module);
@@ -146,7 +183,7 @@ impl<'a> Visit<'a> for Uses {
 fn exports(files: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, Module> {
     let mut exports = BTreeMap::new();
     for (module, file) in files {
-        let mut uses = Uses { module: module.clone(), inner: 0, found: BTreeSet::new() };
+        let mut uses = Uses::of(module);
         for item in &file.items {
             if let syn::Item::Use(item) = item
                 && !matches!(item.vis, syn::Visibility::Inherited)
@@ -165,7 +202,7 @@ fn exports(files: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, Module> {
 
 /// The modules that each module's file uses.
 fn dependencies() -> BTreeMap<Module, BTreeSet<Module>> {
-    let mut paths = sources(&["src"]);
+    let mut paths = library();
     paths.retain(|path| !path.iter().any(|part| part == "tests" || part == "tests.rs"));
     let parse = |path: &PathBuf| (module_of(path), syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap());
     let files: BTreeMap<Module, syn::File> = paths.iter().map(parse).collect();
@@ -180,7 +217,7 @@ fn dependencies() -> BTreeMap<Module, BTreeSet<Module>> {
         (0..=path.len()).rev().map(|len| path[..len].to_vec()).find(|module| files.contains_key(module))
     };
     let uses_of = |(module, file): (&Module, &syn::File)| {
-        let mut uses = Uses { module: module.clone(), inner: 0, found: BTreeSet::new() };
+        let mut uses = Uses::of(module);
         uses.visit_file(file);
         let used = uses.found.iter().filter_map(file_with).filter(|used| !used.is_empty() && used != module);
         (module.clone(), used.collect())
@@ -236,7 +273,7 @@ fn files_use_each_other_in_one_direction() {
 
 #[test]
 fn no_file_is_longer_than_800_lines() {
-    for path in sources(&["src", "tools", "tests"]) {
+    for path in sources(&["src", "crates", "tools", "tests"]) {
         let lines = fs::read_to_string(&path).unwrap().lines().count();
         assert!(lines <= 800, "{} has {lines} lines", path.display());
     }
@@ -251,12 +288,12 @@ fn prose_ends_by_column_100() {
             wide.push(format!("{}:{}", path.strip_prefix(root()).unwrap().display(), number + 1));
         }
     };
-    for path in sources(&["src", "tools", "tests", "benches", "examples", "fuzz/fuzz_targets"]) {
+    for path in sources(&["src", "crates", "tools", "tests", "benches", "examples", "fuzz/fuzz_targets"]) {
         let text = fs::read_to_string(&path).unwrap();
         let comments = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
         comments.for_each(|(number, line)| check(&path, number, line));
     }
-    let above = ["", "docs", "tools/bench", "tools/costs", "tools/kvd", "tools/kvtool", "tools/peers"];
+    let above = ["", "docs", "crates/filter", "tools/bench", "tools/costs", "tools/kvd", "tools/kvtool", "tools/peers"];
     let documents = above.iter().flat_map(|dir| fs::read_dir(root().join(dir)).unwrap());
     for path in documents.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|e| e == "md"))
     {
@@ -295,7 +332,7 @@ impl<'a> Visit<'a> for ByteOrders {
 
 #[test]
 fn only_format_names_a_byte_order() {
-    for path in sources(&["src"]) {
+    for path in library() {
         let module = module_of(&path);
         let is_of_tests = module.iter().any(|part| ["tests", "fuzz", "testing"].contains(&part.as_str()))
             || ["churn", "simulation"].contains(&module[module.len().saturating_sub(1)..].concat().as_str());
@@ -312,7 +349,7 @@ fn only_format_names_a_byte_order() {
 #[test]
 fn unsafe_code_stands_only_where_architecture_says() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    for path in sources(&["src"]) {
+    for path in library() {
         let relative = path.strip_prefix(root()).unwrap().display().to_string();
         let code = fs::read_to_string(&path).unwrap();
         let kinds = ["unsafe {", "unsafe impl", "unsafe fn", "unsafe extern"];

@@ -84,7 +84,7 @@ mod tests {
         graveyard.bury(7);
         fs.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: false }));
         graveyard.remove_file(&fs, dir, 7);
-        assert_eq!(graveyard.unlinked(), [], "the removal failed");
+        assert!(graveyard.unlinked().is_empty(), "the removal failed");
         // The first of these removes the file, the second finds none.
         for number in [7, 8] {
             graveyard.remove_file(&fs, dir, number);

@@ -552,7 +552,7 @@ fn record_that_breaks_a_rule_although_its_checksum_matches_ends_the_log() {
     let check = |header: RecordHeader, rule: &str| {
         put_file(&logs.path(5), &[&start[..], header.encode(5, 64).as_slice(), b"tail"].concat());
         let (firsts, end) = read_all(&logs.path(5)).unwrap();
-        assert_eq!(firsts, []);
+        assert!(firsts.is_empty());
         match end {
             End::Bad { offset: 64, reason } => assert!(reason.contains(rule), "{reason}"),
             other => panic!("{other:?}"),

@@ -6,7 +6,7 @@
 //! times as much (526 µs against 119, measured).
 //!
 //! The window lies ahead of the log's end, over zeros that were written, mapped and populated in
-//! advance (`vfs/os/ahead.rs`). It has at most 512 KiB in a WAL.
+//! advance (`crates/vfs/src/os/ahead.rs`). It has at most 512 KiB in a WAL.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

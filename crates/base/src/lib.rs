@@ -1,0 +1,16 @@
+//! What the crates of tamis share. It has no stable interface: programs use the crate `tamis`.
+//!
+//! - [`error`]: the error type of all of them.
+//! - [`mod@format`]: encodings shared by several kinds of file.
+//! - [`memory`]: pools, epochs, prefetch.
+//! - [`exec`]: who runs background work.
+//! - [`rate`]: how fast it may read and write.
+#![allow(missing_docs, reason = "no stable interface: names alone where they say all")]
+
+#[deny(missing_docs)]
+pub mod error;
+#[deny(missing_docs)]
+pub mod exec;
+pub mod format;
+pub mod memory;
+pub mod rate;

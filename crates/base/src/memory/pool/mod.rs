@@ -1,0 +1,291 @@
+//! Memory taken from the system in large pieces, reused, and given back late.
+//!
+//! Touching memory for the first time is expensive. A page fault of 4 KiB takes as long as a
+//! hundred inserts into a memtable; a page of 2 MiB that the host never backed takes milliseconds.
+//! Therefore memtables take their megabytes as [`MemtableChunk`]s from a [`MemtablePool`], and
+//! dropped chunks go back there. The pool keeps up to its limit of idle chunks and gives the rest
+//! to the system.
+//!
+//! Chunks below [`CHUNK_LEN`] come from the allocator, which handles that size well, and go back to
+//! it.
+//!
+//! Cached blocks are cut from a [`FrameArena`]. What an open table keeps in memory is a
+//! [`TableArray`] in [`TableMemory`].
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+mod arena;
+mod extents;
+mod region;
+mod table_array;
+mod table_memory;
+
+pub use arena::{ALIGN, FrameArena, TakeError};
+use region::Region;
+pub use table_array::TableArray;
+pub use table_memory::TableMemory;
+
+/// Smallest length that the pool keeps: a huge page on x86-64, and on AArch64 with pages of 4 KiB.
+/// Longer chunks are multiples of it.
+pub const CHUNK_LEN: usize = 2 << 20;
+
+/// Memory for memtables, kept for reuse. Stores may share a pool.
+pub struct MemtablePool {
+    /// Most idle bytes to keep.
+    limit: usize,
+    free: Mutex<Free>,
+    /// Bytes of all chunks.
+    taken: AtomicUsize,
+    /// Called when that has changed.
+    watcher: OnceLock<Watcher>,
+}
+
+type Watcher = Box<dyn Fn(Change) + Send + Sync>;
+
+/// What a watcher is called for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Taken,
+    GivenBack,
+}
+
+#[derive(Default)]
+struct Free {
+    /// Most recently used last. There are few, of few lengths: a linear search is cheap beside the
+    /// use of what it finds.
+    regions: Vec<Region>,
+    bytes: usize,
+}
+
+impl MemtablePool {
+    /// A pool that keeps up to `limit` idle bytes.
+    pub fn new(limit: usize) -> Arc<MemtablePool> {
+        Arc::new(MemtablePool { limit, free: Mutex::default(), taken: AtomicUsize::new(0), watcher: OnceLock::new() })
+    }
+
+    /// Has `watcher` called after each change. It must take no lock of a store unless memory was
+    /// taken, and then none that comes before the commit lock. A pool has one watcher at most.
+    pub fn watch(&self, watcher: impl Fn(Change) + Send + Sync + 'static) {
+        let _ = self.watcher.set(Box::new(watcher));
+    }
+
+    /// Bytes of all chunks.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, change: Change) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher(change);
+        }
+    }
+
+    /// Bytes that the pool keeps idle.
+    pub fn idle(&self) -> usize {
+        self.free.lock().bytes
+    }
+
+    /// At least `len` bytes of any content.
+    pub fn take(self: &Arc<Self>, len: usize) -> MemtableChunk {
+        let (region, _) = self.region(len);
+        self.chunk(region)
+    }
+
+    /// At least `len` bytes of zeros.
+    pub fn take_zeroed(self: &Arc<Self>, len: usize) -> MemtableChunk {
+        let (region, used) = self.region(len);
+        let mut chunk = self.chunk(region);
+        if used {
+            chunk.slice_mut::<u8>().fill(0);
+        }
+        chunk
+    }
+
+    fn chunk(self: &Arc<Self>, region: Region) -> MemtableChunk {
+        self.taken.fetch_add(region.len(), Ordering::Relaxed);
+        self.tell(Change::Taken);
+        MemtableChunk { region: Some(region), pool: Arc::clone(self) }
+    }
+
+    /// A region, and whether it was used before.
+    fn region(&self, len: usize) -> (Region, bool) {
+        if len < CHUNK_LEN {
+            return (Region::new(len), false);
+        }
+        let len = len.next_multiple_of(CHUNK_LEN);
+        let mut free = self.free.lock();
+        if let Some(at) = free.regions.iter().rposition(|region| region.len() == len) {
+            free.bytes -= len;
+            return (free.regions.remove(at), true);
+        }
+        drop(free);
+        (Region::new(len), false)
+    }
+
+    fn put(&self, region: Region) {
+        self.taken.fetch_sub(region.len(), Ordering::Relaxed);
+        self.keep(region);
+        self.tell(Change::GivenBack);
+    }
+
+    fn keep(&self, region: Region) {
+        if region.len() < CHUNK_LEN {
+            return;
+        }
+        let mut free = self.free.lock();
+        if free.bytes + region.len() <= self.limit {
+            free.bytes += region.len();
+            free.regions.push(region);
+            return;
+        }
+        // Unmapping is slow: not under the lock.
+        drop(free);
+        drop(region);
+    }
+}
+
+/// Types without padding for which every bit pattern is a value.
+///
+/// # Safety
+///
+/// This must hold, and the alignment must be at most 16.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: every bit pattern is an integer.
+unsafe impl Plain for u8 {}
+// SAFETY: as above.
+unsafe impl Plain for u128 {}
+
+/// A piece of memory, 64-byte aligned, initialised with any content. It goes back to its pool when
+/// it is dropped.
+pub struct MemtableChunk {
+    /// `Some` until the chunk is dropped.
+    region: Option<Region>,
+    pool: Arc<MemtablePool>,
+}
+
+impl MemtableChunk {
+    fn region(&self) -> &Region {
+        match &self.region {
+            Some(region) => region,
+            None => unreachable!("only `drop` takes the region"),
+        }
+    }
+
+    /// Its first byte. A writer must have the bytes that it writes to itself.
+    pub fn start(&self) -> NonNull<u8> {
+        self.region().start()
+    }
+
+    /// Its length in bytes, which may exceed the length requested.
+    #[expect(clippy::len_without_is_empty, reason = "none is empty")]
+    pub fn len(&self) -> usize {
+        self.region().len()
+    }
+
+    /// The memory as a slice of as many values as fit.
+    pub fn slice<T: Plain>(&self) -> &[T] {
+        // SAFETY: the region is initialised and aligned to 64 bytes, and every bit pattern is a
+        // `T`. The chunk owns the region and is borrowed. Writers through `start` answer for not
+        // mixing that with slices.
+        unsafe { std::slice::from_raw_parts(self.start().cast().as_ptr(), self.len() / size_of::<T>()) }
+    }
+
+    /// Like [`slice`](MemtableChunk::slice), mutable.
+    pub fn slice_mut<T: Plain>(&mut self) -> &mut [T] {
+        // SAFETY: as in `slice`, and the chunk is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start().cast().as_ptr(), self.len() / size_of::<T>()) }
+    }
+}
+
+impl Drop for MemtableChunk {
+    fn drop(&mut self) {
+        if let Some(region) = self.region.take() {
+            self.pool.put(region);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_chunk_is_reused() {
+        let pool = MemtablePool::new(2 * CHUNK_LEN);
+        let mut chunk = pool.take(CHUNK_LEN - 1 + 1);
+        assert_eq!((chunk.len(), pool.idle()), (CHUNK_LEN, 0));
+        chunk.slice_mut::<u8>()[5] = 7;
+        let start = chunk.start();
+        drop(chunk);
+        assert_eq!(pool.idle(), CHUNK_LEN);
+        let chunk = pool.take(CHUNK_LEN);
+        assert_eq!((chunk.start(), chunk.slice::<u8>()[5], pool.idle()), (start, 7, 0));
+        drop(chunk);
+        assert_eq!(pool.take_zeroed(CHUNK_LEN).slice::<u8>()[5], 0);
+    }
+
+    #[test]
+    fn reuse_matches_lengths_and_the_limit_holds() {
+        let pool = MemtablePool::new(3 * CHUNK_LEN);
+        let (one, two, three) = (pool.take(CHUNK_LEN), pool.take(CHUNK_LEN + 1), pool.take(1));
+        assert_eq!((two.len(), three.len()), (2 * CHUNK_LEN, 64));
+        let more = pool.take(CHUNK_LEN);
+        drop((one, two, three));
+        assert_eq!(pool.idle(), 3 * CHUNK_LEN);
+        drop(more);
+        assert_eq!(pool.idle(), 3 * CHUNK_LEN);
+        assert_eq!(pool.take(2 * CHUNK_LEN).len(), 2 * CHUNK_LEN);
+    }
+
+    #[test]
+    fn all_chunks_are_counted_and_the_watcher_is_called() {
+        let (pool, told) = (MemtablePool::new(CHUNK_LEN), Arc::new(Mutex::new(Vec::new())));
+        let list = Arc::clone(&told);
+        pool.watch(move |change| list.lock().push(change));
+        let (short, long) = (pool.take(100), pool.take_zeroed(CHUNK_LEN));
+        assert_eq!(pool.taken(), 128 + CHUNK_LEN);
+        drop((short, long));
+        assert_eq!((pool.taken(), pool.idle()), (0, CHUNK_LEN));
+        drop(pool.take(CHUNK_LEN));
+        assert_eq!((pool.taken(), pool.idle()), (0, CHUNK_LEN), "an idle one is counted while it is taken again");
+        let [taken, given_back] = [Change::Taken, Change::GivenBack];
+        assert_eq!(*told.lock(), [taken, taken, given_back, given_back, taken, given_back]);
+    }
+
+    #[test]
+    fn chunks_are_zero_at_first_and_aligned() {
+        let pool = MemtablePool::new(0);
+        for len in [0, 1, 64, 4096, CHUNK_LEN, CHUNK_LEN + 1] {
+            let mut chunk = pool.take(len);
+            assert!(chunk.len() >= len);
+            assert_eq!(chunk.start().as_ptr() as usize % 64, 0);
+            assert!(chunk.slice::<u128>().iter().all(|&word| word == 0), "{len}");
+            chunk.slice_mut::<u8>().fill(1);
+        }
+        assert_eq!(pool.idle(), 0);
+    }
+
+    #[test]
+    fn chunks_are_exclusive_between_threads() {
+        let pool = MemtablePool::new(2 * CHUNK_LEN);
+        std::thread::scope(|scope| {
+            for thread in 0..3u8 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for _ in 0..if cfg!(miri) { 3 } else { 200 } {
+                        let mut chunk = pool.take(CHUNK_LEN);
+                        chunk.slice_mut::<u8>()[..4096].fill(thread);
+                        std::thread::yield_now();
+                        assert!(chunk.slice::<u8>()[..4096].iter().all(|&byte| byte == thread));
+                    }
+                });
+            }
+        });
+        assert!(pool.idle() <= 2 * CHUNK_LEN);
+    }
+}
