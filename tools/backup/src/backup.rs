@@ -11,9 +11,9 @@ use tamis::{Db, Error, ImageFile, Result, SeqNo, StoreImage};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::journal::{Journal, record_name, token};
+use crate::record::StoreId;
 use crate::record::{Generation, Record, StoredFile, shown};
 use crate::storage::{Storage, is_absent};
-use crate::store::StoreId;
 use crate::{DATA, Repository, damaged, invalid};
 
 /// How often a backup goes on after other writers have written a record before it.

@@ -75,10 +75,10 @@ use tamis::{Error, Result};
 pub use backup::Backup;
 pub use follow::{Follow, FollowOptions, FollowStatus, Follower};
 pub use prune::Pruned;
-pub use record::{Generation, StoredFile};
+pub use record::{Generation, StoreId, StoredFile};
 pub use restore::{Point, Reach, Restored};
 pub use storage::{Fill, Listed, Storage, Take};
-pub use store::{Base, StoreId, StoredStore};
+pub use store::{Base, StoredStore};
 pub use verify::{Fault, Verified};
 
 use directory::Directory;

@@ -6,10 +6,10 @@ use std::time::SystemTime;
 use tamis::Result;
 
 use crate::journal::{Journal, ORPHAN_AGE, record_name, token};
+use crate::record::StoreId;
 use crate::record::{Generation, Prune, Record, Standing};
 use crate::segment::SegmentId;
 use crate::storage::Listed;
-use crate::store::StoreId;
 use crate::{DATA, LOG, Repository};
 
 /// What [`Repository::prune`] has removed.

@@ -24,8 +24,9 @@
 //! of the last table or value file, by the branch in its name; 0 without such a file.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::path::Path;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use tamis::SeqNo;
@@ -33,7 +34,6 @@ use tamis::inspect::FileKind;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::DATA;
-use crate::store::StoreId;
 
 /// First line of a generation in this version of the format, and in the one before it.
 const GENERATION: &str = "tamis generation 2";
@@ -41,6 +41,27 @@ const GENERATION_1: &str = "tamis generation 1";
 /// First line of a prune.
 const PRUNE: &str = "tamis prune 2";
 const PRUNE_1: &str = "tamis prune 1";
+
+/// Which store a generation is of. Its text is 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreId(pub(crate) u64);
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for StoreId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<StoreId, &'static str> {
+        match u64::from_str_radix(text, 16) {
+            Ok(id) if text.len() == 16 && !text.starts_with('+') => Ok(StoreId(id)),
+            _ => Err("a store has an id of 16 hexadecimal digits, as a list of the backups shows it"),
+        }
+    }
+}
 
 /// A record of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,9 +8,10 @@ use tamis::{CopiedLog, Error, Result, SeqNo, StoreCopy};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::backup::compare;
+use crate::record::StoreId;
 use crate::record::{Generation, millis};
 use crate::segment::{Chain, SegmentId, Segments, batches};
-use crate::store::{Base, StoreId};
+use crate::store::Base;
 use crate::{Repository, damaged, invalid};
 
 /// A state of a store that a repository may have.

@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
     use crate::record::Standing;
-    use crate::store::StoreId;
+    use crate::record::StoreId;
 
     fn id(first: SeqNo, last: SeqNo) -> SegmentId {
         SegmentId { timeline: 7, first, last, until: 1_764_035_797_123 }

@@ -1,4 +1,4 @@
-//! [`StoreId`] and [`Base`]: several stores in one repository.
+//! [`StoredStore`] and [`Base`]: several stores in one repository.
 //!
 //! A store is known by its branch (see [`StoreImage::branch`](tamis::StoreImage::branch)): a copy
 //! that has been written to is another store than its original. Generations of one store are kept,
@@ -7,34 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 use std::time::SystemTime;
 
 use tamis::Result;
 
-use crate::record::Generation;
+use crate::record::{Generation, StoreId};
 use crate::{Repository, invalid};
-
-/// Which store a generation is of. Its text is 16 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StoreId(pub(crate) u64);
-
-impl fmt::Display for StoreId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl FromStr for StoreId {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<StoreId, &'static str> {
-        match u64::from_str_radix(text, 16) {
-            Ok(id) if text.len() == 16 && !text.starts_with('+') => Ok(StoreId(id)),
-            _ => Err("a store has an id of 16 hexadecimal digits, as a list of the backups shows it"),
-        }
-    }
-}
 
 /// What a restore begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
