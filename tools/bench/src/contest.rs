@@ -3,9 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use serde::{Deserialize, Serialize};
-
-use crate::engine::Engine;
+use crate::engine::{Engine, Variant};
 use crate::groups::Group;
 use crate::record::Record;
 use crate::scene::{Task, perform};
@@ -23,24 +21,7 @@ pub enum Kind {
     Other,
 }
 
-/// How a contestant's settings deviate from those that its engine usually has here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Variant {
-    /// They do not.
-    Usual,
-    /// Reads through mapped files.
-    Mapped,
-    /// Tuned for the workloads.
-    Tuned,
-    /// Updates under a mutex, although the engine has operations for them.
-    Mutex,
-    /// Updates in optimistic transactions.
-    Optimistic,
-    /// Long values are separated from their keys.
-    Separated,
-}
-
-type Perform = fn(&Contestant, &Task, &Group, &mut dyn FnMut(Record) -> Result<()>) -> Result<()>;
+type Perform = fn(Variant, &Task, &Group, &mut dyn FnMut(Record) -> Result<()>) -> Result<()>;
 
 /// An engine with its name and description.
 #[derive(Clone, Copy)]
@@ -86,7 +67,7 @@ pub(crate) fn do_task(task: &str, contestants: &[Contestant]) -> Result<()> {
     let contestant = contestants.iter().find(|contestant| contestant.name == task.engine);
     let contestant = contestant.ok_or_else(|| format!("there is no engine {}", task.engine))?;
     let group = crate::groups::group_named(&task.group).ok_or_else(|| format!("there is no group {}", task.group))?;
-    (contestant.perform)(contestant, &task, group, &mut |record| {
+    (contestant.perform)(contestant.variant, &task, group, &mut |record| {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", serde_json::to_string(&record)?)?;
         Ok(out.flush()?)

@@ -6,7 +6,23 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::contest::Variant;
+
+/// How a contestant's settings deviate from those that its engine usually has here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Variant {
+    /// They do not.
+    Usual,
+    /// Reads through mapped files.
+    Mapped,
+    /// Tuned for the workloads.
+    Tuned,
+    /// Updates under a mutex, although the engine has operations for them.
+    Mutex,
+    /// Updates in optimistic transactions.
+    Optimistic,
+    /// Long values are separated from their keys.
+    Separated,
+}
 
 /// The settings shared by all engines. An engine ignores settings that it does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

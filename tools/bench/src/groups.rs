@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::contest::Variant;
-use crate::engine::Settings;
+use crate::engine::{Settings, Variant};
 use crate::keys::Encoding;
 
 /// A workload.

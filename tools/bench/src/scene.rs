@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::clock::TickRate;
-use crate::contest::Contestant;
-use crate::engine::{Direction, Engine, Reader, Settings};
+use crate::engine::{Direction, Engine, Reader, Settings, Variant};
 use crate::groups::{Group, Plan, Preparation, Scene, Workload};
 use crate::keys::{Keys, Permutation};
 use crate::meter::{self, Moment};
@@ -62,12 +61,12 @@ impl Task {
 
 /// Performs a task, and passes each result to `report`.
 pub(crate) fn perform<E: Engine>(
-    contestant: &Contestant,
+    variant: Variant,
     task: &Task,
     group: &Group,
     report: &mut dyn FnMut(Record) -> Result<()>,
 ) -> Result<()> {
-    let settings = Settings { variant: contestant.variant, ..group.settings(&task.plan) };
+    let settings = Settings { variant, ..group.settings(&task.plan) };
     if let Some(entries) = task.die_after {
         return write_and_wait::<E>(task, &settings, entries);
     }

@@ -9,8 +9,8 @@ use tamis::{
 };
 
 use crate::Result;
-use crate::contest::{Contestant, Kind, Variant};
-use crate::engine::{Direction, Engine, INGESTED_FILE, Reader, Settings, SortedEntries, count_in};
+use crate::contest::{Contestant, Kind};
+use crate::engine::{Direction, Engine, INGESTED_FILE, Reader, Settings, SortedEntries, Variant, count_in};
 
 /// tamis with default options.
 pub const TAMIS: Contestant = Contestant::new::<Tamis>("tamis", Kind::Tamis, "this version, with its default options");

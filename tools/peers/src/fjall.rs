@@ -8,8 +8,8 @@ use fjall::{
     OptimisticTxKeyspace, PersistMode, Readable,
 };
 use tamis_bench::Result;
-use tamis_bench::contest::{Contestant, Kind, Variant};
-use tamis_bench::engine::{Direction, Engine, Reader, Settings, count_in, until_committed};
+use tamis_bench::contest::{Contestant, Kind};
+use tamis_bench::engine::{Direction, Engine, Reader, Settings, Variant, count_in, until_committed};
 use tamis_bench::tamis_engine::SEPARATED_FROM;
 
 /// fjall's own defaults, except for the settings that all engines share.

@@ -9,8 +9,8 @@ use rocksdb::{
     SstFileWriter, WriteBatch, WriteOptions,
 };
 use tamis_bench::Result;
-use tamis_bench::contest::{Contestant, Kind, Variant};
-use tamis_bench::engine::{Direction, Engine, INGESTED_FILE, Reader, Settings, SortedEntries, count_in};
+use tamis_bench::contest::{Contestant, Kind};
+use tamis_bench::engine::{Direction, Engine, INGESTED_FILE, Reader, Settings, SortedEntries, Variant, count_in};
 use tamis_bench::tamis_engine::SEPARATED_FROM;
 
 /// RocksDB's own defaults, except for the settings that all engines share.

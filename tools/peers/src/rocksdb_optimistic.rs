@@ -7,8 +7,8 @@ use rocksdb::{
     WriteBatchWithTransaction, WriteOptions,
 };
 use tamis_bench::Result;
-use tamis_bench::contest::{Contestant, Kind, Variant};
-use tamis_bench::engine::{Direction, Engine, Reader, Settings, count_in, until_committed};
+use tamis_bench::contest::{Contestant, Kind};
+use tamis_bench::engine::{Direction, Engine, Reader, Settings, Variant, count_in, until_committed};
 
 use crate::rocksdb::{options, scan};
 
