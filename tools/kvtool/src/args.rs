@@ -2,6 +2,7 @@
 
 mod filter;
 mod flags;
+mod format;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,7 +13,6 @@ use tamis::FilterMode;
 use tamis_backup::StoreId;
 use tamis_bench::cli::RunArgs;
 
-use crate::commands::formats::Format;
 use crate::commands::soak::FaultKind;
 use crate::text::parse_time;
 
@@ -20,6 +20,7 @@ pub(crate) use filter::{
     FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, FilterUnion, Policy,
 };
 pub(crate) use flags::{ByteFlags, Common, JsonFlag, KeyspaceFlags, With};
+pub(crate) use format::Format;
 
 const AFTER_HELP: &str = r#"Keys and values:
   Arguments are bytes as typed; the shell's quotes and nothing else change them.

@@ -12,13 +12,14 @@ use std::process::exit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 use tamis::{Db, Error, Expiry, IngestMode, IngestOptions, SstWriter, WriteBatch, WriteOptions};
 
 use super::definition::Definition;
 use super::entries::{Entries, Position, Source};
 use super::formats::{Entry, Record};
+use super::progress::progress_bar;
 use super::sst_build;
 use super::store::settle_and_close;
 use super::target::Target;
@@ -285,18 +286,6 @@ fn report(common: &Common, imported: u64, time: Duration) -> Result<()> {
     let rounded = per_second as u64;
     say(format_args!("{} in {} s, {} keys/s", counted(imported, "key"), Decimal(seconds), count(rounded)));
     Ok(())
-}
-
-/// Hidden when standard error is not a terminal.
-pub(super) fn progress_bar(bytes: Option<u64>) -> ProgressBar {
-    let (bar, template) = match bytes {
-        Some(bytes) => (ProgressBar::new(bytes), "{bar:40} {percent} %, {msg} keys, {bytes_per_sec}, {eta} left"),
-        None => (ProgressBar::new_spinner(), "{spinner} {bytes} read, {msg} keys, {bytes_per_sec}"),
-    };
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }
 
 struct Importer {

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use tamis::{Keyspace, SalvageIter, SkippedRange};
 
-use super::scan;
+use super::row;
 use crate::args::Common;
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say};
@@ -44,7 +44,7 @@ fn print(common: &Common, entries: &mut SalvageIter, limit: u64, only_keys: bool
         && let Some(entry) = entries.next()
     {
         let (key, value) = entry?;
-        scan::print(&mut output, common, &key, (!only_keys).then_some(&value), None)?;
+        row::print(&mut output, common, &key, (!only_keys).then_some(&value), None)?;
         left -= 1;
     }
     output.finish()

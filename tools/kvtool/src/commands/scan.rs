@@ -1,16 +1,14 @@
 //! `scan`: the entries of a range, in either direction.
 
-use std::time::SystemTime;
-
-use serde_json::json;
 use tamis::{Cursor, ReadOptions};
 
+use super::row::print;
 use super::salvage;
 use super::store::open_to_read;
 use crate::args::{Common, Scan};
 use crate::failure::Result;
-use crate::output::{Output, json_bytes, say};
-use crate::text::{counted, utc_or_unix};
+use crate::output::{Output, say};
+use crate::text::counted;
 
 pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
     let from = common.optional_bytes("--from", args.from.as_ref())?;
@@ -46,31 +44,6 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-/// Prints a key, with its value if that is given.
-pub(super) fn print(
-    output: &mut Output,
-    common: &Common,
-    key: &[u8],
-    value: Option<&[u8]>,
-    deadline: Option<SystemTime>,
-) -> Result<()> {
-    let form = common.form();
-    match (common.json, value) {
-        (false, Some(value)) => output.row(form, key, value),
-        (false, None) => output.key(form, key),
-        (true, value) => {
-            let mut document = json!({ "key": json_bytes(form, key) });
-            if let Some(value) = value {
-                document["value"] = json_bytes(form, value);
-                if let Some(deadline) = deadline {
-                    document["deadline"] = json!(utc_or_unix(deadline));
-                }
-            }
-            output.json(document)
-        }
-    }
 }
 
 /// Keys from `lower`, inclusive, to `upper`, exclusive.

@@ -11,7 +11,7 @@ use tamis::{Error, Expiry, SstFormat, SstInfo, SstWriter};
 
 use super::entries::Entries;
 use super::formats::{Entry, Record};
-use super::import::progress_bar;
+use super::progress::progress_bar;
 use super::target::Target;
 use crate::args::{Common, SstBuild};
 use crate::failure::{Attempt, Failure, Result};
