@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::group::{Group, now_ms};
 use super::network::{Pool, unexpected};
-use super::start::Starter;
+use super::starter::Starter;
 use super::types::{LogId, Member};
 use super::wire::{Answer, Call, Command, GroupStatus, NodeStatus};
 use crate::error::{Error, Result};

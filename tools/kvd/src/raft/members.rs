@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 
 use super::cluster::Cluster;
 use super::group::Group;
+use super::late;
 use super::network::unexpected;
-use super::place;
 use super::types::Member;
 use super::wire::{Answer, CHANGE_TIME, Call, Change, Command, Lead};
 use crate::error::{Error, Result};
@@ -138,7 +138,7 @@ impl Cluster {
                     let mut batch = WriteBatch::new();
                     self.store.put_cluster(&mut batch, cluster)?;
                     for (group, lead) in (0..).zip(leads) {
-                        place::begin_late(&self.store, &mut batch, group, lead)?;
+                        late::begin_late(&self.store, &mut batch, group, lead)?;
                     }
                     self.store.write_durably(batch)
                 };
@@ -219,7 +219,7 @@ impl Cluster {
             // The log may have grown before the group has ended.
             check()?;
             let mut batch = WriteBatch::new();
-            place::begin_late(&self.store, &mut batch, group, lead)?;
+            late::begin_late(&self.store, &mut batch, group, lead)?;
             self.store.write_durably(batch)
         };
         self.begin_anew(group, given_up).await

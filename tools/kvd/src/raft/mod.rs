@@ -3,6 +3,7 @@
 
 mod cluster;
 mod group;
+mod late;
 mod library;
 mod log;
 mod members;
@@ -13,6 +14,7 @@ mod retention;
 mod server;
 mod snapshot;
 mod start;
+mod starter;
 mod state;
 mod transfer;
 mod types;

@@ -1,10 +1,6 @@
-//! Where a group's state is in the store, how far it has come, and how it is given up.
+//! Where a group's state is in the store, and how far it has come.
 
-use tamis::WriteBatch;
-
-use super::log::delete_entries;
 use super::types::{LogId, StoredMembership, Vote};
-use super::wire::Lead;
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::replica::NodeId;
@@ -47,21 +43,4 @@ pub(super) fn end_lead(store: &Store, group: u32, id: NodeId) -> Result<bool> {
     vote.committed = false;
     store.write_item(group, Item::Vote, &vote, false)?;
     Ok(true)
-}
-
-/// Adds to `batch` what makes of this node's replica of a group one that has nothing and has heard
-/// of `lead`: it heeds no leader before that one, and neither votes nor stands before later members
-/// include it. [`StateStore::open`](super::state::StateStore::open) then removes the state.
-pub(super) fn begin_late(store: &Store, batch: &mut WriteBatch, group: u32, lead: &Lead) -> Result<()> {
-    let own: Vote = store.item(group, Item::Vote)?.unwrap_or_default();
-    let vote = if own > lead.vote { own } else { lead.vote };
-    // What is left of a snapshot that was being received is not the state either.
-    let generation = generations(store, group)?.into_iter().max().map_or(0, |last| last + 1);
-    store.put_item(batch, group, Item::Vote, &vote)?;
-    store.put_item(batch, group, Item::Generation, &generation)?;
-    store.put_item(batch, group, Item::Late, &lead.members)?;
-    store.delete_item(batch, group, Item::Purged);
-    store.delete_item(batch, group, Item::Committed);
-    delete_entries(store, batch, group, 0, u64::MAX);
-    Ok(())
 }
