@@ -49,6 +49,20 @@ const CRATES: [(&str, &str, &[&str]); 4] = [
     ("crates/filter/src", "tamis_filter", &["filter"]),
 ];
 
+/// The tools, likewise.
+const TOOLS: [(&str, &str, &[&str]); 6] = [
+    ("tools/backup/src", "tamis_backup", &["tools/backup"]),
+    ("tools/bench/src", "tamis_bench", &["tools/bench"]),
+    ("tools/costs/src", "tamis_costs", &["tools/costs"]),
+    ("tools/kvd/src", "kvd", &["tools/kvd"]),
+    ("tools/kvtool/src", "kvtool", &["tools/kvtool"]),
+    ("tools/peers/src", "tamis_peers", &["tools/peers"]),
+];
+
+fn crates() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
+    CRATES.into_iter().chain(TOOLS)
+}
+
 /// The sources of the library.
 fn library() -> Vec<PathBuf> {
     sources(&CRATES.map(|(dir, ..)| dir))
@@ -59,15 +73,15 @@ type Module = Vec<String>;
 
 /// As which module a crate appears that is named in a path.
 fn module_of_crate(name: &str) -> Option<Module> {
-    let (.., module) = CRATES.iter().find(|(_, krate, _)| *krate == name)?;
+    let (.., module) = crates().find(|(_, krate, _)| *krate == name)?;
     Some(module.iter().map(ToString::to_string).collect())
 }
 
 fn module_of(path: &Path) -> Module {
-    let in_crate = |(dir, _, room): &(&str, &str, &'static [&'static str])| {
-        path.strip_prefix(root().join(dir)).ok().map(|relative| (relative.with_extension(""), *room))
+    let in_crate = |(dir, _, room): (&str, &str, &'static [&'static str])| {
+        path.strip_prefix(root().join(dir)).ok().map(|relative| (relative.with_extension(""), room))
     };
-    let (relative, room) = CRATES.iter().find_map(in_crate).unwrap();
+    let (relative, room) = crates().find_map(in_crate).unwrap();
     let parts = relative.iter().map(|part| part.to_string_lossy().into_owned());
     let mut module: Module = room.iter().map(ToString::to_string).chain(parts).collect();
     if module.last().is_some_and(|last| last == "mod" || last == "lib") {
@@ -105,7 +119,7 @@ struct Uses {
 impl Uses {
     fn of(module: &Module) -> Uses {
         let is_own = |room: &&[&str]| !room.is_empty() && room.iter().zip(module).all(|(part, own)| part == own);
-        let room = CRATES.iter().map(|(.., room)| *room).find(is_own).unwrap_or_default();
+        let room = crates().map(|(.., room)| room).find(is_own).unwrap_or_default();
         let krate = room.iter().map(ToString::to_string).collect();
         Uses { module: module.clone(), krate, inner: 0, found: BTreeSet::new() }
     }
@@ -200,9 +214,8 @@ fn exports(files: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, Module> {
     exports
 }
 
-/// The modules that each module's file uses.
-fn dependencies() -> BTreeMap<Module, BTreeSet<Module>> {
-    let mut paths = library();
+/// The modules that each module's file uses, for the files in `paths`.
+fn dependencies(mut paths: Vec<PathBuf>) -> BTreeMap<Module, BTreeSet<Module>> {
     paths.retain(|path| !path.iter().any(|part| part == "tests" || part == "tests.rs"));
     let parse = |path: &PathBuf| (module_of(path), syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap());
     let files: BTreeMap<Module, syn::File> = paths.iter().map(parse).collect();
@@ -235,7 +248,7 @@ fn modules_use_only_the_layers_above_them() {
         })
     };
     let mut seen = BTreeSet::new();
-    for (module, used) in dependencies() {
+    for (module, used) in dependencies(library()) {
         let Some(own) = layer_of(&module) else {
             assert!(module.len() < 2 && used.is_empty() || module.is_empty(), "{module:?} is not in ARCHITECTURE.md");
             continue;
@@ -249,11 +262,11 @@ fn modules_use_only_the_layers_above_them() {
     assert!(seen.into_iter().eq(0..layers.len()), "every layer of the list is a module");
 }
 
-/// No file depends on itself through others. A module and the file above it count as one here: the
-/// file above declares what its modules share.
+/// No file of the library or of a tool depends on itself through others. A module and the file
+/// above it count as one here: the file above declares what its modules share.
 #[test]
 fn files_use_each_other_in_one_direction() {
-    let all = dependencies();
+    let all = dependencies(sources(&crates().map(|(dir, ..)| dir).collect::<Vec<_>>()));
     let apart = |a: &Module, b: &Module| !a.starts_with(b) && !b.starts_with(a);
     let edges: BTreeMap<&Module, Vec<&Module>> =
         all.iter().map(|(module, used)| (module, used.iter().filter(|used| apart(module, used)).collect())).collect();
