@@ -42,12 +42,12 @@ mod tree;
 mod write;
 
 pub use db::{
-    BackgroundPause, Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, FilterRebuild, HeldStats,
-    ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter, KeyRange, Keys,
-    Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, OpeningStats, Operation,
-    OperationKind, Parts, RangeDeleteStats, ReadOptions, ReaderStats, SalvageIter, Savepoint, SkippedRange, Snapshot,
-    Stall, Stats, StoreCopy, StoreImage, TableStats, Transaction, TransactionIter, Updated, ValueStats, Values,
-    WriteOptions, WriteStalls,
+    Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, FilterRebuild, HeldStats, ImageFile,
+    IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter, KeyRange, Keys, Keyspace,
+    KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, OpeningStats, Operation, OperationKind,
+    Parts, RangeDeleteStats, ReadOptions, ReaderStats, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats,
+    StoreCopy, StoreImage, TableStats, Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions,
+    WriteStalls,
 };
 pub use environment::{Environment, EnvironmentOptions, EnvironmentStats};
 pub use error::{Error, Result};

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -41,9 +40,6 @@ pub(super) struct Background {
     /// Background work is to end as soon as it can. Set while `jobs` is locked: no job begins after
     /// that.
     pub(super) stopping: AtomicBool,
-    /// Whether there are pausers: running compactions end after their stage. Changed with `jobs`
-    /// locked.
-    pub(super) pausing: AtomicBool,
     /// When the next wake is planned, as a deadline; [`NEVER`] if none is.
     pub(super) wake_at: AtomicU64,
 }
@@ -57,7 +53,6 @@ impl Default for Background {
             retry_planned: AtomicBool::default(),
             urgent_waiting: AtomicBool::default(),
             stopping: AtomicBool::default(),
-            pausing: AtomicBool::default(),
             wake_at: AtomicU64::new(NEVER),
         }
     }
@@ -93,8 +88,6 @@ pub(super) struct Jobs {
     /// Other work that no thread has taken, by the number of its job.
     pub(super) queued: Vec<(u64, Work)>,
     pub(super) next_job: u64,
-    /// The threads that have paused all work.
-    pub(super) pausers: Vec<ThreadId>,
     /// Keyspaces that callers have reserved: only relief may begin there.
     pub(super) reserved: Vec<u32>,
     /// The last failure of each kind of work that has not succeeded since.

@@ -258,11 +258,6 @@ impl Store {
                 None => return Ok((written, false)),
             }
             let Some(next) = next else { return Ok((written, true)) };
-            // A caller's request is done as a whole.
-            if self.background.pausing.load(Ordering::Acquire) && task.reason != CompactionReason::Requested {
-                self.resume_after_pause(progress);
-                return Ok((written, true));
-            }
             stage = next;
         }
     }

@@ -9,7 +9,7 @@
 //! - read: `read`, `multi_get` and `cursor` over a `view`; `live` (read points), `clock`
 //!   (deadlines), `gaps`, `estimate`, `explain`, `held`
 //! - background: `schedule` with `agenda` and `background`; `flush`, `compact`, `progress`,
-//!   `covered`, `upkeep`, `refilter`; `pause`
+//!   `covered`, `upkeep`, `refilter`
 //! - shape: `store`, `catalog` (the manifest), `persistent` (the map of keyspaces), `dropped`,
 //!   `gate`, `locks`, `tenant`, `counters`
 //! - open and close: `open`, `recovery`, `insert`; `close`
@@ -58,7 +58,6 @@ mod multi_get;
 mod notices;
 mod open;
 mod parts;
-mod pause;
 mod persistent;
 mod premise;
 mod progress;
@@ -105,7 +104,6 @@ pub use keyspace::Keyspace;
 pub use logs::LogStats;
 pub use metrics::Metric;
 pub use parts::Parts;
-pub use pause::BackgroundPause;
 pub use range::KeyRange;
 pub use read::ReadOptions;
 pub use reader_stats::ReaderStats;
@@ -573,32 +571,6 @@ impl Db {
     /// retried.
     pub fn wait_for_compactions(&self) -> Result<()> {
         self.store().wait_for_compactions()
-    }
-
-    /// Pauses flushes and compactions until the guard is dropped: they do not change the store's
-    /// tables, and no file is removed. Waits until what runs has ended; a long compaction ends at
-    /// its next stage. For programs that copy the files themselves; [`checkpoint`](Db::checkpoint)
-    /// makes a copy without a pause.
-    ///
-    /// Reads and writes go on, and the log grows. A writer that would have to wait for a flush or a
-    /// compaction, and calls of [`flush`](Db::flush) and [`compact_range`](Db::compact_range), wait
-    /// for the end of the pause; in the thread that has paused they fail with
-    /// [`Error::Paused`](crate::Error::Paused). Closing the store ends the pause.
-    ///
-    /// ```
-    /// # fn main() -> tamis::Result<()> {
-    /// # let dir = tempfile::tempdir().expect("a temporary directory");
-    /// # let db = tamis::Db::open(dir.path().join("db"))?;
-    /// db.put("apple", "red")?;
-    /// let pause = db.pause_background()?;
-    /// assert!(matches!(db.flush(), Err(tamis::Error::Paused)));
-    /// // … copy the files …
-    /// drop(pause);
-    /// db.flush()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn pause_background(&self) -> Result<BackgroundPause> {
-        self.store().pause_background()
     }
 
     /// Changes how many bytes a second background work may read and write; see

@@ -1,5 +1,5 @@
-//! What a compaction has finished, so that it goes on from there: after a pause, or when the store
-//! is opened again. See [`Unfinished`].
+//! What a compaction has finished, so that it goes on from there when the store is opened again.
+//! See [`Unfinished`].
 //!
 //! Closing the store ends the running parts of a stage at their next key and notes their tables,
 //! which no version has yet. The next opening claims the inputs before it picks anything, and
@@ -109,11 +109,6 @@ impl Store {
     pub(super) fn note_of(&self, task: &Task) -> Result<Option<Unfinished>> {
         let Some(id) = task.resumes else { return Ok(None) };
         Ok(self.catalog.lock()?.state.unfinished.get(&id).cloned())
-    }
-
-    /// Has a task go on once its pause has ended.
-    pub(super) fn resume_after_pause(&self, progress: &Progress) {
-        progress.note.iter().for_each(|note| self.resume_later(note));
     }
 
     /// Notes that a task does not go on from where it is.

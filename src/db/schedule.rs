@@ -162,10 +162,6 @@ impl Store {
         if self.is_stopping() || self.gate.is_read_only() || self.gate.is_poisoned() {
             return None;
         }
-        // Closing flushes, whoever has paused the work.
-        if !jobs.pausers.is_empty() && self.gate.check_open().is_ok() {
-            return None;
-        }
         let work = self.next_work(&mut jobs)?;
         jobs.unfinished += 1;
         Some(work)
@@ -272,7 +268,7 @@ impl Store {
         let mut begin = None;
         while let Some(wait) = self.rate.take(bytes) {
             begin.get_or_insert_with(Instant::now);
-            if self.is_stopping() || self.background.pausing.load(Ordering::Acquire) {
+            if self.is_stopping() {
                 break;
             }
             check_may_wait();
@@ -433,7 +429,6 @@ impl Store {
             let Some(tree) = view.tree(keyspace) else { return Ok(None) };
             match self.with_picker(tree, conditions, &jobs, &pick) {
                 Requested::Done => return Ok(None),
-                Requested::Task(_) if !jobs.pausers.is_empty() => {}
                 Requested::Task(task) => {
                     jobs.claim(keyspace, task.clone());
                     jobs.unfinished += 1;
@@ -444,12 +439,9 @@ impl Store {
                 Requested::Wait => {}
             }
             let running = jobs.running(keyspace);
-            let was_paused = !jobs.pausers.is_empty();
             drop(jobs);
             drop(view);
-            self.wait_for_progress(Waiting::Request, |jobs| {
-                jobs.running(keyspace) != running || was_paused && jobs.pausers.is_empty()
-            })?;
+            self.wait_for_progress(Waiting::Request, |jobs| jobs.running(keyspace) != running)?;
         }
         drop(reservation);
         self.wait_for_progress(Waiting::Request, |_| outcome.lock().is_some())?;
@@ -638,9 +630,6 @@ impl Store {
                 return Ok(());
             }
             self.gate.check_poison()?;
-            if jobs.pausers.contains(&thread::current().id()) && self.gate.check_open().is_ok() {
-                return Err(Error::Paused);
-            }
             let mut failures =
                 jobs.failed.iter().filter(|(kind, failure)| is_awaited(kind) && failure.number > failures_before);
             if let Some((_, failure)) = failures.next() {
@@ -665,9 +654,7 @@ impl Store {
         }
         // `wait_for_progress` begins all due work just before it evaluates this, except work in
         // back-off. A job that ends begins the work that is due after it.
-        self.wait_for_progress(Waiting::All, |jobs| {
-            jobs.unfinished == 0 && jobs.failed.is_empty() && jobs.pausers.is_empty()
-        })?;
+        self.wait_for_progress(Waiting::All, |jobs| jobs.unfinished == 0 && jobs.failed.is_empty())?;
         // On a stepped executor, removes jobs whose work other threads have done.
         while self.step() {}
         // A poisoned or closing store begins no more work, so due work may remain.

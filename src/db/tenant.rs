@@ -5,7 +5,6 @@
 //! used up instead, and the next writer finds the memtable full.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::background::{Urgent, WorkKind};
 use super::store::Store;
@@ -32,8 +31,7 @@ impl Store {
 impl Tenant for Store {
     fn filling(&self) -> Option<usize> {
         let is_open = self.gate.check_writable().is_ok();
-        let has_failed = self.background.lock().failed.contains_key(&WorkKind::Flush);
-        let is_flushing = !has_failed && !self.background.pausing.load(Ordering::Relaxed);
+        let is_flushing = !self.background.lock().failed.contains_key(&WorkKind::Flush);
         let view = self.view.load();
         let may_be_sealed = is_open && is_flushing && view.sealed.len() < MAX_SEALED && !view.active.is_empty();
         may_be_sealed.then(|| view.active.allocated())

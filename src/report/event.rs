@@ -185,7 +185,7 @@ pub enum CompactionReason {
     Idle,
     /// A caller asked for it.
     Requested,
-    /// It was not finished when the store was closed or killed, or when its work was paused.
+    /// It was not finished when the store was closed or killed.
     Resumed,
 }
 

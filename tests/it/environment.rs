@@ -156,21 +156,19 @@ fn large_values_count_against_the_budget() {
 #[test]
 fn stores_whose_disk_fails_or_is_full_hold_up_no_other() {
     let _watchdog = Watchdog::new("environment");
-    for case in ["failing", "full", "poisoned", "paused"] {
+    for case in ["failing", "full", "poisoned"] {
         let (bad, good) = (SimFileSystem::new(), SimFileSystem::new());
         let (environment, executor) = stepped(EnvironmentOptions::new().memtable_budget(1 << 20));
         let open = |fs: &SimFileSystem, name: &str| options(fs, &environment).open(name).unwrap();
         let (sick, healthy) = (open(&bad, "/sick"), open(&good, "/healthy"));
         fill(&sick, 0, 400).unwrap();
-        let mut pause = None;
         match case {
             "failing" => bad.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: true })),
             "full" => bad.set_capacity(Some(0)),
-            "poisoned" => {
+            _ => {
                 bad.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: true }));
                 assert!(sick.sync().is_err() && matches!(sick.put("k", "v"), Err(Error::Poisoned(_))));
             }
-            _ => pause = Some(sick.pause_background().unwrap()),
         }
         let refused = (400..5000).find_map(|n| fill(&sick, n, 1).err());
         assert!(refused.is_some(), "{case}: its memory is bounded");
@@ -180,7 +178,6 @@ fn stores_whose_disk_fails_or_is_full_hold_up_no_other() {
         assert!(matches!(healthy.put("k", "v"), Ok(5001)));
         let taken = environment.stats().memtables;
         assert!(taken < 3 << 20, "{case}: {taken}");
-        drop(pause);
         bad.set_fault(None);
         bad.set_capacity(None);
         let is_poisoned = matches!(sick.put("k", "v"), Err(Error::Poisoned(_)));

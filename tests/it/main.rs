@@ -31,7 +31,6 @@ mod merge;
 mod metrics;
 mod model;
 mod parts;
-mod pause;
 mod power_cut;
 mod prefix;
 mod queue;

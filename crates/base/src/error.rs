@@ -149,10 +149,6 @@ pub enum Error {
     /// The store was opened read-only.
     #[error("{} was opened read-only", .0.display())]
     ReadOnly(PathBuf),
-    /// The call would wait for background work that the same thread has paused
-    /// (`Db::pause_background`).
-    #[error("this thread has paused the background work that it would wait for")]
-    Paused,
     /// The store was closed through another handle.
     #[error("the store is closed")]
     Closed,

@@ -41,8 +41,6 @@ struct List {
     license: Option<License>,
     /// Whether a job is queued and has not begun.
     queued: bool,
-    /// How many callers want no file to be removed for now.
-    holds: usize,
 }
 
 struct License {
@@ -70,19 +68,6 @@ impl Janitor {
         // Dropped without the locks: dropping an executor may wait for its threads.
         drop(removing);
         drop(license);
-    }
-
-    /// Removes no file until [`release`](Janitor::release). What is being removed is removed when
-    /// this returns.
-    pub(crate) fn hold(&self) {
-        let _removing = self.removing.lock();
-        self.list.lock().holds += 1;
-    }
-
-    /// Takes a [`hold`](Janitor::hold) back.
-    pub(crate) fn release(&self) {
-        self.list.lock().holds -= 1;
-        self.remove([]);
     }
 
     /// Takes a file that no reader holds any more. Does no I/O: the caller may hold
@@ -113,9 +98,6 @@ impl Janitor {
     fn remove_listed(&self) {
         let mut list = self.list.lock();
         list.queued = false;
-        if list.holds > 0 {
-            return;
-        }
         let files = std::mem::take(&mut list.files);
         let lock = list.license.as_ref().map(|license| Arc::clone(&license.lock));
         drop(list);

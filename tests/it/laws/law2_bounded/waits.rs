@@ -2,23 +2,95 @@
 //!
 //! Debug builds also check every wait of a store (`db/locks.rs`), and so do all other tests.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
-use tamis::vfs::SimFileSystem;
+use parking_lot::Condvar;
+use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
 use tamis::{
-    BackgroundPause, Change, Db, Error, Event, Executor, IngestOptions, KeyspaceOptions, Options, Result, SstWriter,
-    StallCause, ThreadPool, WriteBatch, WriteOptions,
+    Change, Db, Error, Event, Executor, IngestOptions, KeyspaceOptions, Options, Result, SstWriter, StallCause,
+    ThreadPool, WriteBatch, WriteOptions,
 };
 
 use crate::support::{Watchdog, stepped_options};
 
-/// A store whose flushes are paused, and what tells that a writer waits for one.
-fn store(fs: &SimFileSystem) -> (Db, Receiver<()>) {
+/// A disk that creates no table in `/db` while it hangs: a flush that has begun does not end.
+#[derive(Clone, Debug, Default)]
+struct Hanging {
+    fs: SimFileSystem,
+    hangs: Arc<(parking_lot::Mutex<bool>, Condvar)>,
+}
+
+impl Hanging {
+    fn hang(&self, hangs: bool) {
+        *self.hangs.0.lock() = hangs;
+        self.hangs.1.notify_all();
+    }
+}
+
+impl FileSystem for Hanging {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
+        if path.starts_with("/db") && path.extension().is_some_and(|extension| extension == "sst") {
+            let mut hangs = self.hangs.0.lock();
+            self.hangs.1.wait_while(&mut hangs, |hangs| *hangs);
+        }
+        self.fs.create(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
+        self.fs.open(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.hard_link(from, to)
+    }
+
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.fs.sync_file(path)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.fs.remove(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.fs.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<bool> {
+        self.fs.create_dir(dir)
+    }
+
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        self.fs.absolute(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.fs.sync_dir(dir)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        self.fs.lock(path)
+    }
+
+    fn free_space(&self, dir: &Path) -> io::Result<u64> {
+        self.fs.free_space(dir)
+    }
+}
+
+/// A store of small memtables, and what tells that a writer waits for a flush.
+fn store(fs: &Hanging) -> (Db, Receiver<()>) {
     let (stalled, stalls) = channel();
     let stalled = Mutex::new(stalled);
     let threads: Arc<dyn Executor> = Arc::new(ThreadPool::new(2));
-    let options: Options = stepped_options(fs).0.executor(threads).memtable_size(16 << 10);
+    let options: Options = stepped_options(&fs.fs).0.executor(threads).memtable_size(16 << 10);
+    let options = options.file_system(Arc::new(fs.clone()));
     let options = options.on_event(move |event| {
         if let Event::StallBegan { cause: StallCause::Flush } = event {
             let _ = stalled.lock().unwrap().send(());
@@ -44,8 +116,8 @@ const FREE: [(&str, Action); 10] = [
     ("drop a keyspace", |db| db.drop_keyspace("new").map(drop)),
 ];
 
-/// The thread that has paused the flushes must not wait for one.
-const REFUSED: [(&str, Action); 10] = [
+/// Those that wait for the disk like the writer, and go on with it.
+const WAITING: [(&str, Action); 10] = [
     ("put", |db| db.put("k", "v").map(drop)),
     ("put and sync", |db| db.put_with("k", "v", WriteOptions::new().sync(true)).map(drop)),
     ("delete", |db| db.delete("k").map(drop)),
@@ -68,15 +140,17 @@ const REFUSED: [(&str, Action); 10] = [
     ("wait for compactions", Db::wait_for_compactions),
 ];
 
-/// Calls `check` while another thread waits for a flush that does not come.
-fn beside_a_waiting_writer(check: impl FnOnce(&Db, BackgroundPause)) {
-    let (db, stalls) = store(&SimFileSystem::new());
+/// Calls `check` while another thread waits for a flush that does not end.
+fn beside_a_waiting_writer(check: impl FnOnce(&Db, &Hanging)) {
+    let disk = Hanging::default();
+    let (db, stalls) = store(&disk);
     db.put("k", "v").unwrap();
-    let pause = db.pause_background().unwrap();
+    disk.hang(true);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| (0u32..).find_map(|n| db.put(n.to_be_bytes(), [7; 100]).err()).unwrap());
         stalls.recv().unwrap();
-        check(&db, pause);
+        check(&db, &disk);
+        disk.hang(false);
         let _ = db.clone().close();
         assert!(matches!(writer.join().unwrap(), Error::Closed));
     });
@@ -85,27 +159,33 @@ fn beside_a_waiting_writer(check: impl FnOnce(&Db, BackgroundPause)) {
 #[test]
 fn a_writer_that_waits_for_room_keeps_nothing_from_being_done() {
     let _watchdog = Watchdog::new("a_writer_that_waits_for_room_keeps_nothing_from_being_done");
-    beside_a_waiting_writer(|db, pause| {
-        for (name, action) in FREE {
-            action(db).unwrap_or_else(|error| panic!("{name}: {error}"));
-        }
-        for (name, action) in REFUSED {
-            let result = action(db);
-            assert!(matches!(result, Err(Error::Paused)), "{name}: {result:?}");
-        }
-        drop(pause);
-        for (name, action) in REFUSED {
-            action(db).unwrap_or_else(|error| panic!("{name}, after the pause: {error}"));
-        }
+    beside_a_waiting_writer(|db, disk| {
+        std::thread::scope(|scope| {
+            let waiting = WAITING.map(|(name, action)| (name, scope.spawn(move || action(db))));
+            for (name, action) in FREE {
+                action(db).unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+            disk.hang(false);
+            for (name, ended) in waiting {
+                ended.join().unwrap().unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+        });
     });
 }
 
 #[test]
 fn a_store_closes_while_a_writer_waits_for_room() {
     let _watchdog = Watchdog::new("a_store_closes_while_a_writer_waits_for_room");
-    beside_a_waiting_writer(|db, pause| {
-        db.clone().close().unwrap();
-        drop(pause);
+    beside_a_waiting_writer(|db, disk| {
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(|| db.clone().close());
+            // Reads are refused as soon as closing has begun.
+            while db.get("k").is_ok() {
+                std::thread::yield_now();
+            }
+            disk.hang(false);
+            closing.join().unwrap().unwrap();
+        });
     });
 }
 
@@ -113,22 +193,20 @@ fn a_store_closes_while_a_writer_waits_for_room() {
 #[test]
 fn an_ingest_that_waits_for_a_flush_keeps_nothing_from_being_done() {
     let _watchdog = Watchdog::new("an_ingest_that_waits_for_a_flush_keeps_nothing_from_being_done");
-    let dir = tempfile::tempdir().unwrap();
-    let threads: Arc<dyn Executor> = Arc::new(ThreadPool::new(2));
-    let db = Options::new().executor(threads).memtable_size(64 << 10).open(dir.path().join("db")).unwrap();
-    let file = dir.path().join("new.sst");
-    let mut writer = SstWriter::create(&file, &db.sst_format().unwrap()).unwrap();
+    let disk = Hanging::default();
+    let (db, _stalls) = store(&disk);
+    disk.create_dir(Path::new("/files")).unwrap();
+    let mut writer = SstWriter::create_in(Arc::new(disk.clone()), "/files/new.sst", &db.sst_format().unwrap()).unwrap();
     writer.put("k", "ingested").unwrap();
     writer.finish().unwrap();
     db.put("k", "v").unwrap();
-    let pause = db.pause_background().unwrap();
+    disk.hang(true);
     std::thread::scope(|scope| {
-        let ingest = scope.spawn(|| db.ingest([&file], IngestOptions::new()));
-        for (name, action) in FREE.into_iter().filter(|(name, _)| *name != "checkpoint") {
+        let ingest = scope.spawn(|| db.ingest(["/files/new.sst"], IngestOptions::new()));
+        for (name, action) in FREE {
             action(&db).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
-        drop(db.checkpoint(dir.path().join("copy")).unwrap());
-        drop(pause);
+        disk.hang(false);
         ingest.join().unwrap().unwrap();
         assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"ingested"[..]));
     });
@@ -141,7 +219,7 @@ fn all_writers_that_wait_for_room_come_to_their_turn() {
     let _watchdog = Watchdog::new("all_writers_that_wait_for_room_come_to_their_turn");
     const WRITERS: u32 = 6;
     const WRITES: u32 = 120;
-    let (db, _stalls) = store(&SimFileSystem::new());
+    let (db, _stalls) = store(&Hanging::default());
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let db = &db;
