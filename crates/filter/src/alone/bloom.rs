@@ -418,14 +418,6 @@ impl<H: FilterHash + Clone, L: LineStore> BloomFilter<H, L> {
     }
 }
 
-impl<H: FilterHash> PartialEq for BloomFilter<H> {
-    fn eq(&self, other: &BloomFilter<H>) -> bool {
-        self.is_compatible(other) && self.store.lines == other.store.lines
-    }
-}
-
-impl<H: FilterHash> Eq for BloomFilter<H> {}
-
 impl<H: FilterHash, K: AsRef<[u8]>> Extend<K> for BloomFilter<H> {
     fn extend<I: IntoIterator<Item = K>>(&mut self, keys: I) {
         for key in keys {

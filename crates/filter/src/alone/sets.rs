@@ -1,4 +1,4 @@
-//! Two Bloom filters together: union, intersection, and how many keys these have.
+//! Two Bloom filters together: equality, union, intersection, and how many keys these have.
 
 use super::bloom::BloomFilter;
 use super::store::{LineStore, count_ones};
@@ -122,3 +122,11 @@ impl<H: FilterHash + Clone> BloomFilter<H> {
         Ok(intersection)
     }
 }
+
+impl<H: FilterHash> PartialEq for BloomFilter<H> {
+    fn eq(&self, other: &BloomFilter<H>) -> bool {
+        self.is_compatible(other) && self.store.lines == other.store.lines
+    }
+}
+
+impl<H: FilterHash> Eq for BloomFilter<H> {}
