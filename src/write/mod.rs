@@ -6,6 +6,7 @@
 //! - [`memtable`]: recent writes in memory.
 
 pub(crate) mod batch;
-pub(crate) mod log;
 pub(crate) mod memtable;
 pub(crate) mod wal;
+
+pub(crate) use tamis_log as log;

@@ -42,11 +42,12 @@ fn sources(dirs: &[&str]) -> Vec<PathBuf> {
 
 /// The crates of the library: where their sources are, by which name others use them, and the
 /// module of the crate `tamis` as which they appear there.
-const CRATES: [(&str, &str, &[&str]); 4] = [
+const CRATES: [(&str, &str, &[&str]); 5] = [
     ("src", "tamis", &[]),
     ("crates/base/src", "tamis_base", &[]),
     ("crates/vfs/src", "tamis_vfs", &["vfs"]),
     ("crates/filter/src", "tamis_filter", &["filter"]),
+    ("crates/log/src", "tamis_log", &["write", "log"]),
 ];
 
 /// The tools, likewise.
@@ -123,7 +124,9 @@ struct Uses {
 
 impl Uses {
     fn of(module: &Module) -> Uses {
-        let is_own = |room: &&[&str]| !room.is_empty() && room.iter().zip(module).all(|(part, own)| part == own);
+        let is_own = |room: &&[&str]| {
+            !room.is_empty() && room.len() <= module.len() && room.iter().zip(module).all(|(part, own)| part == own)
+        };
         let room = crates().map(|(.., room)| room).find(is_own).unwrap_or_default();
         let krate = room.iter().map(ToString::to_string).collect();
         Uses {
@@ -417,6 +420,7 @@ fn only_format_names_a_byte_order() {
 #[test]
 fn unsafe_code_stands_only_where_architecture_says() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let text = text.split("\n## ").find(|section| section.starts_with("Unsafe code\n")).expect("a section");
     for path in library() {
         let relative = path.strip_prefix(root()).unwrap().display().to_string();
         let code = fs::read_to_string(&path).unwrap();

@@ -13,7 +13,7 @@ const MARK_INTERVAL: u64 = 256 << 10;
 
 /// The published length of a log. Everything before it is whole and will not change.
 #[derive(Debug, Default)]
-pub(crate) struct LogTail {
+pub struct LogTail {
     len: AtomicU64,
     /// First ordinal and offset of some records, ascending.
     marks: Mutex<Vec<(u64, u64)>>,
@@ -22,7 +22,7 @@ pub(crate) struct LogTail {
 
 impl LogTail {
     /// The tail of a log that nobody writes any more.
-    pub(crate) fn of_len(len: u64) -> LogTail {
+    pub fn of_len(len: u64) -> LogTail {
         LogTail { len: AtomicU64::new(len), ..LogTail::default() }
     }
 
@@ -37,12 +37,12 @@ impl LogTail {
         }
     }
 
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
     /// First ordinal and offset of a record that begins at `ordinal` or before, as far on as known.
-    pub(crate) fn mark_before(&self, ordinal: u64) -> Option<(u64, u64)> {
+    pub fn mark_before(&self, ordinal: u64) -> Option<(u64, u64)> {
         let marks = self.marks.lock();
         let after = marks.partition_point(|(first, _)| *first <= ordinal);
         after.checked_sub(1).and_then(|at| marks.get(at)).copied()

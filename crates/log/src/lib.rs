@@ -16,21 +16,25 @@
 //! - Nothing is appended after bytes whose state is unknown: not after a failed append, not to a
 //!   log that was found on opening.
 
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "no stable interface: names alone where they say all")]
+#![allow(clippy::len_without_is_empty, reason = "lengths of files, which have headers")]
+
 mod follow;
-pub(crate) mod reader;
+pub mod reader;
 mod replay;
 mod salvage;
 mod tail;
 mod writer;
 
-pub(crate) use follow::{Ahead, LogChain, Unverified};
-pub(crate) use reader::Record;
-pub(crate) use replay::{ApplyError, replay};
-pub(crate) use salvage::{LogGap, Needed, open_damaged, salvage};
-pub(crate) use tail::LogTail;
-pub(crate) use writer::{LogWriter, NewRecord};
+pub use follow::{Ahead, LogChain, Unverified};
+pub use reader::Record;
+pub use replay::{ApplyError, replay};
+pub use salvage::{LogGap, Needed, open_damaged, salvage};
+pub use tail::LogTail;
+pub use writer::{LogWriter, NewRecord};
 
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -2,35 +2,35 @@
 //!
 //! The checksum of a record's header covers the file's number and the record's offset. A record
 //! that verifies was therefore written there, whatever precedes it. Only its first ordinal is not
-//! in the header: see [`salvage`](crate::write::log::salvage).
+//! in the header: see [`salvage`](crate::salvage).
 
 use super::{LogReader, Record};
-use crate::error::Result;
-use crate::format::checksum::crc;
-use crate::format::header::FILE_HEADER_LEN;
-use crate::format::key::MAX_SEQNO;
-use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
+use tamis_base::error::Result;
+use tamis_base::format::checksum::crc;
+use tamis_base::format::header::FILE_HEADER_LEN;
+use tamis_base::format::key::MAX_SEQNO;
+use tamis_base::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
 
 /// Records that follow each other without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordSpan {
-    pub(crate) offset: u64,
-    pub(crate) end: u64,
+pub struct RecordSpan {
+    pub offset: u64,
+    pub end: u64,
     /// Number of ordinals of all records.
-    pub(crate) count: u64,
+    pub count: u64,
     /// A lower bound of the first ordinal: a record states only earlier ordinals to be durable.
-    pub(crate) least_first: u64,
+    pub least_first: u64,
     /// The highest ordinal that a record states to be durable.
-    pub(crate) synced: u64,
+    pub synced: u64,
 }
 
 impl LogReader {
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.len
     }
 
     /// All spans of the log.
-    pub(crate) fn spans(&mut self) -> Result<Vec<RecordSpan>> {
+    pub fn spans(&mut self) -> Result<Vec<RecordSpan>> {
         let mut spans: Vec<RecordSpan> = Vec::new();
         let mut offset = FILE_HEADER_LEN as u64;
         while let Some((header, start, end)) = self.find_record(offset)? {
@@ -50,7 +50,7 @@ impl LogReader {
     }
 
     /// Passes the records of `span` to `apply`. The first of them begins with ordinal `first`.
-    pub(crate) fn read_span(
+    pub fn read_span(
         &mut self,
         span: &RecordSpan,
         first: u64,
@@ -74,7 +74,7 @@ impl LogReader {
 
     /// Searches the rest of the file from `offset` on, which was not replayed, for a statement that
     /// ordinal `durable` was once durable.
-    pub(crate) fn states_durable_after(mut self, offset: u64, durable: u64) -> Result<bool> {
+    pub fn states_durable_after(mut self, offset: u64, durable: u64) -> Result<bool> {
         self.offset = offset;
         Ok(self.find_synced(durable)?.is_some())
     }

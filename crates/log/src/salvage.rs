@@ -15,35 +15,35 @@ use std::path::{Path, PathBuf};
 
 use super::reader::{LogReader, Record, RecordSpan};
 use super::replay::find_ends;
-use crate::error::{Error, Result};
-use crate::format::header::{FILE_HEADER_LEN, Magic};
-use crate::format::key::MAX_SEQNO;
-use crate::vfs::FileSystem;
+use tamis_base::error::{Error, Result};
+use tamis_base::format::header::{FILE_HEADER_LEN, Magic};
+use tamis_base::format::key::MAX_SEQNO;
+use tamis_vfs::FileSystem;
 
 /// A part of a log that had or should have had records, and cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LogGap {
-    pub(crate) file: PathBuf,
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
+pub struct LogGap {
+    pub file: PathBuf,
+    pub offset: u64,
+    pub bytes: u64,
     /// The least number of missing ordinals, if known.
-    pub(crate) ordinals: Option<u64>,
+    pub ordinals: Option<u64>,
     /// The rule that is broken there.
-    pub(crate) rule: String,
+    pub rule: String,
     /// Whether all that is missing may be elsewhere: see [`Needed::elsewhere`].
-    pub(crate) may_be_elsewhere: bool,
+    pub may_be_elsewhere: bool,
 }
 
 /// The result of reading damaged logs.
 #[derive(Debug, Default)]
-pub(crate) struct Salvaged {
-    pub(crate) gaps: Vec<LogGap>,
+pub struct Salvaged {
+    pub gaps: Vec<LogGap>,
     /// Greater than every ordinal that was read or that a log mentions.
-    pub(crate) next: u64,
+    pub next: u64,
 }
 
 /// Opens a log whose header may be damaged.
-pub(crate) fn open_damaged(fs: &dyn FileSystem, path: &Path, magic: Magic, number: u64) -> Result<LogReader> {
+pub fn open_damaged(fs: &dyn FileSystem, path: &Path, magic: Magic, number: u64) -> Result<LogReader> {
     match LogReader::open(fs, path, magic, number) {
         Err(Error::Corruption { rule, .. }) => LogReader::open_headless(fs, path, number, &rule),
         opened => opened,
@@ -52,14 +52,14 @@ pub(crate) fn open_damaged(fs: &dyn FileSystem, path: &Path, magic: Magic, numbe
 
 /// Which ordinals the logs should have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Needed {
+pub struct Needed {
     /// The first ordinal to salvage: all earlier ones are elsewhere.
-    pub(crate) expected: u64,
+    pub expected: u64,
     /// Ordinals up to here may be missing from the logs.
-    pub(crate) elsewhere: u64,
+    pub elsewhere: u64,
     /// Ordinals up to here certainly may. If a log that exists lacks ordinals between the two, they
     /// may be nowhere else.
-    pub(crate) certainly_elsewhere: u64,
+    pub certainly_elsewhere: u64,
 }
 
 impl Needed {
@@ -110,7 +110,7 @@ impl LogGaps<'_> {
 
 /// Passes the records of `logs` (numbers ascending, with their paths) that are not known from
 /// elsewhere to `apply`, in order.
-pub(crate) fn salvage(
+pub fn salvage(
     fs: &dyn FileSystem,
     magic: Magic,
     logs: &[(u64, PathBuf)],

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 
 use super::reader::{End, LogReader, Record, Step};
 use super::replay::{ApplyError, ReadLogs, find_ends};
-use crate::error::{Error, Result};
-use crate::format::header::Magic;
-use crate::vfs::FileSystem;
+use tamis_base::error::{Error, Result};
+use tamis_base::format::header::Magic;
+use tamis_vfs::FileSystem;
 
 /// Logs that have been read, and the place where to read on.
-pub(crate) struct LogChain {
+pub struct LogChain {
     /// Oldest first; never empty. All but the last have been read to their end.
     readers: Vec<LogReader>,
     /// The replay has judged the logs up to this number: those that do not follow the chain are
@@ -29,11 +29,11 @@ pub(crate) struct LogChain {
 /// They are a record that is being written, or the last one before a crash, or damage. Only a
 /// search behind them can tell. It takes long, and is made ever more rarely.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Unverified(Option<(u64, u32)>);
+pub struct Unverified(Option<(u64, u32)>);
 
 impl Unverified {
     /// Notes how a log ends now. Returns whether it is time for the search.
-    pub(crate) fn note(&mut self, end: &End) -> bool {
+    pub fn note(&mut self, end: &End) -> bool {
         let End::Bad { offset, .. } = *end else {
             *self = Unverified::default();
             return false;
@@ -46,7 +46,7 @@ impl Unverified {
 
 /// Where reading on has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ahead {
+pub enum Ahead {
     /// At the end of what is written.
     Nothing,
     /// At something that is no end and no record. A replay of all logs tells what it is.
@@ -58,28 +58,28 @@ pub(crate) enum Ahead {
 
 impl LogChain {
     /// The chain of the logs that a replay has read; `None` if it has read none.
-    pub(crate) fn of(logs: ReadLogs) -> Option<LogChain> {
+    pub fn of(logs: ReadLogs) -> Option<LogChain> {
         let ReadLogs { readers, newest } = logs;
         (!readers.is_empty()).then_some(LogChain { readers, judged: newest, unverified: Unverified::default() })
     }
 
     /// The first ordinal that has not been read.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.readers.last().map_or(0, LogReader::next)
     }
 
     /// Number of the last log.
-    pub(crate) fn last_number(&self) -> u64 {
+    pub fn last_number(&self) -> u64 {
         self.readers.last().map_or(0, LogReader::number)
     }
 
     /// The logs, oldest first, each up to where it has been read.
-    pub(crate) fn readers(&self) -> &[LogReader] {
+    pub fn readers(&self) -> &[LogReader] {
         &self.readers
     }
 
     /// Closes the logs before number `oldest`, but never the last one.
-    pub(crate) fn forget_before(&mut self, oldest: u64) {
+    pub fn forget_before(&mut self, oldest: u64) {
         let last = self.last_number();
         self.readers.retain(|reader| reader.number() >= oldest.min(last));
     }
@@ -87,7 +87,7 @@ impl LogChain {
     /// Applies what was written since. `list` lists number and path of all logs, ascending.
     ///
     /// After an error the chain must be discarded: a record may have been applied in part.
-    pub(crate) fn read_on(
+    pub fn read_on(
         &mut self,
         fs: &dyn FileSystem,
         magic: Magic,

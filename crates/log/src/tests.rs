@@ -10,14 +10,14 @@ use super::reader::{End, LogReader, Step};
 use super::replay::{ApplyError, Replayed, replay};
 use super::testing::{get_file, put_file};
 use super::writer::{LogWriter, NewRecord};
-use crate::error::{Error, Result};
-use crate::format::Malformed;
-use crate::format::checksum::crc;
-use crate::format::filename::FileKind;
-use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, of_version};
-use crate::format::key::MAX_SEQNO;
-use crate::format::record::RecordHeader;
-use crate::vfs::{Fault, FaultMode, FileSystem, OsFileSystem, SimFileSystem, read_small_file};
+use tamis_base::error::{Error, Result};
+use tamis_base::format::Malformed;
+use tamis_base::format::checksum::crc;
+use tamis_base::format::filename::FileKind;
+use tamis_base::format::header::{FILE_HEADER_LEN, FileHeader, Magic, of_version};
+use tamis_base::format::key::MAX_SEQNO;
+use tamis_base::format::record::RecordHeader;
+use tamis_vfs::{Fault, FaultMode, FileSystem, OsFileSystem, SimFileSystem, read_small_file};
 
 mod salvage;
 

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::{Error, IoContext, Result};
-use crate::format::checksum::crc;
-use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
-use crate::format::key::MAX_SEQNO;
-use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
-use crate::vfs::{FileSystem, ReadableFile};
+use tamis_base::error::{Error, IoContext, Result};
+use tamis_base::format::checksum::crc;
+use tamis_base::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use tamis_base::format::key::MAX_SEQNO;
+use tamis_base::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
+use tamis_vfs::{FileSystem, ReadableFile};
 
 mod salvage;
 
@@ -23,34 +23,34 @@ const TAIL_WINDOW_LEN: usize = 64 << 10;
 
 /// One record. A sync marker has a count of 0 and no payload.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record<'a> {
-    pub(crate) file: &'a Path,
+pub struct Record<'a> {
+    pub file: &'a Path,
     /// The log's number.
-    pub(crate) number: u64,
-    pub(crate) offset: u64,
-    pub(crate) first: u64,
-    pub(crate) count: u32,
-    pub(crate) synced: u64,
-    pub(crate) payload: &'a [u8],
+    pub number: u64,
+    pub offset: u64,
+    pub first: u64,
+    pub count: u32,
+    pub synced: u64,
+    pub payload: &'a [u8],
 }
 
 impl Record<'_> {
     /// The error for a record that breaks `rule` although its checksums match.
-    pub(crate) fn corruption(&self, rule: impl std::fmt::Display) -> Error {
+    pub fn corruption(&self, rule: impl std::fmt::Display) -> Error {
         Error::corruption(self.file, self.offset, rule)
     }
 }
 
 /// The outcome of [`LogReader::read`].
 #[derive(Debug)]
-pub(crate) enum Step<'a> {
+pub enum Step<'a> {
     Record(Record<'a>),
     End(End),
 }
 
 /// How the records of a log end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// At the end of the file, or at zeros up to there, which were prepared for more records.
     Clean,
     /// At bytes that are not the next record. The reader cannot tell a torn tail from damage.
@@ -58,7 +58,7 @@ pub(crate) enum End {
 }
 
 /// Reads a log, beginning with its header.
-pub(crate) struct LogReader {
+pub struct LogReader {
     file: Arc<dyn ReadableFile>,
     path: PathBuf,
     number: u64,
@@ -84,7 +84,7 @@ impl LogReader {
     /// Opens log `number` and reads its header. A header that does not verify is no error: the log
     /// ends before its first record. A header of a later format version is an error. So is a sound
     /// header of another log, which no interrupted creation leaves behind.
-    pub(crate) fn open(fs: &dyn FileSystem, path: &Path, magic: Magic, number: u64) -> Result<LogReader> {
+    pub fn open(fs: &dyn FileSystem, path: &Path, magic: Magic, number: u64) -> Result<LogReader> {
         let file = fs.open(path).during("open", path)?;
         let len = file.len().during("read the length of", path)?;
         let mut bytes = [0; FILE_HEADER_LEN];
@@ -121,7 +121,7 @@ impl LogReader {
 
     /// Another reader of the file, at the same place, to read the log as it grows. It has no memory
     /// of the file, and takes little.
-    pub(crate) fn at_tail(&self) -> LogReader {
+    pub fn at_tail(&self) -> LogReader {
         LogReader {
             file: Arc::clone(&self.file),
             path: self.path.clone(),
@@ -133,7 +133,7 @@ impl LogReader {
 
     /// Looks at the file again, which may have grown since it was read. Returns whether something
     /// follows the last record; it may be a part of a record that is being written.
-    pub(crate) fn look_again(&mut self) -> Result<bool> {
+    pub fn look_again(&mut self) -> Result<bool> {
         // What lies after the last record was read too early.
         self.window.cut(self.offset);
         let mut start = [0; MAX_RECORD_HEADER_LEN];
@@ -147,15 +147,15 @@ impl LogReader {
 
     /// Whether zeros or nothing at all follow the last record, as far as a record's header reaches.
     /// Cheaper than [`read`](LogReader::read), which looks at all that follows.
-    pub(crate) fn is_at_zeros(&mut self) -> Result<bool> {
+    pub fn is_at_zeros(&mut self) -> Result<bool> {
         self.fill_header(self.offset)?;
         let bytes = self.window.from(self.offset);
         Ok(bytes.iter().take(MAX_RECORD_HEADER_LEN).all(|byte| *byte == 0))
     }
 
-    /// Opens log `number`, whose header breaks `rule`, to [salvage](crate::write::log::salvage) its
+    /// Opens log `number`, whose header breaks `rule`, to [salvage](crate::salvage) its
     /// records.
-    pub(crate) fn open_headless(fs: &dyn FileSystem, path: &Path, number: u64, rule: &str) -> Result<LogReader> {
+    pub fn open_headless(fs: &dyn FileSystem, path: &Path, number: u64, rule: &str) -> Result<LogReader> {
         let file = fs.open(path).during("open", path)?;
         let len = file.len().during("read the length of", path)?;
         let (path, header) = (path.to_owned(), Err(rule.to_owned()));
@@ -163,46 +163,46 @@ impl LogReader {
     }
 
     /// The file's header, or the rule that it breaks.
-    pub(crate) fn header(&self) -> Result<&FileHeader, &str> {
+    pub fn header(&self) -> Result<&FileHeader, &str> {
         self.header.as_ref().map_err(String::as_str)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The log's number.
-    pub(crate) fn number(&self) -> u64 {
+    pub fn number(&self) -> u64 {
         self.number
     }
 
     /// The file, which stays readable when its name is removed.
-    pub(crate) fn file(&self) -> &Arc<dyn ReadableFile> {
+    pub fn file(&self) -> &Arc<dyn ReadableFile> {
         &self.file
     }
 
     /// Allows reading up to `len`. Bytes beyond it are never read: a writer may be changing them.
-    pub(crate) fn limit(&mut self, len: u64) {
+    pub fn limit(&mut self, len: u64) {
         self.len = len;
     }
 
     /// Continues with the record at `offset`, whose first ordinal is `next`.
-    pub(crate) fn skip_to(&mut self, next: u64, offset: u64) {
+    pub fn skip_to(&mut self, next: u64, offset: u64) {
         (self.next, self.offset) = (next, offset);
     }
 
     /// The first ordinal of the next record.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.next
     }
 
     /// Offset of the next record; everything before it has been verified.
-    pub(crate) fn offset(&self) -> u64 {
+    pub fn offset(&self) -> u64 {
         self.offset
     }
 
     /// Reads the next record. At the end, every call returns the end again.
-    pub(crate) fn read(&mut self) -> Result<Step<'_>> {
+    pub fn read(&mut self) -> Result<Step<'_>> {
         if let Err(rule) = &self.header {
             return Ok(self.bad(rule));
         }
@@ -258,7 +258,7 @@ impl LogReader {
     /// header that verifies there. Returns the statement's offset and ordinal.
     ///
     /// Consumes the reader, because the search moves its window.
-    pub(crate) fn find_synced(mut self, durable: u64) -> Result<Option<(u64, u64)>> {
+    pub fn find_synced(mut self, durable: u64) -> Result<Option<(u64, u64)>> {
         if self.offset <= FILE_HEADER_LEN as u64
             && let Ok(header) = &self.header
             && header.synced >= durable
@@ -368,8 +368,8 @@ impl ReadWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vfs::OsFileSystem;
-    use crate::write::log::testing::put_file;
+    use crate::testing::put_file;
+    use tamis_vfs::OsFileSystem;
 
     /// A log of one record header, which claims a payload of `claimed` bytes, and of `payload`.
     fn open_log(claimed: u32, payload: &[u8]) -> (tempfile::TempDir, LogReader) {

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::tail::LogTail;
-use crate::error::{Error, IoContext, Result};
-use crate::format::checksum::crc;
-use crate::format::header::{FileHeader, Magic};
-use crate::format::key::MAX_SEQNO;
-use crate::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
-use crate::vfs::{FileSystem, Window, WritableFile};
+use tamis_base::error::{Error, IoContext, Result};
+use tamis_base::format::checksum::crc;
+use tamis_base::format::header::{FileHeader, Magic};
+use tamis_base::format::key::MAX_SEQNO;
+use tamis_base::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
+use tamis_vfs::{FileSystem, Window, WritableFile};
 
 /// Most bytes that the append buffer keeps; what one long record needed beyond it is freed.
 const KEPT_BUFFER_LEN: usize = 1 << 20;
@@ -29,11 +29,11 @@ const LARGE_PAYLOAD: usize = 1 << 20;
 
 /// A record to append. The caller computes the checksum, outside of the lock that guards appends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NewRecord<'a> {
-    pub(crate) payload: &'a [u8],
-    pub(crate) payload_crc: u32,
+pub struct NewRecord<'a> {
+    pub payload: &'a [u8],
+    pub payload_crc: u32,
     /// Ordinals that the record takes, at least 1.
-    pub(crate) count: u32,
+    pub count: u32,
 }
 
 /// A record states what is durable if it is the first to say so, or the first record in each
@@ -54,7 +54,7 @@ const CALLS_AFTER_SYNC: u64 = 64 << 10;
 ///
 /// After a failed append or sync the state of the file's end is unknown, so every later call
 /// returns that first error.
-pub(crate) struct LogWriter {
+pub struct LogWriter {
     file: Arc<dyn WritableFile>,
     path: PathBuf,
     number: u64,
@@ -130,7 +130,7 @@ impl LogWriter {
     /// Creates the file; its name is not durable yet. The header is written with the first append:
     /// it states where every older log ends, and must not do so if the log is given up because that
     /// append fails.
-    pub(crate) fn create(fs: &dyn FileSystem, path: &Path, magic: Magic, header: FileHeader) -> Result<LogWriter> {
+    pub fn create(fs: &dyn FileSystem, path: &Path, magic: Magic, header: FileHeader) -> Result<LogWriter> {
         assert!(header.synced < header.first, "a log begins after everything durable");
         let file: Arc<dyn WritableFile> = fs.create(path).during("create", path)?.into();
         Ok(LogWriter {
@@ -153,21 +153,21 @@ impl LogWriter {
 
     /// Prepares the file ahead of its records, up to `step` bytes at a time, where the file system
     /// gains from that.
-    pub(crate) fn with_prepared_space(mut self, step: u64) -> LogWriter {
+    pub fn with_prepared_space(mut self, step: u64) -> LogWriter {
         self.prepared_space =
             Some(PreparedSpace { step, prepared: 0, can_prepare: true, window: None, can_map: true, calls_until: 0 });
         self
     }
 
     /// Has the file's header state `features`, too. Nothing has been appended yet.
-    pub(crate) fn require(&mut self, features: u32) {
+    pub fn require(&mut self, features: u32) {
         assert_eq!(self.len, 0, "the header has been written");
         self.header.features |= features;
     }
 
     /// Appends `records`, by one write unless there are large ones. Returns their ordinals.
     /// `synced` is the highest ordinal known to be durable.
-    pub(crate) fn append<'a>(
+    pub fn append<'a>(
         &mut self,
         records: impl IntoIterator<Item = NewRecord<'a>, IntoIter: Clone>,
         synced: u64,
@@ -177,7 +177,7 @@ impl LogWriter {
 
     /// [`append`](LogWriter::append) for records that no caller wants synced at once. They may be
     /// stored without a system call.
-    pub(crate) fn append_lazily<'a>(
+    pub fn append_lazily<'a>(
         &mut self,
         records: impl IntoIterator<Item = NewRecord<'a>, IntoIter: Clone>,
         synced: u64,
@@ -280,7 +280,7 @@ impl LogWriter {
     }
 
     /// Appends a sync marker: a record that only states everything up to `synced` to be durable.
-    pub(crate) fn append_marker(&mut self, synced: u64) -> Result<()> {
+    pub fn append_marker(&mut self, synced: u64) -> Result<()> {
         assert!(synced < self.next, "an unwritten ordinal cannot be durable");
         self.check()?;
         if synced == 0 {
@@ -300,47 +300,47 @@ impl LogWriter {
 
     /// Makes everything appended so far durable. A thread that syncs through [`LogWriter::file`]
     /// must handle a failure itself.
-    pub(crate) fn sync(&mut self) -> Result<()> {
+    pub fn sync(&mut self) -> Result<()> {
         self.check()?;
         let result = self.file.sync().during("sync", &self.path);
         self.keep_failure(result)
     }
 
     /// The file, for another thread to sync during appends.
-    pub(crate) fn file(&self) -> Arc<dyn WritableFile> {
+    pub fn file(&self) -> Arc<dyn WritableFile> {
         Arc::clone(&self.file)
     }
 
     /// Tells other threads how far the log has been written.
-    pub(crate) fn tail(&self) -> Arc<LogTail> {
+    pub fn tail(&self) -> Arc<LogTail> {
         Arc::clone(&self.tail)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn number(&self) -> u64 {
+    pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Bytes of all successful appends, including the file header.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.len
     }
 
     /// How long appends have waited for the file system since the last call.
-    pub(crate) fn take_waited(&mut self) -> Duration {
+    pub fn take_waited(&mut self) -> Duration {
         std::mem::take(&mut self.waited)
     }
 
     /// The first ordinal of the next record.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.next
     }
 
     /// The highest ordinal that the file states to be durable.
-    pub(crate) fn stated(&self) -> u64 {
+    pub fn stated(&self) -> u64 {
         if self.len == 0 { 0 } else { self.stated }
     }
 

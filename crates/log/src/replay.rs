@@ -23,15 +23,15 @@
 use std::path::PathBuf;
 
 use super::reader::{End, LogReader, Record, Step};
-use crate::error::{Error, Result};
-use crate::format::Malformed;
-use crate::format::filename::FileKind;
-use crate::format::header::Magic;
-use crate::vfs::FileSystem;
+use tamis_base::error::{Error, Result};
+use tamis_base::format::Malformed;
+use tamis_base::format::filename::FileKind;
+use tamis_base::format::header::Magic;
+use tamis_vfs::FileSystem;
 
 /// Why a record cannot be applied.
 #[derive(Debug)]
-pub(crate) enum ApplyError {
+pub enum ApplyError {
     /// Its payload breaks a rule of the format; replay adds the file and the record's offset.
     Malformed(Malformed),
     Failed(Error),
@@ -51,15 +51,15 @@ impl From<Error> for ApplyError {
 
 /// Where replay ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Replayed {
+pub struct Replayed {
     /// The ordinal after the last one that was replayed or known already; a new log begins with it.
-    pub(crate) next: u64,
+    pub next: u64,
     /// The highest ordinal that a replayed record or header states to be durable.
-    pub(crate) synced: u64,
+    pub synced: u64,
     /// File and offset of a torn tail, where replay stopped before the end of the logs.
-    pub(crate) torn: Option<(PathBuf, u64)>,
+    pub torn: Option<(PathBuf, u64)>,
     /// Number of the last log that was replayed, and the offset in it where its records end.
-    pub(crate) end: Option<(u64, u64)>,
+    pub end: Option<(u64, u64)>,
 }
 
 /// Applies the records of `logs` (numbers ascending, with their paths) that begin at or after
@@ -68,7 +68,7 @@ pub(crate) struct Replayed {
 ///
 /// Damage to durable entries is `Error::Corruption`. Anything else that cannot be read is a torn
 /// tail, and replay ends before it. Also returns the logs, to read on when they have grown.
-pub(crate) fn replay(
+pub fn replay(
     fs: &dyn FileSystem,
     magic: Magic,
     logs: &[(u64, PathBuf)],
@@ -120,11 +120,11 @@ pub(super) fn find_ends(readers: &[LogReader]) -> Vec<Option<u64>> {
 
 /// The logs that a replay has read.
 #[derive(Default)]
-pub(crate) struct ReadLogs {
+pub struct ReadLogs {
     /// Readers of those with records to be replayed, oldest first, each where it has ended.
-    pub(crate) readers: Vec<LogReader>,
+    pub readers: Vec<LogReader>,
     /// Greatest number of a log with a sound header, 0 if there is none.
-    pub(crate) newest: u64,
+    pub newest: u64,
 }
 
 struct Replay<'a> {
