@@ -1,4 +1,5 @@
-//! [`Source`]: a source file, which of its lines are for tests, and what is [`Found`] in the others.
+//! [`Source`]: a source file, which of its lines are for tests, and what is [`Found`] in the
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
