@@ -29,7 +29,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::exec::{Executor, Priority, ThreadPool};
-use crate::memory::pool::{CHUNK_LEN, Change, MemtablePool, TableMemory};
+use crate::memory::pool::{CHUNK_LEN, MemtablePool, PoolChange, TableMemory};
 use crate::rate::{RateLimit, SharedRate};
 use crate::report::delivery::Delivery;
 use crate::sorted::cache::BlockCache;
@@ -182,9 +182,9 @@ impl EnvironmentOptions {
 ///
 /// [`Options::environment`]: crate::Options::environment
 #[derive(Clone)]
-pub struct Environment(Arc<Shared>);
+pub struct Environment(Arc<EnvironmentState>);
 
-struct Shared {
+struct EnvironmentState {
     executor: Arc<dyn Executor>,
     /// Locked while a store is opened with the help of a thread that replays its logs. `None` if
     /// there is to be no such thread.
@@ -358,7 +358,7 @@ impl Environment {
                 }
             });
         }
-        Environment(Arc::new(Shared {
+        Environment(Arc::new(EnvironmentState {
             executor,
             replaying: replays_on_threads.then(Mutex::default),
             cache: Arc::new(BlockCache::new(options.cache_size)),
@@ -387,7 +387,8 @@ impl Environment {
 
     /// What the stores use together at this moment.
     pub fn stats(&self) -> EnvironmentStats {
-        let Shared { executor, cache, files, table_memory, rate, delivery, budget, reader_memtables, .. } = &*self.0;
+        let EnvironmentState { executor, cache, files, table_memory, rate, delivery, budget, reader_memtables, .. } =
+            &*self.0;
         EnvironmentStats {
             stores: budget.count.load(Ordering::Relaxed),
             background_threads: executor.parallelism(),
@@ -498,7 +499,7 @@ impl Environment {
     /// Does what waits for a thread: has the largest memtables sealed if that is due, and runs the
     /// flush of one store. Costs two loads while nothing waits. For threads that hold no lock.
     pub(crate) fn run_waiting(&self) {
-        let Shared { budget, flush_waiting, turn, .. } = &*self.0;
+        let EnvironmentState { budget, flush_waiting, turn, .. } = &*self.0;
         budget.seal_largest();
         if !take(flush_waiting) {
             return;
@@ -550,7 +551,7 @@ impl Budget {
     }
 
     /// Looks at what is taken, after it has changed. The caller may hold any lock of a store.
-    fn note(self: &Arc<Self>, change: Change) {
+    fn note(self: &Arc<Self>, change: PoolChange) {
         let taken = self.memtables.taken();
         if (taken > self.bytes) != self.is_short.load(Ordering::Relaxed) {
             let members = self.members.lock();
@@ -561,7 +562,7 @@ impl Budget {
         let next = self.next_check(taken);
         if taken < self.check_at.load(Ordering::Relaxed) {
             self.check_at.fetch_min(next, Ordering::Relaxed);
-        } else if change == Change::Taken
+        } else if change == PoolChange::Taken
             && !self.is_queued.swap(true, Ordering::Relaxed)
             && let Some(executor) = self.executor.upgrade()
         {

@@ -32,7 +32,7 @@ pub(super) struct Conditions {
 }
 
 /// A view, and the conditions at that moment.
-pub(super) struct Moment {
+pub(super) struct Outlook {
     pub(super) view: Arc<ReadView>,
     pub(super) conditions: Conditions,
 }

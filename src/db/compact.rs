@@ -21,7 +21,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::background::Request;
 use super::locks::check_may_wait;
-use super::progress::{Progress, remaining};
+use super::progress::{TaskProgress, remaining};
 use super::read::tree_of;
 use super::store::Store;
 use super::view::Tree;
@@ -212,7 +212,7 @@ impl Store {
             // Its keyspace was dropped, and another one has the name.
             return Ok(0);
         }
-        let mut progress = Progress::new(task, note);
+        let mut progress = TaskProgress::new(task, note);
         let result = self.run_stages(keyspace, task, tree, &mut progress);
         match result {
             Ok((written, true)) => {
@@ -238,7 +238,7 @@ impl Store {
         keyspace: u32,
         task: &Task,
         tree: Tree,
-        progress: &mut Progress,
+        progress: &mut TaskProgress,
     ) -> Result<(u64, bool)> {
         let filter = filter_of_output(&tree, task);
         let mut ends = stages::bounds(task, &tree.version.metas(), self.options.table_size);
@@ -271,7 +271,7 @@ impl Store {
         filter: FilterPolicy,
         stage: KeySpan<Vec<u8>>,
         next: Option<KeySpan<Vec<u8>>>,
-        progress: &mut Progress,
+        progress: &mut TaskProgress,
     ) -> Result<Option<u64>> {
         // The current tree, so as not to keep tables that earlier stages have replaced.
         let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(None) };
@@ -333,7 +333,7 @@ impl Store {
         stage: KeySpan<Vec<u8>>,
         inputs: Vec<Input>,
         now: Deadline,
-        progress: &Progress,
+        progress: &TaskProgress,
     ) -> Result<Option<Written>> {
         let parts = parts_of(task, &tree, &stage, self.options.table_size, progress.done())?;
         let keyspace = tree.id;

@@ -27,7 +27,7 @@ mod syncer;
 pub use batch::{ChangeBatch, IngestedTable, IngestedTables, Operation, OperationKind};
 
 use self::syncer::Syncer;
-use super::logs::{LogPart, Pin, survey};
+use super::logs::{LogPart, PinnedFrom, survey};
 use super::snapshot::Snapshot;
 use super::store::Store;
 use super::{Db, StoreHandle};
@@ -56,7 +56,7 @@ const FIND_RETRIES: usize = 10;
 /// files, it is revoked, and the log files are removed.
 pub struct LogPin {
     handle: Arc<StoreHandle>,
-    pin: Arc<Pin>,
+    pin: Arc<PinnedFrom>,
 }
 
 impl LogPin {

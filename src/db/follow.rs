@@ -143,7 +143,7 @@ impl History {
 }
 
 /// The memtables of a log.
-struct LogPart {
+struct FollowedPart {
     /// The log's number.
     log: u64,
     /// The first number in it that the memtable may have.
@@ -163,7 +163,7 @@ struct LoggedIngest {
 #[derive(Default)]
 struct Unflushed {
     /// Oldest first. The last one may get more.
-    parts: Vec<LogPart>,
+    parts: Vec<FollowedPart>,
     /// Those that the manifest does not have yet, oldest first.
     ingests: Vec<LoggedIngest>,
     /// The greatest keyspace id, with the log and the offset that name it.
@@ -240,7 +240,7 @@ impl Unflushed {
 
     /// Begins a memtable for what follows in `log` from number `first` on.
     fn begin(&mut self, log: u64, first: SeqNo, adding: &Adding<'_>) {
-        self.parts.push(LogPart { log, first, memtable: adding.source.new_memtable(log, adding.state.hash_seed) });
+        self.parts.push(FollowedPart { log, first, memtable: adding.source.new_memtable(log, adding.state.hash_seed) });
     }
 
     /// Forgets what the tables of `state` hold. Returns false if they hold a part of a memtable.

@@ -84,14 +84,14 @@ pub(super) struct Gap {
 /// The key space, cut into pieces.
 #[derive(Debug, Default)]
 struct Pieces {
-    list: Vec<Piece>,
+    list: Vec<GapPiece>,
     /// State of the random number generator.
     random_state: u64,
 }
 
 /// All keys from `start` up to the next piece's.
 #[derive(Clone, Debug)]
-struct Piece {
+struct GapPiece {
     start: Arc<[u8]>,
     claim: Option<Claim>,
 }
@@ -129,8 +129,8 @@ fn is_worth_noting(start: &[u8], end: Option<&[u8]>) -> bool {
 
 impl Pieces {
     fn find(&self, bound: &[u8], (snapshot, at): NumberAndTime, forward: bool) -> Option<Gap> {
-        let known = |piece: &Piece| piece.claim.filter(|claim| claim.from <= snapshot && claim.expired <= at);
-        let is_before = |piece: &Piece| *piece.start < *bound || forward && *piece.start == *bound;
+        let known = |piece: &GapPiece| piece.claim.filter(|claim| claim.from <= snapshot && claim.expired <= at);
+        let is_before = |piece: &GapPiece| *piece.start < *bound || forward && *piece.start == *bound;
         let here = self.list.partition_point(is_before).checked_sub(1)?;
         let mut claim = known(&self.list[here])?;
         if forward {
@@ -153,7 +153,7 @@ impl Pieces {
 
     fn claim(&mut self, start: &[u8], end: Option<&[u8]>, claim: Claim) {
         let pieces = self.cut_out(start, end);
-        let is_later = |piece: &Piece| piece.claim.is_some_and(|known| known.to > claim.to);
+        let is_later = |piece: &GapPiece| piece.claim.is_some_and(|known| known.to > claim.to);
         if !self.list[pieces.clone()].iter().any(is_later) {
             self.list[pieces.start].claim = Some(claim);
             self.list.drain(pieces.start + 1..pieces.end);
@@ -189,7 +189,7 @@ impl Pieces {
             return at - 1;
         }
         let claim = before.and_then(|before| before.claim);
-        self.list.insert(at, Piece { start: key.into(), claim });
+        self.list.insert(at, GapPiece { start: key.into(), claim });
         at
     }
 
@@ -318,7 +318,7 @@ mod tests {
             // No snapshot `from` or later sees an entry of the piece that is numbered `to` or less.
             let pieces = gaps.pieces.lock();
             let at = rng.usize(0..pieces.list.len().max(1));
-            let Some((Piece { start, claim: Some(claim) }, next)) = pieces.list.get(at).zip(pieces.list.get(at + 1))
+            let Some((GapPiece { start, claim: Some(claim) }, next)) = pieces.list.get(at).zip(pieces.list.get(at + 1))
             else {
                 continue;
             };

@@ -68,7 +68,7 @@ pub struct StoreImage {
     seqno: SeqNo,
     flushed_seqno: SeqNo,
     branch: u64,
-    files: Vec<(ImageFile, Content)>,
+    files: Vec<(ImageFile, ImageContent)>,
     handle: Arc<StoreHandle>,
 }
 
@@ -89,7 +89,7 @@ pub struct ImageFile {
     pub branch: u64,
 }
 
-enum Content {
+enum ImageContent {
     /// A table or a value file, as long as it has its name.
     InStore,
     Open(Arc<dyn ReadableFile>),
@@ -115,7 +115,7 @@ impl StoreImage {
         let tables = tables.map(|(_, table)| table).chain(ranges);
         let kept: HashMap<FileKind, Arc<dyn ReadableFile>> =
             tables.flat_map(|table| table.kept_files()).map(|(kind, file)| (kind, Arc::clone(file))).collect();
-        let content = |kind| kept.get(&kind).map_or(Content::InStore, |file| Content::Open(Arc::clone(file)));
+        let content = |kind| kept.get(&kind).map_or(ImageContent::InStore, |file| ImageContent::Open(Arc::clone(file)));
         // Their tables are in no version, and what is in them is in their inputs.
         state.unfinished.clear();
         let (first, own_branch) = (state.next_file_number, state.own_branch());
@@ -136,10 +136,10 @@ impl StoreImage {
             }
         }
         for KeptLog { number, len, file } in logs {
-            add(FileKind::Wal(number), len, None, state.branch_of(number), Content::Open(file));
+            add(FileKind::Wal(number), len, None, state.branch_of(number), ImageContent::Open(file));
         }
         for (kind, bytes) in encode(&state, manifest)? {
-            add(kind, bytes.len() as u64, Some(checksum_of(&bytes)), 0, Content::Bytes(bytes));
+            add(kind, bytes.len() as u64, Some(checksum_of(&bytes)), 0, ImageContent::Bytes(bytes));
         }
         let flushed_seqno = state.flushed_seqno;
         let (handle, branch) = (Arc::clone(handle), own_branch);
@@ -184,15 +184,15 @@ impl StoreImage {
         let path = kind.path(&self.store().dir);
         let open = || self.store().fs.open(&path).during("open", &path);
         let opened = match content {
-            Content::Bytes(bytes) => {
+            ImageContent::Bytes(bytes) => {
                 take(bytes)?;
                 return Ok(checksum_of(bytes));
             }
-            Content::Open(file) => Arc::clone(file),
-            Content::InStore => open().or_else(|error| self.check_source().and(Err(error)))?,
+            ImageContent::Open(file) => Arc::clone(file),
+            ImageContent::InStore => open().or_else(|error| self.check_source().and(Err(error)))?,
         };
         let checksum = read_whole(&*opened, &path, file.size, &mut take)?;
-        if let Content::InStore = content {
+        if let ImageContent::InStore = content {
             self.check_source()?;
         }
         match file.checksum {

@@ -62,7 +62,7 @@ impl LiveLog {
 
 /// A log file in the store's directory.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(super) struct StoreLog {
     number: u64,
     /// Its first sequence number.
     first: SeqNo,
@@ -75,7 +75,7 @@ pub(super) struct LogFile {
     flushed: Option<Instant>,
 }
 
-impl LogFile {
+impl StoreLog {
     /// Bytes that this process has written to it.
     fn written(&self) -> u64 {
         if self.is_found { 0 } else { self.tail.len() }
@@ -101,7 +101,7 @@ pub(super) struct KeptLog {
 
 /// A claim to the logs after a sequence number.
 #[derive(Debug)]
-pub(super) struct Pin {
+pub(super) struct PinnedFrom {
     /// Changes up to this number are no longer needed.
     pub(super) seqno: AtomicU64,
     /// Its logs were removed, because they exceeded the limit.
@@ -137,8 +137,8 @@ pub(super) struct LiveLogs {
 
 /// All logs, ascending by number, and who needs them. Each begins where the one before it ends.
 struct LogFiles {
-    files: Vec<LogFile>,
-    pins: Vec<Arc<Pin>>,
+    files: Vec<StoreLog>,
+    pins: Vec<Arc<PinnedFrom>>,
     /// Bytes of the logs that this process has written and that are no longer in the list.
     removed_bytes: u64,
 }
@@ -152,7 +152,7 @@ impl LogFiles {
 
 impl LiveLogs {
     /// The logs found on opening.
-    pub(super) fn found(files: Vec<LogFile>, keep: KeepLog) -> LiveLogs {
+    pub(super) fn found(files: Vec<StoreLog>, keep: KeepLog) -> LiveLogs {
         LiveLogs {
             unsynced: RankedMutex::new(LockRank::UnsyncedLogs, Vec::new()),
             files: RankedMutex::new(LockRank::LogFiles, LogFiles { files, pins: Vec::new(), removed_bytes: 0 }),
@@ -161,7 +161,7 @@ impl LiveLogs {
     }
 
     /// Takes `files` for all logs that there are.
-    pub(super) fn replace(&self, files: Vec<LogFile>) {
+    pub(super) fn replace(&self, files: Vec<StoreLog>) {
         self.files.lock().files = files;
     }
 
@@ -188,7 +188,7 @@ impl LiveLogs {
     pub(super) fn add(&self, log: &LogWriter) {
         self.unsynced.lock().push(LiveLog::of(log));
         let (number, first, tail) = (log.number(), log.next(), log.tail());
-        let file = LogFile { number, first, end: SeqNo::MAX, tail, is_found: false, flushed: None };
+        let file = StoreLog { number, first, end: SeqNo::MAX, tail, is_found: false, flushed: None };
         self.files.lock().files.push(file);
     }
 
@@ -224,10 +224,10 @@ impl LiveLogs {
         }
         let (mut gone, mut kept) = (0, logs.kept_bytes());
         let mut count = logs.files.iter().filter(|file| file.flushed.is_some()).count();
-        while let Some(&LogFile { flushed: Some(flushed), end, ref tail, .. }) = logs.files.get(gone) {
+        while let Some(&StoreLog { flushed: Some(flushed), end, ref tail, .. }) = logs.files.get(gone) {
             let age = now.duration_since(flushed);
             let is_within = |bytes: u64| kept <= bytes && count <= most_files(bytes);
-            let is_needed = |pin: &&Arc<Pin>| pin.seqno.load(Ordering::Relaxed).saturating_add(1) < end;
+            let is_needed = |pin: &&Arc<PinnedFrom>| pin.seqno.load(Ordering::Relaxed).saturating_add(1) < end;
             let is_kept = is_within(self.keep.bytes) && age <= self.keep.age
                 || is_within(self.keep.pinned) && logs.pins.iter().any(|pin| is_needed(&pin));
             if is_kept {
@@ -238,8 +238,8 @@ impl LiveLogs {
             count -= 1;
             gone += 1;
         }
-        let gone: Vec<LogFile> = logs.files.drain(..gone).collect();
-        logs.removed_bytes += gone.iter().map(LogFile::written).sum::<u64>();
+        let gone: Vec<StoreLog> = logs.files.drain(..gone).collect();
+        logs.removed_bytes += gone.iter().map(StoreLog::written).sum::<u64>();
         logs.pins.retain(|pin| !pin.is_revoked.load(Ordering::Relaxed));
         gone.into_iter().map(|file| file.number).collect()
     }
@@ -251,18 +251,18 @@ impl LiveLogs {
 
     /// Claims the logs after `seqno`; `logged` is the last number in the logs, or an earlier one.
     /// If they are gone, returns the first number that is left.
-    pub(super) fn pin(&self, seqno: SeqNo, logged: SeqNo) -> std::result::Result<Arc<Pin>, SeqNo> {
+    pub(super) fn pin(&self, seqno: SeqNo, logged: SeqNo) -> std::result::Result<Arc<PinnedFrom>, SeqNo> {
         let mut logs = self.files.lock();
         let oldest = logs.files.first().map_or(logged + 1, |file| file.first);
         if seqno + 1 < oldest {
             return Err(oldest);
         }
-        let pin = Arc::new(Pin { seqno: AtomicU64::new(seqno), is_revoked: AtomicBool::new(false) });
+        let pin = Arc::new(PinnedFrom { seqno: AtomicU64::new(seqno), is_revoked: AtomicBool::new(false) });
         logs.pins.push(Arc::clone(&pin));
         Ok(pin)
     }
 
-    pub(super) fn unpin(&self, pin: &Arc<Pin>) {
+    pub(super) fn unpin(&self, pin: &Arc<PinnedFrom>) {
         self.files.lock().pins.retain(|other| !Arc::ptr_eq(pin, other));
     }
 
@@ -270,7 +270,7 @@ impl LiveLogs {
     pub(super) fn part(&self, seqno: SeqNo) -> Option<LogPart> {
         let logs = self.files.lock();
         let file = &logs.files[..logs.files.partition_point(|file| file.first <= seqno)].last()?;
-        let LogFile { number, end, ref tail, is_found, .. } = **file;
+        let StoreLog { number, end, ref tail, is_found, .. } = **file;
         (seqno < end).then(|| LogPart { number, tail: Arc::clone(tail), is_found, end })
     }
 
@@ -286,7 +286,7 @@ impl LiveLogs {
             files: logs.files.len(),
             bytes: logs.files.iter().map(|file| file.tail.len()).sum(),
             kept_bytes: logs.kept_bytes(),
-            written_bytes: logs.removed_bytes + logs.files.iter().map(LogFile::written).sum::<u64>(),
+            written_bytes: logs.removed_bytes + logs.files.iter().map(StoreLog::written).sum::<u64>(),
             pins: logs.pins.len(),
             oldest_pin: logs.pins.iter().map(|pin| pin.seqno.load(Ordering::Relaxed)).min(),
         }
@@ -314,12 +314,12 @@ pub(super) fn survey(
     last: SeqNo,
     last_log: Option<(u64, u64)>,
     keep: KeepLog,
-) -> Result<Vec<LogFile>> {
+) -> Result<Vec<StoreLog>> {
     let now = Instant::now();
     let (mut next_first, mut kept) = (last + 1, 0);
     // Number and length of the log that the next newer one of the same process says it follows.
     let mut previous: Option<(u64, u64)> = None;
-    let mut found: Vec<LogFile> = Vec::new();
+    let mut found: Vec<StoreLog> = Vec::new();
     for &number in numbers.iter().rev() {
         let is_needed = number >= min_log;
         if !is_needed && keep.bytes == 0 {
@@ -357,7 +357,7 @@ pub(super) fn survey(
         }
         let (tail, flushed) = (Arc::new(LogTail::of_len(len)), (!is_needed).then_some(now));
         let (first, end) = (header.first, std::mem::replace(&mut next_first, header.first));
-        found.push(LogFile { number, first, end, tail, is_found: true, flushed });
+        found.push(StoreLog { number, first, end, tail, is_found: true, flushed });
     }
     found.reverse();
     Ok(found)

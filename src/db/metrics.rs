@@ -24,12 +24,12 @@ pub struct Metric {
 }
 
 /// Collects metrics.
-struct List {
+struct MetricList {
     metrics: Vec<Metric>,
     labels: Vec<(&'static str, String)>,
 }
 
-impl List {
+impl MetricList {
     fn add(&mut self, name: &'static str, help: &'static str, value: f64) {
         let (is_counter, labels) = (name.ends_with("_total"), self.labels.clone());
         self.metrics.push(Metric { name, help, is_counter, labels, value });
@@ -44,7 +44,7 @@ impl List {
     }
 
     /// Adds what `add` adds, with a label.
-    fn with(&mut self, label: &'static str, value: impl ToString, add: impl FnOnce(&mut List)) {
+    fn with(&mut self, label: &'static str, value: impl ToString, add: impl FnOnce(&mut MetricList)) {
         self.labels.push((label, value.to_string()));
         add(self);
         self.labels.pop();
@@ -78,7 +78,7 @@ impl EnvironmentStats {
     /// All figures that are worth watching over time. Those of stores with this environment do not
     /// include them, so that sums over all stores count nothing twice.
     pub fn metrics(&self) -> Vec<Metric> {
-        let mut list = List { metrics: Vec::new(), labels: Vec::new() };
+        let mut list = MetricList { metrics: Vec::new(), labels: Vec::new() };
         list.count("tamis_environment_stores", "Open stores.", self.stores as u64);
         let memory = [
             ("memtables", self.memtables),
@@ -133,7 +133,7 @@ impl Stats {
     /// # Ok(()) }
     /// ```
     pub fn metrics(&self) -> Vec<Metric> {
-        let mut list = List { metrics: Vec::new(), labels: Vec::new() };
+        let mut list = MetricList { metrics: Vec::new(), labels: Vec::new() };
         self.add_sizes(&mut list);
         self.add_writes(&mut list);
         self.keyspaces.iter().for_each(|keyspace| keyspace.add_to(&mut list));
@@ -170,7 +170,7 @@ impl Stats {
         }
     }
 
-    fn add_sizes(&self, list: &mut List) {
+    fn add_sizes(&self, list: &mut MetricList) {
         list.count("tamis_size_bytes", "Bytes of tables, value files and logs.", self.total_size());
         list.count("tamis_last_seqno", "Sequence number of the last write.", self.last_seqno);
         list.count("tamis_synced_seqno", "Writes up to this number survive a power cut.", self.synced_seqno);
@@ -206,7 +206,7 @@ impl Stats {
         }
     }
 
-    fn add_writes(&self, list: &mut List) {
+    fn add_writes(&self, list: &mut MetricList) {
         list.count("tamis_flushes_total", "Flushes.", self.flushes);
         list.count("tamis_flushed_bytes_total", "Bytes written by flushes.", self.flushed_bytes);
         list.count("tamis_compactions_total", "Compactions that rewrote tables.", self.compactions);
@@ -234,7 +234,7 @@ impl Stats {
 }
 
 impl KeyspaceStats {
-    fn add_to(&self, list: &mut List) {
+    fn add_to(&self, list: &mut MetricList) {
         list.with("keyspace", &self.name, |list| {
             list.count(
                 "tamis_range_deletes",
@@ -259,7 +259,7 @@ impl LevelStats {
         !self.tables.is_empty() || self.written_bytes > 0 || self.retired.reads != ReadStats::default()
     }
 
-    fn add_to(&self, list: &mut List) {
+    fn add_to(&self, list: &mut MetricList) {
         let reads = self.reads();
         list.count("tamis_level_tables", "Tables of a level.", self.tables.len() as u64);
         list.count("tamis_level_bytes", "Bytes of the tables of a level.", self.size());
@@ -301,15 +301,15 @@ mod tests {
     #[derive(Clone, Default)]
     struct Notes(Arc<Mutex<Vec<(String, usize, f64)>>>);
 
-    struct Note(Notes, Key);
+    struct Announcement(Notes, Key);
 
-    impl Note {
+    impl Announcement {
         fn add(&self, value: f64) {
             self.0.0.lock().push((self.1.name().to_owned(), self.1.labels().count(), value));
         }
     }
 
-    impl CounterFn for Note {
+    impl CounterFn for Announcement {
         fn increment(&self, _: u64) {}
 
         fn absolute(&self, value: u64) {
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    impl GaugeFn for Note {
+    impl GaugeFn for Announcement {
         fn increment(&self, _: f64) {}
 
         fn decrement(&self, _: f64) {}
@@ -335,11 +335,11 @@ mod tests {
         fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
         fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-            Counter::from_arc(Arc::new(Note(self.clone(), key.clone())))
+            Counter::from_arc(Arc::new(Announcement(self.clone(), key.clone())))
         }
 
         fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-            Gauge::from_arc(Arc::new(Note(self.clone(), key.clone())))
+            Gauge::from_arc(Arc::new(Announcement(self.clone(), key.clone())))
         }
 
         fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {

@@ -15,24 +15,24 @@ use std::sync::Arc;
 const WIDTH: usize = 32;
 
 pub(super) struct PersistentMap<K, V> {
-    root: Arc<Node<K, V>>,
+    root: Arc<MapNode<K, V>>,
     len: usize,
 }
 
 #[derive(Clone)]
-enum Node<K, V> {
+enum MapNode<K, V> {
     /// In the order of the keys.
     Leaf(Vec<(K, V)>),
     /// Children that are not empty, each with a key that is not greater than its first one.
-    Inner(Vec<(K, Arc<Node<K, V>>)>),
+    Inner(Vec<(K, Arc<MapNode<K, V>>)>),
 }
 
 /// A new node to the right of a full one, with its first key.
-type Split<K, V> = Option<(K, Arc<Node<K, V>>)>;
+type Split<K, V> = Option<(K, Arc<MapNode<K, V>>)>;
 
 impl<K, V> Default for PersistentMap<K, V> {
     fn default() -> PersistentMap<K, V> {
-        PersistentMap { root: Arc::new(Node::Leaf(Vec::new())), len: 0 }
+        PersistentMap { root: Arc::new(MapNode::Leaf(Vec::new())), len: 0 }
     }
 }
 
@@ -55,11 +55,11 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         let mut node = &*self.root;
         loop {
             match node {
-                Node::Leaf(entries) => {
+                MapNode::Leaf(entries) => {
                     let at = entries.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
                     return Some(&entries.get(at)?.1);
                 }
-                Node::Inner(children) => {
+                MapNode::Inner(children) => {
                     let behind = children.partition_point(|(first, _)| first.borrow() <= key);
                     node = &children.get(behind.checked_sub(1)?)?.1;
                 }
@@ -69,13 +69,13 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
 
     /// Sets the value of a key; returns the former one.
     pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let (former, split) = Node::insert(&mut self.root, key, value);
+        let (former, split) = MapNode::insert(&mut self.root, key, value);
         self.len += usize::from(former.is_none());
         if let Some(right) = split {
             let left = Arc::clone(&self.root);
-            // The root's first key is never compared: see `Node::child_of`.
+            // The root's first key is never compared: see `MapNode::child_of`.
             let first = left.first().cloned().unwrap_or_else(|| right.0.clone());
-            self.root = Arc::new(Node::Inner(vec![(first, left), right]));
+            self.root = Arc::new(MapNode::Inner(vec![(first, left), right]));
         }
         former
     }
@@ -87,13 +87,13 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     {
         // Copies nothing for a key that is not there.
         self.get(key)?;
-        let removed = Node::remove(&mut self.root, key);
+        let removed = MapNode::remove(&mut self.root, key);
         self.len -= usize::from(removed.is_some());
         loop {
             let only = match &*self.root {
-                Node::Inner(children) if children.is_empty() => Arc::new(Node::Leaf(Vec::new())),
-                Node::Inner(children) if children.len() == 1 => Arc::clone(&children[0].1),
-                Node::Inner(_) | Node::Leaf(_) => return removed,
+                MapNode::Inner(children) if children.is_empty() => Arc::new(MapNode::Leaf(Vec::new())),
+                MapNode::Inner(children) if children.len() == 1 => Arc::clone(&children[0].1),
+                MapNode::Inner(_) | MapNode::Leaf(_) => return removed,
             };
             self.root = only;
         }
@@ -105,57 +105,57 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     }
 }
 
-impl<K: Ord + Clone, V: Clone> Node<K, V> {
+impl<K: Ord + Clone, V: Clone> MapNode<K, V> {
     fn first(&self) -> Option<&K> {
         match self {
-            Node::Leaf(entries) => entries.first().map(|(key, _)| key),
-            Node::Inner(children) => children.first().map(|(key, _)| key),
+            MapNode::Leaf(entries) => entries.first().map(|(key, _)| key),
+            MapNode::Inner(children) => children.first().map(|(key, _)| key),
         }
     }
 
     /// The child that holds `key`, or would. The first one takes smaller keys, too.
-    fn child_of<Q: Ord + ?Sized>(children: &[(K, Arc<Node<K, V>>)], key: &Q) -> usize
+    fn child_of<Q: Ord + ?Sized>(children: &[(K, Arc<MapNode<K, V>>)], key: &Q) -> usize
     where
         K: Borrow<Q>,
     {
         children.partition_point(|(first, _)| first.borrow() <= key).saturating_sub(1)
     }
 
-    fn insert(this: &mut Arc<Node<K, V>>, key: K, value: V) -> (Option<V>, Split<K, V>) {
+    fn insert(this: &mut Arc<MapNode<K, V>>, key: K, value: V) -> (Option<V>, Split<K, V>) {
         match Arc::make_mut(this) {
-            Node::Leaf(entries) => match entries.binary_search_by(|(other, _)| other.cmp(&key)) {
+            MapNode::Leaf(entries) => match entries.binary_search_by(|(other, _)| other.cmp(&key)) {
                 Ok(at) => (Some(std::mem::replace(&mut entries[at].1, value)), None),
                 Err(at) => {
                     entries.insert(at, (key, value));
-                    (None, split(entries, Node::Leaf))
+                    (None, split(entries, MapNode::Leaf))
                 }
             },
-            Node::Inner(children) => {
-                let at = Node::child_of(children, &key);
+            MapNode::Inner(children) => {
+                let at = MapNode::child_of(children, &key);
                 if key < children[at].0 {
                     children[at].0 = key.clone();
                 }
-                let (former, right) = Node::insert(&mut children[at].1, key, value);
+                let (former, right) = MapNode::insert(&mut children[at].1, key, value);
                 if let Some(right) = right {
                     children.insert(at + 1, right);
                 }
-                (former, split(children, Node::Inner))
+                (former, split(children, MapNode::Inner))
             }
         }
     }
 
-    fn remove<Q: Ord + ?Sized>(this: &mut Arc<Node<K, V>>, key: &Q) -> Option<V>
+    fn remove<Q: Ord + ?Sized>(this: &mut Arc<MapNode<K, V>>, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
         match Arc::make_mut(this) {
-            Node::Leaf(entries) => {
+            MapNode::Leaf(entries) => {
                 let at = entries.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
                 Some(entries.remove(at).1)
             }
-            Node::Inner(children) => {
-                let at = Node::child_of(children, key);
-                let removed = Node::remove(&mut children.get_mut(at)?.1, key);
+            MapNode::Inner(children) => {
+                let at = MapNode::child_of(children, key);
+                let removed = MapNode::remove(&mut children.get_mut(at)?.1, key);
                 if children[at].1.first().is_none() {
                     children.remove(at);
                 }
@@ -167,7 +167,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
 
 /// Moves what a full node has too many of to a new one. The new node gets few if entries are added
 /// at the end, as those of ascending keys are: nodes are then three quarters full.
-fn split<K: Clone, T, V>(entries: &mut Vec<(K, T)>, node: impl Fn(Vec<(K, T)>) -> Node<K, V>) -> Split<K, V> {
+fn split<K: Clone, T, V>(entries: &mut Vec<(K, T)>, node: impl Fn(Vec<(K, T)>) -> MapNode<K, V>) -> Split<K, V> {
     if entries.len() <= WIDTH {
         return None;
     }
@@ -179,7 +179,7 @@ fn split<K: Clone, T, V>(entries: &mut Vec<(K, T)>, node: impl Fn(Vec<(K, T)>) -
 /// See [`PersistentMap::values`].
 pub(super) struct Values<'a, K, V> {
     /// From the root to a leaf: nodes with the position of the next entry or child.
-    path: Vec<(&'a Node<K, V>, usize)>,
+    path: Vec<(&'a MapNode<K, V>, usize)>,
 }
 
 impl<'a, K, V> Iterator for Values<'a, K, V> {
@@ -190,12 +190,12 @@ impl<'a, K, V> Iterator for Values<'a, K, V> {
             let (node, at) = self.path.last_mut()?;
             *at += 1;
             match *node {
-                Node::Leaf(entries) => {
+                MapNode::Leaf(entries) => {
                     if let Some((_, value)) = entries.get(*at - 1) {
                         return Some(value);
                     }
                 }
-                Node::Inner(children) => {
+                MapNode::Inner(children) => {
                     if let Some((_, child)) = children.get(*at - 1) {
                         self.path.push((child, 0));
                         continue;
@@ -240,10 +240,10 @@ mod tests {
     }
 
     /// How many entries the tree has on the longest path, children included.
-    fn longest_path<K, V>(node: &Node<K, V>) -> usize {
+    fn longest_path<K, V>(node: &MapNode<K, V>) -> usize {
         match node {
-            Node::Leaf(entries) => entries.len(),
-            Node::Inner(children) => {
+            MapNode::Leaf(entries) => entries.len(),
+            MapNode::Inner(children) => {
                 children.len() + children.iter().map(|(_, child)| longest_path(child)).max().unwrap_or(0)
             }
         }

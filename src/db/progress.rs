@@ -1,5 +1,5 @@
 //! What a compaction has finished, so that it goes on from there when the store is opened again.
-//! See [`Unfinished`].
+//! See [`UnfinishedTask`].
 //!
 //! Closing the store ends the running parts of a stage at their next key and notes their tables,
 //! which no version has yet. The next opening claims the inputs before it picks anything, and
@@ -15,20 +15,20 @@ use crate::format::deadline::Deadline;
 use crate::format::span::KeySpan;
 use crate::tree::compaction::Written;
 use crate::tree::compaction::task::Task;
-use crate::tree::manifest::{Unfinished, VersionEdit};
+use crate::tree::manifest::{UnfinishedTask, VersionEdit};
 
 /// How far a task has come.
-pub(super) struct Progress {
+pub(super) struct TaskProgress {
     /// The inputs that no stage has removed.
     left: Vec<(u8, u64)>,
     /// What the manifest says of it, if it says anything.
-    note: Option<Unfinished>,
+    note: Option<UnfinishedTask>,
 }
 
-impl Progress {
+impl TaskProgress {
     /// Of a task that begins, or goes on from `note`.
-    pub(super) fn new(task: &Task, note: Option<Unfinished>) -> Progress {
-        Progress { left: task.inputs.clone(), note }
+    pub(super) fn new(task: &Task, note: Option<UnfinishedTask>) -> TaskProgress {
+        TaskProgress { left: task.inputs.clone(), note }
     }
 
     /// Where the first stage to be run ends, if an earlier process has chosen that.
@@ -75,15 +75,15 @@ impl Progress {
         task: &Task,
         stage: KeySpan<Vec<u8>>,
         new_id: impl FnOnce() -> u64,
-    ) -> Unfinished {
-        Unfinished {
+    ) -> UnfinishedTask {
+        UnfinishedTask {
             id: self.note.as_ref().map_or_else(new_id, |note| note.id),
             keyspace,
             start_level: task.start_level,
             output_level: task.output_level,
             inputs: self.left.clone(),
             stage,
-            ..Unfinished::default()
+            ..UnfinishedTask::default()
         }
     }
 }
@@ -91,13 +91,13 @@ impl Progress {
 impl Store {
     /// Makes the work of earlier processes due that they have not finished.
     pub(super) fn adopt_unfinished(self: &Arc<Self>) -> Result<()> {
-        let notes: Vec<Unfinished> = self.catalog.lock()?.state.unfinished.values().cloned().collect();
+        let notes: Vec<UnfinishedTask> = self.catalog.lock()?.state.unfinished.values().cloned().collect();
         notes.iter().for_each(|note| self.resume_later(note));
         Ok(())
     }
 
     /// Has the rest of a compaction begun as soon as one may begin.
-    fn resume_later(&self, note: &Unfinished) {
+    fn resume_later(&self, note: &UnfinishedTask) {
         let view = self.view.load();
         let task = view.tree(note.keyspace).and_then(|tree| Task::resumed(note, &tree.version.metas()));
         if let Some(task) = task {
@@ -106,13 +106,13 @@ impl Store {
     }
 
     /// What the manifest says of the task that `task` resumes.
-    pub(super) fn note_of(&self, task: &Task) -> Result<Option<Unfinished>> {
+    pub(super) fn note_of(&self, task: &Task) -> Result<Option<UnfinishedTask>> {
         let Some(id) = task.resumes else { return Ok(None) };
         Ok(self.catalog.lock()?.state.unfinished.get(&id).cloned())
     }
 
     /// Notes that a task does not go on from where it is.
-    pub(super) fn forget(&self, progress: &Progress) -> Result<()> {
+    pub(super) fn forget(&self, progress: &TaskProgress) -> Result<()> {
         let Some(note) = &progress.note else { return Ok(()) };
         self.install(VersionEdit { ended: vec![note.id], ..VersionEdit::default() }, |_| ())
     }
@@ -124,7 +124,7 @@ impl Store {
         keyspace: u32,
         task: &Task,
         stage: &KeySpan<Vec<u8>>,
-        progress: &Progress,
+        progress: &TaskProgress,
         parts: Vec<(KeySpan<Vec<u8>>, Written)>,
         now: Deadline,
     ) -> Result<()> {

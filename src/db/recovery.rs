@@ -203,7 +203,7 @@ impl Recovery<'_> {
             current: None,
             flushed: known.flushed,
             has_deadlines: false,
-            progress: Progress { logs: &logs, replaying: None, operations: 0 },
+            progress: ReplayProgress { logs: &logs, replaying: None, operations: 0 },
             has_ingested: false,
         };
         let replay_thread = environment.replay_thread();
@@ -291,11 +291,11 @@ struct Rebuilt<'a> {
     has_deadlines: bool,
     /// Whether an ingest was applied.
     has_ingested: bool,
-    progress: Progress<'a>,
+    progress: ReplayProgress<'a>,
 }
 
 /// How far the replay is.
-struct Progress<'a> {
+struct ReplayProgress<'a> {
     logs: &'a [u64],
     replaying: Option<u64>,
     operations: u64,
@@ -339,7 +339,7 @@ impl Rebuilt<'_> {
 
     /// Tells the listener if `log` is another one than before.
     fn tell_progress(&mut self, log: u64) {
-        let Progress { logs, replaying, operations } = &mut self.progress;
+        let ReplayProgress { logs, replaying, operations } = &mut self.progress;
         if replaying.replace(log) == Some(log) {
             return;
         }

@@ -66,20 +66,20 @@ pub struct SalvageIter {
     /// Whether operands are left apart.
     is_unmerged: bool,
     /// What [`next_parts`](SalvageIter::next_parts) lends.
-    entry: Entry,
+    entry: SalvagedEntry,
 }
 
 /// An entry as it is found, with owned parts.
 #[derive(Default)]
-struct Entry {
+struct SalvagedEntry {
     key: Vec<u8>,
     deadline: Option<Deadline>,
     parts: ValueAndOperands,
 }
 
-impl Entry {
-    fn put(key: &[u8], deadline: Option<Deadline>, value: Vec<u8>) -> Entry {
-        Entry { key: key.to_vec(), deadline, parts: (Some(value), Vec::new()) }
+impl SalvagedEntry {
+    fn put(key: &[u8], deadline: Option<Deadline>, value: Vec<u8>) -> SalvagedEntry {
+        SalvagedEntry { key: key.to_vec(), deadline, parts: (Some(value), Vec::new()) }
     }
 }
 
@@ -183,7 +183,7 @@ impl Keyspace {
             missing,
             failed: false,
             is_unmerged: false,
-            entry: Entry::default(),
+            entry: SalvagedEntry::default(),
         })
     }
 }
@@ -218,18 +218,18 @@ impl SalvageIter {
         self.is_unmerged = false;
         let Some(found) = found else { return Ok(None) };
         self.entry = found;
-        let Entry { key, deadline, parts: (value, operands) } = &self.entry;
+        let SalvagedEntry { key, deadline, parts: (value, operands) } = &self.entry;
         Ok(Some(Parts { key, value: value.as_deref(), deadline: deadline.map(time_of), operands }))
     }
 
     /// The entry of the last key from its chain, which is not empty.
-    fn resolve(&mut self, chain: &OperandChain) -> Option<Entry> {
+    fn resolve(&mut self, chain: &OperandChain) -> Option<SalvagedEntry> {
         if self.is_unmerged {
-            return Some(Entry { key: self.last.clone(), deadline: chain.deadline(), parts: chain.parts() });
+            return Some(SalvagedEntry { key: self.last.clone(), deadline: chain.deadline(), parts: chain.parts() });
         }
         match chain.resolve(self.operator.as_ref(), &self.keyspace, &self.last, true) {
             Ok(Resolved::Value(value) | Resolved::Operand(value)) => {
-                Some(Entry::put(&self.last, chain.deadline(), value))
+                Some(SalvagedEntry::put(&self.last, chain.deadline(), value))
             }
             Err(error) => {
                 self.missing.push(lost_key(&self.dir, &self.last, &error));
@@ -239,7 +239,7 @@ impl SalvageIter {
     }
 
     /// Returns the next visible entry.
-    fn step(&mut self) -> Result<Option<Entry>> {
+    fn step(&mut self) -> Result<Option<SalvagedEntry>> {
         loop {
             let valid = self.sources.iter_mut().filter(|source| source.cursor().valid());
             let first = valid.min_by(|a, b| {
@@ -280,7 +280,7 @@ impl SalvageIter {
                         }
                     }
                     (_, Some((prefix, Ok(value)))) if is_new_key => {
-                        found = Some(Entry::put(&self.last, deadline, value.without(prefix).bytes().to_vec()));
+                        found = Some(SalvagedEntry::put(&self.last, deadline, value.without(prefix).bytes().to_vec()));
                     }
                     (_, Some((_, Ok(value)))) => self.chain.push(cursor.seqno(), kind.whole(), value.bytes())?,
                     (_, Some((_, Err(error)))) => {
@@ -289,11 +289,12 @@ impl SalvageIter {
                         self.missing.push(lost_key(&self.dir, &self.last, &error));
                     }
                     (ValueKind::Put, None) if is_new_key => {
-                        found = Some(Entry::put(&self.last, None, cursor.value().to_vec()));
+                        found = Some(SalvagedEntry::put(&self.last, None, cursor.value().to_vec()));
                     }
                     (ValueKind::Delete, None) if is_new_key => {}
                     (ValueKind::ExpiringPut, None) if is_new_key => {
-                        found = Some(Entry::put(&self.last, deadline, split_expiring(cursor.value()).1.to_vec()));
+                        found =
+                            Some(SalvagedEntry::put(&self.last, deadline, split_expiring(cursor.value()).1.to_vec()));
                     }
                     (kind, None) => self.chain.push(cursor.seqno(), kind, cursor.value())?,
                 }
@@ -325,6 +326,7 @@ impl Iterator for SalvageIter {
         let step = self.step();
         self.failed = step.is_err();
         // Nothing is left apart here.
-        step.map(|found| found.map(|Entry { key, parts: (value, _), .. }| (key, value.unwrap_or_default()))).transpose()
+        step.map(|found| found.map(|SalvagedEntry { key, parts: (value, _), .. }| (key, value.unwrap_or_default())))
+            .transpose()
     }
 }

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::agenda::{Conditions, Due, Findings, Moment};
+use super::agenda::{Conditions, Due, Findings, Outlook};
 use super::background::{Jobs, LONGEST_RETRY, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
 use super::locks::check_may_wait;
 use super::store::Store;
@@ -296,7 +296,7 @@ impl Store {
 
     fn next_work(&self, jobs: &mut Jobs) -> Option<Work> {
         let moment = self.agenda(jobs);
-        let Moment { view, conditions } = &moment;
+        let Outlook { view, conditions } = &moment;
         if !jobs.flushing && !view.sealed.is_empty() && !jobs.is_backing_off(WorkKind::Flush) {
             jobs.flushing = true;
             return Some(Work::Flush);
@@ -330,8 +330,8 @@ impl Store {
     }
 
     /// The most useful compaction that can start now.
-    fn next_compaction(&self, moment: &Moment, jobs: &mut Jobs) -> Option<(u32, Task)> {
-        let Moment { view, conditions } = moment;
+    fn next_compaction(&self, moment: &Outlook, jobs: &mut Jobs) -> Option<(u32, Task)> {
+        let Outlook { view, conditions } = moment;
         loop {
             let is_free = |id: &u32| !jobs.reserved.contains(id) && !jobs.is_backing_off(WorkKind::Compaction(*id));
             let due = jobs.agenda.due().find(is_free);
@@ -350,7 +350,7 @@ impl Store {
     }
 
     /// Brings the [agenda](super::agenda) up to date, and returns the moment of which it is.
-    pub(super) fn agenda(&self, jobs: &mut Jobs) -> Moment {
+    pub(super) fn agenda(&self, jobs: &mut Jobs) -> Outlook {
         // Before the view: see `change_view`.
         let touched = std::mem::take(&mut *self.touched.lock());
         let moment = self.moment();
@@ -366,8 +366,8 @@ impl Store {
     }
 
     /// Asks a keyspace for what the agenda keeps of it.
-    fn ask(&self, moment: &Moment, id: u32, jobs: &mut Jobs) {
-        let Moment { view, conditions } = moment;
+    fn ask(&self, moment: &Outlook, id: u32, jobs: &mut Jobs) {
+        let Outlook { view, conditions } = moment;
         let found = view.tree(id).map(|tree| {
             let picks = |conditions| self.with_picker(tree, conditions, jobs, |picker| picker.pick());
             let at_rest = |conditions| {
@@ -425,7 +425,7 @@ impl Store {
             if self.is_stopping() {
                 return Err(Error::Closed);
             }
-            let Moment { view, conditions } = self.moment();
+            let Outlook { view, conditions } = self.moment();
             let Some(tree) = view.tree(keyspace) else { return Ok(None) };
             match self.with_picker(tree, conditions, &jobs, &pick) {
                 Requested::Done => return Ok(None),
@@ -450,7 +450,7 @@ impl Store {
     }
 
     /// The view, and what decides in it which compactions are due.
-    fn moment(&self) -> Moment {
+    fn moment(&self) -> Outlook {
         // The number first: the view then has the tables that it tells of, unless its flush is
         // being made visible just now.
         let flushed = self.sequence.flushed();
@@ -462,7 +462,7 @@ impl Store {
             false if is_being_shown => 0,
             false => flushed,
         };
-        Moment { view, conditions: Conditions { is_idle, flushed, oldest_snapshot: self.snapshots.oldest() } }
+        Outlook { view, conditions: Conditions { is_idle, flushed, oldest_snapshot: self.snapshots.oldest() } }
     }
 
     fn with_picker<R>(
@@ -704,7 +704,7 @@ impl Store {
     fn note_held_garbage(&self) -> bool {
         // Locked, so that the last thread to write the note has seen the newest view.
         let mut jobs = self.background.lock();
-        let Moment { view, conditions } = self.agenda(&mut jobs);
+        let Outlook { view, conditions } = self.agenda(&mut jobs);
         let held_until = jobs.agenda.held_garbage(conditions.oldest_snapshot).unwrap_or(SeqNo::MAX);
         let (least, now) = (self.snapshots.least_time(), self.clock.mark());
         let expired = |meta: &TableMeta, at| meta.deadlines.expired(meta.entries, at);
@@ -724,7 +724,7 @@ impl Store {
 
     fn update_pressure(&self) {
         let mut jobs = self.background.lock();
-        let Moment { view, .. } = self.agenda(&mut jobs);
+        let Outlook { view, .. } = self.agenda(&mut jobs);
         let runs = jobs.agenda.longest().next().map_or(0, |(runs, _)| runs);
         let debt = jobs.agenda.debt().data;
         drop(jobs);

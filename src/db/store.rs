@@ -53,7 +53,7 @@ use crate::report::event::Event;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::ValueFileMeta;
-use crate::tree::manifest::{RANGE_LEVEL, Unfinished, VersionEdit};
+use crate::tree::manifest::{RANGE_LEVEL, UnfinishedTask, VersionEdit};
 use crate::vfs::{FileLock, FileSystem};
 use crate::write::memtable::Memtable;
 
@@ -283,9 +283,9 @@ impl Store {
         orphans.retain(|number| edit.removed.iter().all(|(_, _, removed)| removed != number));
         let lost: Vec<u64> = edit.values.extract_if(.., |(id, _)| gone(id)).map(|(_, meta)| meta.number).collect();
         edit.removed.retain(|(id, ..)| !gone(id));
-        let unnoted: Vec<Unfinished> = edit.unfinished.extract_if(.., |note| gone(&note.keyspace)).collect();
+        let unnoted: Vec<UnfinishedTask> = edit.unfinished.extract_if(.., |note| gone(&note.keyspace)).collect();
         let mut left = manifest.state.files_left_by(&edit);
-        left.extend(unnoted.iter().flat_map(Unfinished::files));
+        left.extend(unnoted.iter().flat_map(UnfinishedTask::files));
         edit.next_file_number = Some(self.catalog.next_file_number());
         // What reads have seen expired must not come back with a clock that goes back.
         if edit.flushed_seqno.is_some() && self.clock.has_deadlines() {

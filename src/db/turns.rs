@@ -31,18 +31,18 @@ const GRACE: Duration = Duration::from_micros(200);
 /// then returned in 104 µs, six of them in time.
 #[derive(Default)]
 pub(super) struct Syncing {
-    turn: Mutex<Turn>,
+    turn: Mutex<SyncTurn>,
     /// Notified when a sync ends.
     ended: Condvar,
 }
 
 /// Who leads, who waits, and how long the next leader waits for others.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(super) struct SyncTurn {
     /// Whether a leader syncs, or is about to.
     has_leader: bool,
-    /// Threads that arrived since the last sync began, and have not left: [`Turn::enter`],
-    /// [`Turn::leave`].
+    /// Threads that arrived since the last sync began, and have not left: [`SyncTurn::enter`],
+    /// [`SyncTurn::leave`].
     pub(super) waiting: usize,
     /// The next sync waits until this many threads have arrived.
     expected: usize,
@@ -61,8 +61,8 @@ pub(super) struct Turn {
 /// Most syncs in a row that skip the grace period.
 const MAX_BACK_OFF: u32 = 63;
 
-/// Counts a thread in `Turn::waiting`: the number of syncs begun when it arrived. The next sync to
-/// begin voids it.
+/// Counts a thread in `SyncTurn::waiting`: the number of syncs begun when it arrived. The next sync
+/// to begin voids it.
 #[derive(Clone, Copy)]
 struct Ticket(u64);
 
@@ -96,7 +96,7 @@ impl Drop for Lead<'_> {
 }
 
 impl Syncing {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Turn> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SyncTurn> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,7 +151,7 @@ impl Syncing {
     }
 }
 
-impl Turn {
+impl SyncTurn {
     /// Counts the calling thread as waiting.
     fn enter(&mut self) -> Ticket {
         self.waiting += 1;
@@ -254,7 +254,7 @@ mod tests {
     fn a_thread_with_the_timer_that_leaves_hands_it_on() {
         let syncing = Syncing::default();
         let grace_end = Instant::now() + Duration::from_millis(100);
-        *syncing.lock() = Turn { expected: 3, grace_end: Some(grace_end), ..Turn::default() };
+        *syncing.lock() = SyncTurn { expected: 3, grace_end: Some(grace_end), ..SyncTurn::default() };
         let is_durable = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let first = scope.spawn(|| syncing.wait(|| is_durable.load(Ordering::Acquire)).is_none());
@@ -281,7 +281,7 @@ mod tests {
     fn a_spurious_wakeup_ends_no_grace_period() {
         let syncing = Syncing::default();
         let hour = Duration::from_secs(3600);
-        *syncing.lock() = Turn { expected: 2, grace_end: Some(Instant::now() + hour), ..Turn::default() };
+        *syncing.lock() = SyncTurn { expected: 2, grace_end: Some(Instant::now() + hour), ..SyncTurn::default() };
         let is_durable = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let first = scope.spawn(|| syncing.wait(|| is_durable.load(Ordering::Acquire)).is_none());
@@ -308,7 +308,7 @@ mod tests {
     fn a_thread_that_is_woken_keeps_its_timer() {
         let syncing = Syncing::default();
         let grace_end = Instant::now() + Duration::from_millis(50);
-        *syncing.lock() = Turn { expected: 2, grace_end: Some(grace_end), ..Turn::default() };
+        *syncing.lock() = SyncTurn { expected: 2, grace_end: Some(grace_end), ..SyncTurn::default() };
         std::thread::scope(|scope| {
             // No other thread comes: without a timer it would wait for ever.
             let only = scope.spawn(|| syncing.wait(|| false).is_some());
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn the_grace_period_backs_off_while_writers_do_not_return() {
-        let mut turn = Turn::default();
+        let mut turn = SyncTurn::default();
         let mut waited = Vec::new();
         // Two writers that never meet: each arrives while the other's sync runs.
         turn.waiting = 1;
@@ -392,7 +392,8 @@ mod tests {
     fn the_last_expected_writer_leads_at_once() {
         let syncing = Syncing::default();
         let hour = Duration::from_secs(3600);
-        *syncing.lock() = Turn { waiting: 1, expected: 2, grace_end: Some(Instant::now() + hour), ..Turn::default() };
+        *syncing.lock() =
+            SyncTurn { waiting: 1, expected: 2, grace_end: Some(Instant::now() + hour), ..SyncTurn::default() };
         let mut lead = syncing.wait(|| false).unwrap();
         lead.begin();
         assert!(matches!(lead.stage, LeadStage::Syncing { served: 2, .. }));

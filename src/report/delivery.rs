@@ -43,7 +43,7 @@ impl fmt::Debug for Listener {
 
 /// A thread that calls the listeners of stores.
 #[derive(Default)]
-pub(crate) struct Delivery(Arc<Shared>);
+pub(crate) struct Delivery(Arc<DeliveryState>);
 
 /// A handle to the events of one store; without a listener it does nothing. When the last handle is
 /// dropped, what is queued is still delivered.
@@ -51,13 +51,13 @@ pub(crate) struct Delivery(Arc<Shared>);
 pub(crate) struct Events(Option<Arc<Subscription>>);
 
 struct Subscription {
-    shared: Arc<Shared>,
+    shared: Arc<DeliveryState>,
     inbox: Arc<Inbox>,
 }
 
 #[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct DeliveryState {
+    queue: Mutex<EventQueue>,
     /// Notified when an event is queued, and when an inbox is closed.
     changed: Condvar,
     /// Notified when an event has been delivered, when the thread ends, and when it need not end.
@@ -65,7 +65,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Queue {
+struct EventQueue {
     /// The events of all stores, oldest first.
     events: VecDeque<(Arc<Inbox>, Event)>,
     /// Number of inboxes that are not closed. The thread ends when there are none.
@@ -173,7 +173,7 @@ impl Drop for Subscription {
     }
 }
 
-impl Queue {
+impl EventQueue {
     fn close(&mut self, inbox: &Inbox) {
         if !inbox.is_closed.swap(true, Ordering::Relaxed) {
             self.open -= 1;
@@ -181,7 +181,7 @@ impl Queue {
     }
 }
 
-impl Shared {
+impl DeliveryState {
     fn push(&self, inbox: &Arc<Inbox>, event: Event) {
         let mut queue = self.queue.lock();
         if inbox.is_closed.load(Ordering::Relaxed) || inbox.waiting.load(Ordering::Relaxed) >= CAPACITY {

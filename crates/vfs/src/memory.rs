@@ -45,7 +45,7 @@ pub struct MemoryFileSystem {
 
 struct Names {
     dirs: BTreeSet<PathBuf>,
-    files: BTreeMap<PathBuf, Arc<File>>,
+    files: BTreeMap<PathBuf, Arc<MemoryFile>>,
 }
 
 /// Bytes of all files, removed ones included as long as they are open.
@@ -54,7 +54,7 @@ struct Space {
     limit: u64,
 }
 
-struct File {
+struct MemoryFile {
     /// A mapping shares it: an append to a mapped file copies it first.
     content: RwLock<Arc<Vec<u8>>>,
     is_locked: AtomicBool,
@@ -119,7 +119,7 @@ impl Names {
         }
     }
 
-    fn file(&self, path: &Path) -> io::Result<&Arc<File>> {
+    fn file(&self, path: &Path) -> io::Result<&Arc<MemoryFile>> {
         match self.files.get(path) {
             Some(file) => Ok(file),
             None if self.is_dir(path) => Err(ErrorKind::IsADirectory.into()),
@@ -143,10 +143,10 @@ impl Names {
         self.check_place(path)
     }
 
-    fn create(&mut self, path: &Path, space: &Arc<Space>) -> io::Result<Arc<File>> {
+    fn create(&mut self, path: &Path, space: &Arc<Space>) -> io::Result<Arc<MemoryFile>> {
         self.check_free(path)?;
         let (content, is_locked) = Default::default();
-        let file = Arc::new(File { content, is_locked, space: Arc::clone(space) });
+        let file = Arc::new(MemoryFile { content, is_locked, space: Arc::clone(space) });
         self.files.insert(path.to_owned(), Arc::clone(&file));
         Ok(file)
     }
@@ -241,7 +241,7 @@ impl FileSystem for MemoryFileSystem {
     }
 }
 
-impl File {
+impl MemoryFile {
     /// Makes room for `bytes` more; a system without the memory is a full disk.
     fn grow(content: &mut Arc<Vec<u8>>, bytes: usize) -> io::Result<&mut Vec<u8>> {
         let content = Arc::make_mut(content);
@@ -251,7 +251,7 @@ impl File {
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
         let mut content = self.content.write();
-        let content = File::grow(&mut content, bytes.len())?;
+        let content = MemoryFile::grow(&mut content, bytes.len())?;
         self.space.take(bytes.len() as u64)?;
         content.extend_from_slice(bytes);
         Ok(())
@@ -263,13 +263,13 @@ impl File {
     }
 }
 
-impl Drop for File {
+impl Drop for MemoryFile {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-struct MemoryWritable(Arc<File>);
+struct MemoryWritable(Arc<MemoryFile>);
 
 impl WritableFile for MemoryWritable {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
@@ -287,7 +287,7 @@ impl WritableFile for MemoryWritable {
             return Err(ErrorKind::StorageFull.into());
         }
         let more = usize::try_from(more).map_err(|_| io::Error::from(ErrorKind::StorageFull))?;
-        File::grow(&mut content, more).map(drop)
+        MemoryFile::grow(&mut content, more).map(drop)
     }
 }
 
@@ -300,7 +300,7 @@ impl Drop for MemoryWritable {
     }
 }
 
-struct MemoryReadable(Arc<File>);
+struct MemoryReadable(Arc<MemoryFile>);
 
 impl fmt::Debug for MemoryReadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -337,7 +337,7 @@ impl Mapping for MemoryMapping {
 }
 
 struct MemoryLock {
-    file: Arc<File>,
+    file: Arc<MemoryFile>,
     path: PathBuf,
     names: Arc<Mutex<Names>>,
 }

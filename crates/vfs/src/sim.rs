@@ -54,15 +54,15 @@ use fault::{Call, CallFailure, Faults};
 /// ```
 #[derive(Clone)]
 pub struct SimFileSystem {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<SimState>>,
 }
 
-struct Inner {
+struct SimState {
     disk: Disk,
     faults: Faults,
 }
 
-impl Inner {
+impl SimState {
     fn sync(&mut self, inode: Inode) -> io::Result<()> {
         match self.faults.mutation(Call::Sync) {
             Ok(()) => self.disk.file_mut(inode)?.sync(),
@@ -85,7 +85,7 @@ impl SimFileSystem {
 
     fn with(disk: Disk) -> SimFileSystem {
         let faults = Faults::default();
-        let inner = Arc::new(Mutex::new(Inner { disk, faults }));
+        let inner = Arc::new(Mutex::new(SimState { disk, faults }));
         SimFileSystem { inner }
     }
 
@@ -337,7 +337,7 @@ struct SimWritable(SimHandle);
 impl WritableFile for SimWritable {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
         let SimHandle { fs, inode } = &self.0;
-        let Inner { disk, faults } = &mut *fs.inner.lock();
+        let SimState { disk, faults } = &mut *fs.inner.lock();
         match faults.mutation(Call::Append) {
             Ok(()) => disk.append(*inode, bytes, 0),
             Err(failure) => {
@@ -353,14 +353,14 @@ impl WritableFile for SimWritable {
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
-        let Inner { disk, faults } = &mut *self.0.fs.inner.lock();
+        let SimState { disk, faults } = &mut *self.0.fs.inner.lock();
         faults.check_power()?;
         disk.reserve(self.0.inode, len)
     }
 
     fn prepare(&self, len: u64) -> io::Result<bool> {
         let SimHandle { fs, inode } = &self.0;
-        let Inner { disk, faults } = &mut *fs.inner.lock();
+        let SimState { disk, faults } = &mut *fs.inner.lock();
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         match faults.mutation(Call::Prepare) {
             Ok(()) => disk.prepare(*inode, len).map(|()| true),
@@ -375,7 +375,7 @@ impl WritableFile for SimWritable {
 
     fn window(&self) -> io::Result<Option<Box<dyn Window>>> {
         let SimHandle { fs, inode } = &self.0;
-        let Inner { disk, faults } = &mut *fs.inner.lock();
+        let SimState { disk, faults } = &mut *fs.inner.lock();
         faults.check_power()?;
         let file = disk.file(*inode)?;
         if file.end == file.data.len() {
@@ -401,8 +401,8 @@ struct SimWindow {
 impl Window for SimWindow {
     fn append(&mut self, head: &[u8], body: &[u8]) -> bool {
         let SimHandle { fs, inode } = &self.handle;
-        let Inner { disk, faults } = &mut *fs.inner.lock();
-        let fits = |file: &disk::File| file.end + head.len() + body.len() <= self.limit;
+        let SimState { disk, faults } = &mut *fs.inner.lock();
+        let fits = |file: &disk::SimFile| file.end + head.len() + body.len() <= self.limit;
         if self.lifetime == 0 || !disk.file(*inode).is_ok_and(fits) {
             return false;
         }

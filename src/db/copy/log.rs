@@ -19,10 +19,10 @@ pub struct CopiedLog<'a> {
     copy: &'a StoreCopy,
     /// Number of the last operation.
     last: SeqNo,
-    log: Option<OpenLog>,
+    log: Option<CopiedLogFile>,
 }
 
-struct OpenLog {
+struct CopiedLogFile {
     writer: LogWriter,
     /// What its header requires.
     features: u32,
@@ -97,7 +97,7 @@ impl CopiedLog<'_> {
         self.end_log()
     }
 
-    fn begin_log(&self, features: u32) -> Result<OpenLog> {
+    fn begin_log(&self, features: u32) -> Result<CopiedLogFile> {
         let StoreCopy { fs, dir, .. } = self.copy;
         let names = fs.list(dir).during("list", dir)?;
         let kinds: Vec<FileKind> = names.iter().filter_map(|name| FileKind::parse(name)).collect();
@@ -111,11 +111,11 @@ impl CopiedLog<'_> {
         let (first, synced, previous) = (self.last + 1, self.last, previous.unwrap_or(0));
         let header = FileHeader { features, number, first, synced, previous, previous_len };
         let writer = LogWriter::create(&**fs, &FileKind::Wal(number).path(dir), Magic::Wal, header)?;
-        Ok(OpenLog { writer, features })
+        Ok(CopiedLogFile { writer, features })
     }
 
     fn end_log(&mut self) -> Result<()> {
-        let Some(OpenLog { mut writer, .. }) = self.log.take() else { return Ok(()) };
+        let Some(CopiedLogFile { mut writer, .. }) = self.log.take() else { return Ok(()) };
         // So that what is missing later is damage, and no torn write.
         writer.append_marker(self.last)?;
         writer.sync()

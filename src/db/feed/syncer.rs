@@ -19,14 +19,14 @@ const SYNC_EVERY: Duration = Duration::from_millis(5);
 /// the reader reads what the last one has made durable: at a million writes per second, reading
 /// takes as long as syncing. An environment has only a few such threads.
 pub(super) struct Syncer {
-    shared: Arc<Shared>,
+    shared: Arc<SyncerState>,
     _permit: SyncerPermit,
     /// Joined when this is dropped.
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SyncerState {
     /// The reader has looked for changes since the last sync began.
     is_wanted: AtomicBool,
     is_stopped: AtomicBool,
@@ -35,7 +35,7 @@ struct Shared {
     synced: Signal,
 }
 
-impl Shared {
+impl SyncerState {
     fn run(&self, store: &Arc<Store>) {
         while !self.is_stopped.load(Ordering::Relaxed) {
             let logged = store.sequence.logged();
@@ -63,7 +63,7 @@ impl Syncer {
     /// Starts the thread; `None` if the environment or the system has none to give.
     pub(super) fn start(store: &Arc<Store>) -> Option<Syncer> {
         let permit = store.environment.syncer()?;
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SyncerState>::default();
         let (of_thread, store) = (Arc::clone(&shared), Arc::clone(store));
         let thread = std::thread::Builder::new().name("tamis feed".to_owned());
         let thread = thread.spawn(move || of_thread.run(&store)).ok()?;

@@ -161,7 +161,7 @@ const ATTEMPTS: usize = 100;
 type TornTail = (PathBuf, u64);
 
 /// What the logs hold.
-struct ReadLogs {
+struct VerifiedLogs {
     batches: u64,
     torn: Option<TornTail>,
     /// Tables of ingests that the manifest does not have: keyspace id, level, table.
@@ -173,7 +173,7 @@ struct Verifier<'a> {
     dir: &'a Path,
     report: &'a mut dyn FnMut(&Finding),
     counts: Verified,
-    /// As in [`ReadLogs`].
+    /// As in [`VerifiedLogs`].
     logged: Vec<(u32, u8, TableMeta)>,
 }
 
@@ -283,7 +283,7 @@ impl Verifier<'_> {
 
     fn check_logs(&mut self) -> Result<()> {
         match self.retry_until_stable(|| self.replay_logs()) {
-            Ok(ReadLogs { batches, torn, tables }) => {
+            Ok(VerifiedLogs { batches, torn, tables }) => {
                 self.counts.batches = batches;
                 self.logged = tables;
                 if let Some((path, offset)) = torn
@@ -299,7 +299,7 @@ impl Verifier<'_> {
 
     /// Reads the logs that the manifest needs. `None` if a flush meanwhile moved entries to a
     /// table, so that they were found in neither.
-    fn replay_logs(&self) -> Result<Option<ReadLogs>> {
+    fn replay_logs(&self) -> Result<Option<VerifiedLogs>> {
         let state = self.load()?.state;
         let needed = |kind| match kind {
             FileKind::Wal(number) if number >= state.min_log => Some(number),
@@ -323,7 +323,7 @@ impl Verifier<'_> {
             })
         })?;
         let is_whole = self.load()?.state.flushed_seqno <= end.last_seqno;
-        Ok(is_whole.then_some(ReadLogs { batches, torn: end.torn, tables }))
+        Ok(is_whole.then_some(VerifiedLogs { batches, torn: end.torn, tables }))
     }
 
     fn check_tables(&mut self, state: &ManifestState) {

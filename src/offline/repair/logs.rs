@@ -61,7 +61,7 @@ pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &Ma
 
 /// The outcome of reading damaged logs.
 #[derive(Default)]
-pub(super) struct ReadLogs {
+pub(super) struct SalvagedLogs {
     pub(super) gaps: Vec<LogGap>,
     /// The last sequence number that was read, or that the logs mention.
     pub(super) last_seqno: SeqNo,
@@ -153,8 +153,8 @@ pub(super) fn read(
     dir: &Path,
     selection: &LogSelection,
     take: &mut dyn FnMut(&Op<'_>, SeqNo) -> Result<()>,
-) -> Result<ReadLogs> {
-    let mut read = ReadLogs::default();
+) -> Result<SalvagedLogs> {
+    let mut read = SalvagedLogs::default();
     let mut apply = |record: &Record<'_>| -> Result<()> {
         let operations: Result<Vec<Op<'_>>, Malformed> = BatchReader::new(record.payload, record.count).collect();
         match operations {
@@ -212,7 +212,7 @@ pub(super) fn write(
     selection: &LogSelection,
     writer: &TableWriter<'_>,
     define: &dyn Fn(u32) -> Option<(String, KeyspaceOptions)>,
-) -> Result<(ReadLogs, Vec<AddedTable>)> {
+) -> Result<(SalvagedLogs, Vec<AddedTable>)> {
     let pool = MemtablePool::new(2 * MEMTABLE_SIZE);
     let new = || Arc::new(Memtable::new(0, MEMTABLE_SIZE, writer.seed, &pool));
     let (mut memtable, mut written) = (new(), Vec::new());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::evidence::{Candidate, Fate, decide, is_unfinished};
 use super::files::Files;
 use super::levels::{UnplacedTable, assign_levels, find_newer, runs};
-use super::logs::{self, LogSelection, ReadLogs};
+use super::logs::{self, LogSelection, SalvagedLogs};
 use super::manifests::{Knowledge, note_damage};
 use super::report::{Loss, LossKind, RepairBasis, RepairFault, RepairReport};
 use super::tables::{Checked, Rewrite, check, whole_table};
@@ -77,7 +77,7 @@ impl Plan {
 }
 
 /// Notes which parts of the logs could not be read.
-pub(super) fn note_gaps(read: &ReadLogs, report: &mut RepairReport) {
+pub(super) fn note_gaps(read: &SalvagedLogs, report: &mut RepairReport) {
     report.entries_from_logs = read.entries;
     for gap in &read.gaps {
         let fault = RepairFault { file: gap.file.clone(), offset: gap.offset, what: gap.rule.clone() };

@@ -30,11 +30,11 @@ pub(crate) struct Janitor {
     graveyard: Arc<Graveyard>,
     /// Held while files are removed; `stop` waits for it. Taken before `list`.
     removing: Mutex<()>,
-    list: Mutex<List>,
+    list: Mutex<FileList>,
 }
 
 #[derive(Default)]
-struct List {
+struct FileList {
     /// Tables and value files that no reader holds any more.
     files: Vec<FileKind>,
     /// `Some` exactly while files may be removed.

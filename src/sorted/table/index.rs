@@ -17,7 +17,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
-use heads::Heads;
+use heads::IndexHeads;
 
 use super::footer::{BlockHandle, HANDLE_LEN, PAGE};
 use crate::format::coding::{Decoder, put_u16, put_u32, put_u64};
@@ -111,7 +111,7 @@ impl IndexBuilder {
 /// The decoded index block: heads for searching, and the full separators for ties.
 #[derive(Debug)]
 pub(super) struct Index {
-    heads: Heads,
+    heads: IndexHeads,
     handles: TableArray<BlockHandle>,
     /// End of each separator in `rests`, ascending, after a leading 0.
     ends: TableArray<u32>,
@@ -139,7 +139,7 @@ impl Index {
         let handles = (0..n).map(|_| BlockHandle::decode(&mut fields)).collect::<Decoded<Box<[BlockHandle]>>>()?;
         let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<[u32]>>>()?;
         let index = Index {
-            heads: Heads::new(&heads, memory),
+            heads: IndexHeads::new(&heads, memory),
             handles: TableArray::new(memory, handles.iter().copied()),
             ends: TableArray::new(memory, ends.iter().copied()),
             prefix: fields.take(prefix_len)?.into(),

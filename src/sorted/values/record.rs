@@ -9,7 +9,7 @@ use crate::options::Compression;
 use crate::sorted::compress::compress;
 
 /// A record that has been verified.
-pub(super) struct Record<'a> {
+pub(super) struct ValueRecord<'a> {
     pub(super) keyspace: u32,
     pub(super) key: &'a [u8],
     /// Code of the compression.
@@ -49,7 +49,7 @@ pub(super) fn put_record(
 }
 
 /// Decodes `bytes`, which must be one record at `offset` of file `number`.
-pub(super) fn decode_record(bytes: &[u8], (number, offset): (u64, u64)) -> Decoded<Record<'_>> {
+pub(super) fn decode_record(bytes: &[u8], (number, offset): (u64, u64)) -> Decoded<ValueRecord<'_>> {
     let (crc, checked) = bytes.split_first_chunk().ok_or(Malformed("a value is shorter than its checksum"))?;
     if get_u32(crc) != bound_crc(number, offset, checked) {
         return Err(Malformed("the checksum of a value does not match"));
@@ -61,7 +61,7 @@ pub(super) fn decode_record(bytes: &[u8], (number, offset): (u64, u64)) -> Decod
     }
     let (keyspace, key, compression) = (fields.varint_u32()?, fields.bytes()?, fields.u8()?);
     let stored_start = bytes.len() - fields.remaining();
-    Ok(Record { keyspace, key, compression, stored: &bytes[stored_start..], stored_start })
+    Ok(ValueRecord { keyspace, key, compression, stored: &bytes[stored_start..], stored_start })
 }
 
 /// The length of the record at the front of `bytes`, which need not hold all of it.
@@ -76,14 +76,14 @@ pub(super) const RECORD_FRONT: usize = 4 + 10;
 
 /// What the footer says of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Footer {
+pub(super) struct ValuesFooter {
     pub(super) count: u64,
     /// Length of the file.
     pub(super) size: u64,
     pub(super) keyspace: u32,
 }
 
-impl Footer {
+impl ValuesFooter {
     /// The footer of file `number`.
     pub(super) fn encode(&self, number: u64) -> [u8; FOOTER_LEN] {
         let mut out = [0; FOOTER_LEN];
@@ -97,9 +97,9 @@ impl Footer {
     }
 
     /// Decodes the last bytes of file `number`, which has `size` bytes.
-    pub(super) fn decode(bytes: &[u8], number: u64, size: u64) -> Decoded<Footer> {
+    pub(super) fn decode(bytes: &[u8], number: u64, size: u64) -> Decoded<ValuesFooter> {
         let mut fields = Decoder::new(bytes);
-        let footer = Footer { count: fields.u64()?, size: fields.u64()?, keyspace: fields.u32()? };
+        let footer = ValuesFooter { count: fields.u64()?, size: fields.u64()?, keyspace: fields.u32()? };
         if bytes.len() != FOOTER_LEN
             || bytes[24..] != Magic::Values.bytes()[..]
             || fields.u32()? != bound_crc(number, size.saturating_sub(FOOTER_LEN as u64), &bytes[..20])
@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_a_record_and_of_a_footer_is_noticed() {
         let bytes = encoded(b"value", Compression::None);
-        let footer = Footer { count: 3, size: 4096, keyspace: 9 };
+        let footer = ValuesFooter { count: 3, size: 4096, keyspace: 9 };
         let stored = footer.encode(7);
-        assert_eq!(Footer::decode(&stored, 7, 4096), Ok(footer));
+        assert_eq!(ValuesFooter::decode(&stored, 7, 4096), Ok(footer));
         for bit in 0..8 * bytes.len() {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
@@ -151,10 +151,10 @@ mod tests {
         for bit in 0..8 * FOOTER_LEN {
             let mut damaged = stored;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(Footer::decode(&damaged, 7, 4096).is_err(), "bit {bit}");
+            assert!(ValuesFooter::decode(&damaged, 7, 4096).is_err(), "bit {bit}");
         }
         for (number, size) in [(8, 4096), (7, 4097), (7, 0)] {
-            assert!(Footer::decode(&stored, number, size).is_err());
+            assert!(ValuesFooter::decode(&stored, number, size).is_err());
         }
     }
 

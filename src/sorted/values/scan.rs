@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::file::{ValueFile, ValueFiles};
-use super::record::{Footer, RECORD_FRONT, record_len};
+use super::record::{RECORD_FRONT, ValuesFooter, record_len};
 use super::{FIXED_LEN, FOOTER_LEN, ValueFileMeta};
 use crate::error::Result;
 use crate::format::checksum::FileChecksum;
@@ -22,7 +22,7 @@ pub(crate) struct ValueScan {
     /// Where the records end.
     end: u64,
     count: u64,
-    footer: Footer,
+    footer: ValuesFooter,
 }
 
 /// The longest value.
@@ -50,7 +50,7 @@ impl ValueScan {
         let header = file.bytes(0, FILE_HEADER_LEN as u64)?;
         FileHeader::decode(&header, Magic::Values, number, file.path())?;
         let end = size - FOOTER_LEN as u64;
-        let footer = Footer::decode(&file.bytes(end, FOOTER_LEN as u64)?, number, size);
+        let footer = ValuesFooter::decode(&file.bytes(end, FOOTER_LEN as u64)?, number, size);
         let footer = footer.map_err(|malformed| file.corrupt(end, malformed))?;
         let mut checksum = FileChecksum::default();
         checksum.update(&header);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::record::{Footer, put_record};
+use super::record::{ValuesFooter, put_record};
 use super::{FIXED_LEN, FOOTER_LEN};
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
@@ -131,7 +131,7 @@ impl OpenFile {
         let OpenFile { file, count } = self;
         let count = *count;
         let (number, size) = (file.number(), file.offset() + FOOTER_LEN as u64);
-        file.buffer.extend_from_slice(&Footer { count, size, keyspace }.encode(number));
+        file.buffer.extend_from_slice(&ValuesFooter { count, size, keyspace }.encode(number));
         Ok(ValueFileMeta { number, size, checksum: file.finish()?, count })
     }
 }

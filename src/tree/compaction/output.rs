@@ -209,9 +209,9 @@ pub(crate) fn write_run(
     let (since_yield, written) = (0, 0);
     let mut writer = RunWriter { context, builder: None, values, from, done, current, cleared, since_yield, written };
     let written = writer.write_all(cursor, part, lower).and_then(|end| match end {
-        End::Abandoned => Ok(None),
-        End::Whole => Ok(Some((writer.values.finish()?, None))),
-        End::Before(key) => Ok(Some((writer.values.finish()?, Some(key)))),
+        RunEnd::Abandoned => Ok(None),
+        RunEnd::Whole => Ok(Some((writer.values.finish()?, None))),
+        RunEnd::Before(key) => Ok(Some((writer.values.finish()?, Some(key)))),
     });
     match written {
         Ok(Some((values, stopped_at))) => {
@@ -234,7 +234,7 @@ pub(crate) fn write_run(
 }
 
 /// How far a write has come.
-enum End {
+enum RunEnd {
     Whole,
     /// Stopped before this key.
     Before(Vec<u8>),
@@ -285,7 +285,7 @@ impl<'a> RunWriter<'a> {
         cursor: &mut impl MergeCursor,
         part: KeySpan<&[u8]>,
         lower: &mut impl LowerLevels,
-    ) -> Result<End> {
+    ) -> Result<RunEnd> {
         let mut retention = Retention::new(self.context.snapshots.clone());
         let (has_ranges, mut ranges) = (!self.context.ranges.is_empty(), Sweep::new(self.context.ranges.clone()));
         match part.lower {
@@ -301,7 +301,7 @@ impl<'a> RunWriter<'a> {
                 match (self.context.turn)(bytes) {
                     Turn::GoOn => {}
                     Turn::Stop => stops = true,
-                    Turn::Abandon => return Ok(End::Abandoned),
+                    Turn::Abandon => return Ok(RunEnd::Abandoned),
                 }
             }
             if retention.enter(key) {
@@ -312,7 +312,7 @@ impl<'a> RunWriter<'a> {
                 if stops && has_key {
                     let key = key.to_vec();
                     self.finish_table(Some(key.clone()))?;
-                    return Ok(End::Before(key));
+                    return Ok(RunEnd::Before(key));
                 }
                 has_key = true;
                 self.current.in_table = false;
@@ -387,7 +387,7 @@ impl<'a> RunWriter<'a> {
         }
         self.end_chain(lower, true)?;
         self.finish_table(part.upper.map(<[u8]>::to_vec))?;
-        Ok(End::Whole)
+        Ok(RunEnd::Whole)
     }
 
     /// Writes a value of the current key that has not expired, or what the compaction filter makes

@@ -6,7 +6,7 @@ use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::report::event::{CompactionInfo, CompactionReason};
 use crate::sorted::table::TableMeta;
-use crate::tree::manifest::Unfinished;
+use crate::tree::manifest::UnfinishedTask;
 use crate::tree::version::LevelMetas;
 
 /// One compaction to do.
@@ -55,7 +55,7 @@ impl Task {
     }
 
     /// The rest of an unfinished task; `None` if an input is gone.
-    pub(crate) fn resumed(note: &Unfinished, levels: &LevelMetas<'_>) -> Option<Task> {
+    pub(crate) fn resumed(note: &UnfinishedTask, levels: &LevelMetas<'_>) -> Option<Task> {
         let input = |&(level, number): &(u8, u64)| {
             let mut tables = levels.get(usize::from(level))?.iter().map(|table| (level, *table));
             tables.find(|(_, table)| table.number == number)

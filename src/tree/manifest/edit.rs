@@ -45,7 +45,7 @@
 
 use super::branch::Branch;
 use super::definition::{keyspace_name, options, put_options, set_once};
-use super::unfinished::{CONTRADICTION, Unfinished};
+use super::unfinished::{CONTRADICTION, UnfinishedTask};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
 use crate::format::deadline::Deadline;
 use crate::format::header::features;
@@ -117,7 +117,7 @@ pub(crate) struct VersionEdit {
     /// Branches that begin.
     pub(crate) branches: Vec<Branch>,
     /// Compactions to go on with later, in place of what was known of them.
-    pub(crate) unfinished: Vec<Unfinished>,
+    pub(crate) unfinished: Vec<UnfinishedTask>,
     /// The ids of those that have ended.
     pub(crate) ended: Vec<u64>,
 }
@@ -260,7 +260,7 @@ impl VersionEdit {
 
     pub(crate) fn decode(payload: &[u8]) -> Decoded<VersionEdit> {
         VersionEdit::decode_with(payload, |content| {
-            let note = Unfinished::decode(content)?;
+            let note = UnfinishedTask::decode(content)?;
             with_files(note, VersionEdit::decode_plain(content.bytes()?)?)
         })
     }
@@ -272,7 +272,7 @@ impl VersionEdit {
 
     fn decode_with(
         payload: &[u8],
-        decode_note: impl Fn(&mut Decoder<'_>) -> Decoded<Unfinished>,
+        decode_note: impl Fn(&mut Decoder<'_>) -> Decoded<UnfinishedTask>,
     ) -> Decoded<VersionEdit> {
         let mut edit = VersionEdit::default();
         let mut fields = Decoder::new(payload);
@@ -380,7 +380,7 @@ impl VersionEdit {
 }
 
 /// The edit that adds what an unfinished compaction has written.
-fn files_of(note: &Unfinished) -> VersionEdit {
+fn files_of(note: &UnfinishedTask) -> VersionEdit {
     let (keyspace, level) = (note.keyspace, note.output_level);
     VersionEdit {
         added: note.tables.iter().map(|table| (keyspace, level, table.clone())).collect(),
@@ -390,10 +390,10 @@ fn files_of(note: &Unfinished) -> VersionEdit {
 }
 
 /// A note with the files that an edit adds, which must say nothing else.
-fn with_files(note: Unfinished, written: VersionEdit) -> Decoded<Unfinished> {
+fn with_files(note: UnfinishedTask, written: VersionEdit) -> Decoded<UnfinishedTask> {
     let tables = written.added.iter().map(|(.., table)| table.clone()).collect();
     let values = written.values.iter().map(|(_, file)| *file).collect();
-    let note = Unfinished { tables, values, ..note };
+    let note = UnfinishedTask { tables, values, ..note };
     match files_of(&note) == written && usize::from(note.output_level) < LEVEL_COUNT {
         true => Ok(note),
         false => Err(CONTRADICTION),
@@ -583,14 +583,14 @@ pub(super) mod tests {
         })
     }
 
-    fn any_note() -> impl Strategy<Value = Unfinished> {
+    fn any_note() -> impl Strategy<Value = UnfinishedTask> {
         let keys = vec(vec(any::<u8>(), 0..9), 4).prop_map(|mut keys| {
             keys.sort();
             keys
         });
         let files = (vec(any_table(), 0..3), vec(any_value_file(), 0..2));
         (any::<u64>(), any::<u32>(), (0u8..7, 0u8..7), 0..=MAX_SEQNO, keys, files).prop_map(
-            |(id, keyspace, (a, b), number, keys, (tables, values))| Unfinished {
+            |(id, keyspace, (a, b), number, keys, (tables, values))| UnfinishedTask {
                 id,
                 keyspace,
                 start_level: a.min(b),

@@ -41,7 +41,7 @@ pub(crate) use ingested::{ingested_tables, missing_tables, put_ingest, stated_ta
 pub(crate) use place::{LOST_AND_FOUND, find, owns_name, refuse_partial};
 pub(crate) use salvage::salvage;
 pub(crate) use state::{DEFAULT_KEYSPACE, KeyspaceState, MAX_KEYSPACES, ManifestState};
-pub(crate) use unfinished::Unfinished;
+pub(crate) use unfinished::UnfinishedTask;
 
 /// Ordinal of the first edit of a manifest. Part of the format.
 const FIRST_EDIT: u64 = 1;

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use super::branch::Branch;
 use super::edit::{LEVEL_COUNT, RANGE_LEVEL, VersionEdit};
-use super::unfinished::Unfinished;
+use super::unfinished::UnfinishedTask;
 use crate::format::deadline::Deadline;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
@@ -40,7 +40,7 @@ pub(crate) struct ManifestState {
     pub(crate) branches: Vec<Branch>,
     pub(crate) keyspaces: BTreeMap<u32, KeyspaceState>,
     /// Compactions to go on with, by their ids. Their tables and value files are in no keyspace.
-    pub(crate) unfinished: BTreeMap<u64, Unfinished>,
+    pub(crate) unfinished: BTreeMap<u64, UnfinishedTask>,
     /// Their names: no two are equal.
     names: BTreeSet<String>,
 }
@@ -199,12 +199,13 @@ impl ManifestState {
 
     /// The files of unfinished compactions that no version has once `edit` is applied.
     pub(crate) fn files_left_by(&self, edit: &VersionEdit) -> Vec<FileKind> {
-        let is_over = |note: &&Unfinished| {
+        let is_over = |note: &&UnfinishedTask| {
             edit.ended.contains(&note.id)
                 || edit.dropped.contains(&note.keyspace)
                 || edit.unfinished.iter().any(|new| new.id == note.id)
         };
-        let mut left: Vec<FileKind> = self.unfinished.values().filter(is_over).flat_map(Unfinished::files).collect();
+        let mut left: Vec<FileKind> =
+            self.unfinished.values().filter(is_over).flat_map(UnfinishedTask::files).collect();
         let stays = |kind: &FileKind| {
             let is_added = edit.added.iter().any(|(.., table)| *kind == FileKind::Table(table.number))
                 || edit.values.iter().any(|(_, file)| *kind == FileKind::Values(file.number));

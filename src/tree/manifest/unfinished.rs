@@ -1,4 +1,4 @@
-//! [`Unfinished`]: a compaction that goes on when the store is opened again.
+//! [`UnfinishedTask`]: a compaction that goes on when the store is opened again.
 //!
 //! A compaction in stages replaces its inputs stage by stage, but an input above the output level
 //! stays until no later stage reads it. Without a note, a later compaction would begin with the
@@ -32,7 +32,7 @@ use crate::sorted::values::ValueFileMeta;
 
 /// What is left of a compaction, and what it has written that no version has yet.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Unfinished {
+pub(crate) struct UnfinishedTask {
     /// A file number that no file has.
     pub(crate) id: u64,
     pub(crate) keyspace: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Unfinished {
 
 pub(super) const CONTRADICTION: Malformed = Malformed("the note of an unfinished compaction contradicts itself");
 
-impl Unfinished {
+impl UnfinishedTask {
     /// Writes all but the files, which follow as an edit.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         put_varint(out, self.id);
@@ -67,8 +67,8 @@ impl Unfinished {
         self.done.iter().for_each(|span| put_span(out, span));
     }
 
-    /// Decodes what [`put`](Unfinished::put) has written: a note without files.
-    pub(super) fn decode(content: &mut Decoder<'_>) -> Decoded<Unfinished> {
+    /// Decodes what [`put`](UnfinishedTask::put) has written: a note without files.
+    pub(super) fn decode(content: &mut Decoder<'_>) -> Decoded<UnfinishedTask> {
         let (id, keyspace) = (content.varint()?, content.varint_u32()?);
         let (start_level, output_level) = (level(content)?, level(content)?);
         let (mut inputs, mut done) = (Vec::new(), Vec::new());
@@ -84,7 +84,7 @@ impl Unfinished {
             && inputs.iter().all(|(level, _)| (start_level..=output_level).contains(level))
             && done.is_sorted_by(|a: &KeySpan<Vec<u8>>, b| a.upper.is_some() && a.upper <= b.lower);
         let (tables, values) = Default::default();
-        let note = Unfinished { id, keyspace, start_level, output_level, inputs, stage, done, tables, values };
+        let note = UnfinishedTask { id, keyspace, start_level, output_level, inputs, stage, done, tables, values };
         if is_sound { Ok(note) } else { Err(CONTRADICTION) }
     }
 

@@ -21,13 +21,13 @@ const INNER_LEN: usize = 8;
 /// The fragments of a keyspace at one moment.
 #[derive(Clone)]
 pub(super) struct RangeTree {
-    root: Option<Arc<Node>>,
+    root: Option<Arc<RangeNode>>,
     /// Bytes of the nodes of this tree and of all that share the counter; one that several trees
     /// have counts once.
     memory: Arc<AtomicUsize>,
 }
 
-struct Node {
+struct RangeNode {
     kind: NodeKind,
     /// What the node has added to the counter.
     bytes: usize,
@@ -36,13 +36,13 @@ struct Node {
 
 enum NodeKind {
     Leaf(RangeLayer),
-    Inner(Inner),
+    Inner(InnerNode),
 }
 
-struct Inner {
+struct InnerNode {
     /// Where each child begins.
     starts: KeyList,
-    children: Vec<Arc<Node>>,
+    children: Vec<Arc<RangeNode>>,
     /// Number of fragments below each.
     lens: Vec<usize>,
     /// The newest number below each.
@@ -54,7 +54,7 @@ type Borrowed<'a> = (&'a [u8], &'a [u8], SeqNo);
 
 /// A node that is about to get a parent.
 struct Child<'a> {
-    node: Arc<Node>,
+    node: Arc<RangeNode>,
     /// What a parent has told of it: asking the node may be a cache miss.
     told: Option<Summary<'a>>,
 }
@@ -148,19 +148,19 @@ impl RangeTree {
     }
 }
 
-impl Node {
-    fn new(kind: NodeKind, memory: &Arc<AtomicUsize>) -> Arc<Node> {
+impl RangeNode {
+    fn new(kind: NodeKind, memory: &Arc<AtomicUsize>) -> Arc<RangeNode> {
         let of_kind = match &kind {
             NodeKind::Leaf(leaf) => leaf.allocated(),
             NodeKind::Inner(inner) => {
-                let of_child = size_of::<Arc<Node>>() + size_of::<usize>() + size_of::<SeqNo>();
+                let of_child = size_of::<Arc<RangeNode>>() + size_of::<usize>() + size_of::<SeqNo>();
                 inner.starts.allocated() + inner.children.len() * of_child
             }
         };
         // The node's two reference counts as well.
-        let bytes = size_of::<Node>() + 2 * size_of::<usize>() + of_kind;
+        let bytes = size_of::<RangeNode>() + 2 * size_of::<usize>() + of_kind;
         memory.fetch_add(bytes, Ordering::Relaxed);
-        Arc::new(Node { kind, bytes, memory: Arc::clone(memory) })
+        Arc::new(RangeNode { kind, bytes, memory: Arc::clone(memory) })
     }
 
     /// Number of fragments of a leaf, of children otherwise.
@@ -171,7 +171,7 @@ impl Node {
         }
     }
 
-    /// Most that [`len`](Node::len) can be.
+    /// Most that [`len`](RangeNode::len) can be.
     fn most(&self) -> usize {
         match &self.kind {
             NodeKind::Leaf(_) => LEAF_LEN,
@@ -245,10 +245,10 @@ impl Node {
 }
 
 /// As few nodes as possible over children of one height.
-fn parents(children: &[Child<'_>], memory: &Arc<AtomicUsize>) -> impl Iterator<Item = Arc<Node>> {
+fn parents(children: &[Child<'_>], memory: &Arc<AtomicUsize>) -> impl Iterator<Item = Arc<RangeNode>> {
     let count = children.len().div_ceil(INNER_LEN);
     let bound = move |i: usize| children.len() * i / count;
-    (0..count).map(move |i| Node::new(NodeKind::Inner(Inner::of(&children[bound(i)..bound(i + 1)])), memory))
+    (0..count).map(move |i| RangeNode::new(NodeKind::Inner(InnerNode::of(&children[bound(i)..bound(i + 1)])), memory))
 }
 
 /// Nodes of one height that are about to get parents.
@@ -265,7 +265,7 @@ impl<'a> Nodes<'a> {
             let count = len * (i + 1) / leaves - len * i / leaves;
             let mut leaf = RangeLayer::with_capacity(count);
             fragments.by_ref().take(count).for_each(|(start, end, seqno)| leaf.push(start, end, seqno));
-            self.push(Child::new(Node::new(NodeKind::Leaf(leaf), self.memory)));
+            self.push(Child::new(RangeNode::new(NodeKind::Leaf(leaf), self.memory)));
         }
     }
 
@@ -282,7 +282,7 @@ impl<'a> Nodes<'a> {
             }
             (NodeKind::Inner(a), NodeKind::Inner(b)) => {
                 let both = [a, b].into_iter().flat_map(|inner| (0..inner.children.len()).map(|i| inner.child(i)));
-                Some(NodeKind::Inner(Inner::of(&both.collect::<Vec<_>>())))
+                Some(NodeKind::Inner(InnerNode::of(&both.collect::<Vec<_>>())))
             }
             // All nodes of a list have one height.
             _ => None,
@@ -290,7 +290,7 @@ impl<'a> Nodes<'a> {
         match joined {
             Some(joined) => {
                 self.list.pop();
-                self.list.push(Child::new(Node::new(joined, self.memory)));
+                self.list.push(Child::new(RangeNode::new(joined, self.memory)));
             }
             None => self.list.push(child),
         }
@@ -298,13 +298,13 @@ impl<'a> Nodes<'a> {
 }
 
 impl Child<'_> {
-    fn new(node: Arc<Node>) -> Self {
+    fn new(node: Arc<RangeNode>) -> Self {
         Child { node, told: None }
     }
 }
 
-impl Inner {
-    fn of(children: &[Child<'_>]) -> Inner {
+impl InnerNode {
+    fn of(children: &[Child<'_>]) -> InnerNode {
         let (mut starts, len) = (KeyList::default(), children.len());
         let (mut lens, mut newest) = (Vec::with_capacity(len), Vec::with_capacity(len));
         for child in children {
@@ -313,7 +313,7 @@ impl Inner {
             lens.push(count);
             newest.push(number);
         }
-        Inner { starts, lens, newest, children: children.iter().map(|child| Arc::clone(&child.node)).collect() }
+        InnerNode { starts, lens, newest, children: children.iter().map(|child| Arc::clone(&child.node)).collect() }
     }
 
     fn child(&self, i: usize) -> Child<'_> {
@@ -321,7 +321,7 @@ impl Inner {
     }
 }
 
-impl Drop for Node {
+impl Drop for RangeNode {
     fn drop(&mut self) {
         self.memory.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -331,7 +331,7 @@ impl Drop for Node {
 mod tests {
     use super::*;
 
-    fn height(node: &Node) -> usize {
+    fn height(node: &RangeNode) -> usize {
         match &node.kind {
             NodeKind::Leaf(leaf) => {
                 assert!((1..=LEAF_LEN).contains(&leaf.len()));

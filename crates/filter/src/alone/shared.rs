@@ -1,7 +1,7 @@
 //! [`SharedBloomFilter`]: a Bloom filter into which threads insert together.
 
 use super::bloom::BloomFilter;
-use super::store::Shared;
+use super::store::SharedLines;
 use crate::hasher::{FilterHash, HashedKey, KeyHasher};
 use tamis_base::error::Result;
 
@@ -37,7 +37,7 @@ use tamis_base::error::Result;
 ///
 /// What it reports of its bits (fill, rate, estimate, bytes) is one pass over them. Beside
 /// insertions, some of these may have a part of their bits in it.
-pub type SharedBloomFilter<H = KeyHasher> = BloomFilter<H, Shared>;
+pub type SharedBloomFilter<H = KeyHasher> = BloomFilter<H, SharedLines>;
 
 impl<H: FilterHash> BloomFilter<H> {
     /// This filter for threads to share.
@@ -61,7 +61,7 @@ impl<H: FilterHash> SharedBloomFilter<H> {
 
     /// This filter for one thread.
     pub fn into_filter(self) -> BloomFilter<H> {
-        self.with_store(Shared::into_owned)
+        self.with_store(SharedLines::into_owned)
     }
 }
 

@@ -45,8 +45,8 @@ impl Owned {
     }
 
     /// The standard library converts the lines in place: they have one size and alignment.
-    pub(super) fn into_shared(self) -> Shared {
-        Shared(self.lines.into_iter().map(AtomicLine::new).collect())
+    pub(super) fn into_shared(self) -> SharedLines {
+        SharedLines(self.lines.into_iter().map(AtomicLine::new).collect())
     }
 }
 
@@ -78,16 +78,16 @@ impl LineStore for Borrowed<'_> {
 
 /// Lines that threads share.
 #[derive(Debug)]
-pub struct Shared(pub(super) Box<[AtomicLine]>);
+pub struct SharedLines(pub(super) Box<[AtomicLine]>);
 
-impl Shared {
+impl SharedLines {
     /// [`Owned::into_shared`], and back.
     pub(super) fn into_owned(self) -> Owned {
         Owned::new(self.0.into_iter().map(AtomicLine::into_plain).collect())
     }
 }
 
-impl LineStore for Shared {
+impl LineStore for SharedLines {
     type Line = AtomicLine;
 
     #[inline(always)]

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::disk::{Dir, Disk, File, Inode, NameOp, ROOT};
+use super::disk::{Dir, Disk, Inode, NameOp, ROOT, SimFile};
 
 /// What a disk writes atomically, in bytes.
 const SECTOR_SIZE: usize = 512;
@@ -55,7 +55,7 @@ impl Disk {
             for &inode in names.values() {
                 match self.files.get(&inode) {
                     Some(file) => {
-                        let survivor = || File { links: 0, ..file.after_power_cut(&mut Rng::new(seed, inode)) };
+                        let survivor = || SimFile { links: 0, ..file.after_power_cut(&mut Rng::new(seed, inode)) };
                         disk.files.entry(inode).or_insert_with(survivor).links += 1;
                     }
                     None => dirs.push(inode),
@@ -134,12 +134,12 @@ impl NamesFate {
     }
 }
 
-impl File {
-    fn after_power_cut(&self, rng: &mut Rng) -> File {
+impl SimFile {
+    fn after_power_cut(&self, rng: &mut Rng) -> SimFile {
         let (end, zeroed) = self.tail_fate(rng);
         let len = self.len_with_zeros(end, rng);
         if len == self.data.len() && end == self.end && zeroed.is_empty() && self.lost.is_empty() {
-            return File::durable(Arc::clone(&self.data));
+            return SimFile::durable(Arc::clone(&self.data));
         }
         let mut data = self.data.get(..end).unwrap_or_default().to_vec();
         for range in self.lost.iter().chain(&zeroed) {
@@ -149,7 +149,7 @@ impl File {
             }
         }
         data.resize(len, 0);
-        File::durable(Arc::new(data))
+        SimFile::durable(Arc::new(data))
     }
 
     /// The length of a file whose content ends at `end`. Zeros after it that were prepared but not

@@ -6,7 +6,7 @@
 //! file was already that long or not. Names have two maps, and between them the list of operations
 //! that no directory sync has covered.
 //!
-//! Invariants: `File::links` counts a file's volatile names. The durable names are those of some
+//! Invariants: `SimFile::links` counts a file's volatile names. The durable names are those of some
 //! past moment, except that directory syncs may reorder operations on different names. Every inode
 //! in a map of names or in a pending operation is in `dirs` or in `files`.
 
@@ -23,7 +23,7 @@ pub(super) const ROOT: Inode = 0;
 #[derive(Clone)]
 pub(super) struct Disk {
     pub(super) dirs: BTreeMap<Inode, Dir>,
-    pub(super) files: BTreeMap<Inode, File>,
+    pub(super) files: BTreeMap<Inode, SimFile>,
     /// Oldest first.
     pub(super) pending: Vec<NameOp>,
     pub(super) next_inode: Inode,
@@ -53,7 +53,7 @@ pub(super) struct Binding {
 /// `data = settled part, appends since the last sync, prepared zeros`. Copies share the data until
 /// one of them appends.
 #[derive(Clone, Default)]
-pub(super) struct File {
+pub(super) struct SimFile {
     pub(super) data: Arc<Vec<u8>>,
     /// End of the appends.
     pub(super) end: usize,
@@ -68,7 +68,7 @@ pub(super) struct File {
     /// has them.
     pub(super) lost: Vec<Range<usize>>,
     /// The appends since the last sync.
-    pub(super) appends: Vec<Append>,
+    pub(super) appends: Vec<UnsyncedAppend>,
     /// How many volatile names the file has.
     pub(super) links: usize,
     /// How many handles are open.
@@ -77,16 +77,16 @@ pub(super) struct File {
 
 /// Bytes that were added to a file, after the previous append.
 #[derive(Clone, Copy)]
-pub(super) struct Append {
+pub(super) struct UnsyncedAppend {
     pub(super) end: usize,
     /// How many of the first bytes were stored after all others.
     pub(super) head_len: usize,
 }
 
-impl File {
+impl SimFile {
     /// A file with one name, wholly on disk.
-    pub(super) fn durable(data: Arc<Vec<u8>>) -> File {
-        File { end: data.len(), settled: data.len(), data, links: 1, ..File::default() }
+    pub(super) fn durable(data: Arc<Vec<u8>>) -> SimFile {
+        SimFile { end: data.len(), settled: data.len(), data, links: 1, ..SimFile::default() }
     }
 
     fn append(&mut self, bytes: &[u8], head_len: usize) {
@@ -96,7 +96,7 @@ impl File {
             data[self.end..self.end + over].copy_from_slice(&bytes[..over]);
             data.extend_from_slice(&bytes[over..]);
             self.end += bytes.len();
-            self.appends.push(Append { end: self.end, head_len });
+            self.appends.push(UnsyncedAppend { end: self.end, head_len });
         }
     }
 
@@ -177,11 +177,11 @@ impl Disk {
         disk
     }
 
-    pub(super) fn file(&self, inode: Inode) -> io::Result<&File> {
+    pub(super) fn file(&self, inode: Inode) -> io::Result<&SimFile> {
         self.files.get(&inode).ok_or(ErrorKind::NotFound.into())
     }
 
-    pub(super) fn file_mut(&mut self, inode: Inode) -> io::Result<&mut File> {
+    pub(super) fn file_mut(&mut self, inode: Inode) -> io::Result<&mut SimFile> {
         self.files.get_mut(&inode).ok_or(ErrorKind::NotFound.into())
     }
 
@@ -226,7 +226,7 @@ impl Disk {
             return Err(ErrorKind::AlreadyExists.into());
         }
         let inode = self.allocate_inode();
-        self.files.insert(inode, File::durable(Arc::new(Vec::new())));
+        self.files.insert(inode, SimFile::durable(Arc::new(Vec::new())));
         self.change_names(vec![bind(dir, name, Some(inode))]);
         Ok(inode)
     }

@@ -1,4 +1,4 @@
-//! [`Heads`]: sorted numbers, laid out for searching.
+//! [`IndexHeads`]: sorted numbers, laid out for searching.
 //!
 //! A binary search over an array misses the processor's caches at nearly every step. Here a node
 //! holds [`WIDTH`] numbers. Each row of nodes has a row above it with the last number of each node,
@@ -17,20 +17,20 @@ const WIDTH: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
-struct Node([u64; WIDTH]);
+struct HeadsNode([u64; WIDTH]);
 
 /// Numbers in ascending order.
 #[derive(Debug)]
-pub(super) struct Heads {
+pub(super) struct IndexHeads {
     len: usize,
     /// The numbers, padded with `u64::MAX`.
-    lowest: TableArray<Node>,
+    lowest: TableArray<HeadsNode>,
     /// The rows above, topmost first; the topmost has a single node.
-    upper: Box<[TableArray<Node>]>,
+    upper: Box<[TableArray<HeadsNode>]>,
 }
 
-impl Heads {
-    pub(super) fn new(numbers: &[u64], memory: Option<&Arc<TableMemory>>) -> Heads {
+impl IndexHeads {
+    pub(super) fn new(numbers: &[u64], memory: Option<&Arc<TableMemory>>) -> IndexHeads {
         let lowest = nodes(memory, numbers, |&number| number);
         let mut upper = Vec::new();
         let mut below = &lowest;
@@ -39,7 +39,7 @@ impl Heads {
             below = &upper[upper.len() - 1];
         }
         upper.reverse();
-        Heads { len: numbers.len(), lowest, upper: upper.into() }
+        IndexHeads { len: numbers.len(), lowest, upper: upper.into() }
     }
 
     /// Number of elements less than `number`. Calls `prefetch_among` before the last step, with the
@@ -52,7 +52,7 @@ impl Heads {
         (at * WIDTH + node.count_less(number)).min(self.len)
     }
 
-    /// Prefetches what [`Heads::count_less`] will read.
+    /// Prefetches what [`IndexHeads::count_less`] will read.
     #[inline]
     pub(super) fn prefetch(&self, number: u64) {
         if let Some(node) = self.descend(number).and_then(|at| self.lowest.get(at)) {
@@ -82,7 +82,7 @@ impl Heads {
     }
 }
 
-impl Node {
+impl HeadsNode {
     #[inline]
     fn prefetch(&self) {
         prefetch(&self.0[0]);
@@ -105,9 +105,9 @@ impl Node {
 const _: () = assert!(WIDTH == 16, "it is halved four times");
 
 /// The nodes of a row: `number` of each element of `below`.
-fn nodes<T>(memory: Option<&Arc<TableMemory>>, below: &[T], number: impl Fn(&T) -> u64) -> TableArray<Node> {
+fn nodes<T>(memory: Option<&Arc<TableMemory>>, below: &[T], number: impl Fn(&T) -> u64) -> TableArray<HeadsNode> {
     let node = |below: &[T]| {
-        let mut node = Node([u64::MAX; WIDTH]);
+        let mut node = HeadsNode([u64::MAX; WIDTH]);
         node.0.iter_mut().zip(below).for_each(|(place, below)| *place = number(below));
         node
     };
@@ -130,7 +130,7 @@ mod tests {
             number in prop_oneof![0u64..510, any::<u64>(), Just(u64::MAX)],
         ) {
             numbers.sort_unstable();
-            let heads = Heads::new(&numbers, None);
+            let heads = IndexHeads::new(&numbers, None);
             for number in numbers.iter().copied().chain([number]) {
                 let mut prefetch_among = 0..0;
                 let count = heads.count_less(number, |range| prefetch_among = range);

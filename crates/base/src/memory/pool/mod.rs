@@ -44,11 +44,11 @@ pub struct MemtablePool {
     watcher: OnceLock<Watcher>,
 }
 
-type Watcher = Box<dyn Fn(Change) + Send + Sync>;
+type Watcher = Box<dyn Fn(PoolChange) + Send + Sync>;
 
 /// What a watcher is called for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum PoolChange {
     Taken,
     GivenBack,
 }
@@ -69,7 +69,7 @@ impl MemtablePool {
 
     /// Has `watcher` called after each change. It must take no lock of a store unless memory was
     /// taken, and then none that comes before the commit lock. A pool has one watcher at most.
-    pub fn watch(&self, watcher: impl Fn(Change) + Send + Sync + 'static) {
+    pub fn watch(&self, watcher: impl Fn(PoolChange) + Send + Sync + 'static) {
         let _ = self.watcher.set(Box::new(watcher));
     }
 
@@ -78,7 +78,7 @@ impl MemtablePool {
         self.taken.load(Ordering::Relaxed)
     }
 
-    fn tell(&self, change: Change) {
+    fn tell(&self, change: PoolChange) {
         if let Some(watcher) = self.watcher.get() {
             watcher(change);
         }
@@ -107,7 +107,7 @@ impl MemtablePool {
 
     fn chunk(self: &Arc<Self>, region: Region) -> MemtableChunk {
         self.taken.fetch_add(region.len(), Ordering::Relaxed);
-        self.tell(Change::Taken);
+        self.tell(PoolChange::Taken);
         MemtableChunk { region: Some(region), pool: Arc::clone(self) }
     }
 
@@ -129,7 +129,7 @@ impl MemtablePool {
     fn put(&self, region: Region) {
         self.taken.fetch_sub(region.len(), Ordering::Relaxed);
         self.keep(region);
-        self.tell(Change::GivenBack);
+        self.tell(PoolChange::GivenBack);
     }
 
     fn keep(&self, region: Region) {
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!((pool.taken(), pool.idle()), (0, CHUNK_LEN));
         drop(pool.take(CHUNK_LEN));
         assert_eq!((pool.taken(), pool.idle()), (0, CHUNK_LEN), "an idle one is counted while it is taken again");
-        let [taken, given_back] = [Change::Taken, Change::GivenBack];
+        let [taken, given_back] = [PoolChange::Taken, PoolChange::GivenBack];
         assert_eq!(*told.lock(), [taken, taken, given_back, given_back, taken, given_back]);
     }
 
