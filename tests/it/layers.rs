@@ -51,10 +51,11 @@ const CRATES: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// The tools, likewise.
-const TOOLS: [(&str, &str, &[&str]); 6] = [
+const TOOLS: [(&str, &str, &[&str]); 7] = [
     ("tools/backup/src", "tamis_backup", &["tools/backup"]),
     ("tools/bench/src", "tamis_bench", &["tools/bench"]),
     ("tools/costs/src", "tamis_costs", &["tools/costs"]),
+    ("tools/house/src", "tamis_house", &["tools/house"]),
     ("tools/kvd/src", "kvd", &["tools/kvd"]),
     ("tools/kvtool/src", "kvtool", &["tools/kvtool"]),
     ("tools/peers/src", "tamis_peers", &["tools/peers"]),
