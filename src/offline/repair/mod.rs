@@ -57,6 +57,7 @@
 //! A repair deletes only unfinished tables of an interrupted repair. New files get new numbers,
 //! above every number ever seen.
 
+mod by_evidence;
 mod evidence;
 mod files;
 mod levels;
@@ -205,7 +206,7 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
             let mut knowledge = manifests::read_parts(&*fs, dir, &files.manifests(), &mut report.faults)?;
             let logged = logs::ingested(&*fs, dir, &LogSelection::after(0, &files.logs()))?;
             knowledge.learn_ingests(logged, |number| files.has_number(number));
-            plan::by_evidence(&context, &files, &knowledge, &mut report)?
+            by_evidence::by_evidence(&context, &files, &knowledge, &mut report)?
         }
     };
     if report.faults.is_empty() {

@@ -20,6 +20,9 @@ use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::{References, SalvageCursor, SalvageTable, TableContext};
 use crate::sorted::values::{SeparateValue, ValueFile, ValueFileMeta, ValueFiles, ValueScan};
 
+/// Value files that verify, by number, with their keyspaces.
+pub(super) type SoundValues = BTreeMap<u64, (u32, ValueFileMeta)>;
+
 /// The value files of a store.
 pub(super) struct FoundValues {
     dir: PathBuf,
@@ -36,7 +39,7 @@ pub(super) fn read_values(
     context: &Arc<TableContext>,
     numbers: &[u64],
     faults: &mut Vec<RepairFault>,
-) -> Result<BTreeMap<u64, (u32, ValueFileMeta)>> {
+) -> Result<SoundValues> {
     let mut sound = BTreeMap::new();
     for &number in numbers {
         match scan(context.values(), number) {
