@@ -109,8 +109,8 @@ pub(super) fn by_evidence(
     let found = read_tables(context, files, knowledge, &sound_values)?;
     let (mut fates, missing) = decide_fates(files, knowledge, &found);
     let logs = files.logs();
-    // What a torn flush has written is in the logs as well. Only manifests tell where the entries of
-    // an ingested table stand in the order of writes.
+    // What a torn flush has written is in the logs as well. Only manifests tell where the entries
+    // of an ingested table stand in the order of writes.
     let torn = torn_flushes_in_logs(context, &logs, &found)?.into_iter().map(|number| (number, Fate::Redundant));
     let unordered = found.iter().filter(|(_, table)| table.is_out_of_order());
     for (number, worse) in torn.chain(unordered.map(|(number, _)| (*number, Fate::Uncertain))) {
