@@ -12,9 +12,15 @@ use crate::Result;
 const KEYS: u64 = 20_000;
 /// Operations of a phase of single operations.
 const OPERATIONS: u64 = 10_000;
-/// Fewer than `OPERATIONS`, because each seek does ten steps.
+/// Fewer than `OPERATIONS`: a seek costs more than a get.
 const SEEKS: usize = 5000;
 const BATCH: usize = 100;
+/// Number of keys of the phase of hot gets.
+const HOT: u64 = 100;
+
+/// Made before a phase begins: what a program does to make its keys and values is not counted.
+type Key = [u8; 16];
+type Value = [u8; 100];
 
 /// The program's own counts for a phase.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -24,7 +30,7 @@ pub(crate) struct OwnCounts {
     pub(crate) block_reads: u64,
 }
 
-fn key(n: u64) -> [u8; 16] {
+fn key(n: u64) -> Key {
     let mut key = *b"0000000000000000";
     let mut rest = n;
     for digit in key.iter_mut().rev() {
@@ -35,10 +41,14 @@ fn key(n: u64) -> [u8; 16] {
 }
 
 /// A hundred bytes that differ from key to key.
-fn value(n: u64) -> [u8; 100] {
+fn value(n: u64) -> Value {
     let mut value = [b'v'; 100];
     value[..8].copy_from_slice(&n.to_le_bytes());
     value
+}
+
+fn entries(numbers: &[u64]) -> Vec<(Key, Value)> {
+    numbers.iter().map(|&n| (key(n), value(n))).collect()
 }
 
 /// The functions that callgrind counts: it counts what runs below them, and starts a new dump when
@@ -47,19 +57,19 @@ mod measured_phase {
     use super::*;
 
     #[inline(never)]
-    pub(super) fn put(db: &Db, keys: &[u64]) -> Result<()> {
-        for &n in keys {
-            db.put(key(n), value(n))?;
+    pub(super) fn put(db: &Db, entries: &[(Key, Value)]) -> Result<()> {
+        for (key, value) in entries {
+            db.put(key, value)?;
         }
         Ok(())
     }
 
     #[inline(never)]
-    pub(super) fn write_batches(db: &Db, keys: &[u64]) -> Result<()> {
-        for keys in keys.chunks(BATCH) {
+    pub(super) fn write_batches(db: &Db, entries: &[(Key, Value)]) -> Result<()> {
+        for entries in entries.chunks(BATCH) {
             let mut batch = WriteBatch::new();
-            for &n in keys {
-                batch.put(key(n), value(n));
+            for (key, value) in entries {
+                batch.put(key, value);
             }
             db.write(batch)?;
         }
@@ -76,21 +86,45 @@ mod measured_phase {
         Ok(db.compact_range(..)?)
     }
 
+    /// Lends the value to a closure, which copies nothing.
     #[inline(never)]
-    pub(super) fn get(db: &Db, keys: &[u64], present: bool) -> Result<()> {
-        for &n in keys {
-            if db.get(key(n))?.is_some() != present {
-                return Err(format!("key {n} should be {}", if present { "present" } else { "absent" }).into());
-            }
+    pub(super) fn read(db: &Db, keys: &[Key], present: bool) -> Result<()> {
+        for key in keys {
+            expect(db.read(key, |value| value.len())?.is_some(), present, key)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the value in an allocation of its own.
+    #[inline(never)]
+    pub(super) fn get(db: &Db, keys: &[Key]) -> Result<()> {
+        for key in keys {
+            expect(db.get(key)?.is_some(), true, key)?;
         }
         Ok(())
     }
 
     #[inline(never)]
-    pub(super) fn seek_and_ten_steps(db: &Db, keys: &[u64]) -> Result<()> {
-        for &n in keys {
+    pub(super) fn multi_get(db: &Db, keys: &[Key]) -> Result<()> {
+        for keys in keys.chunks(BATCH) {
+            expect(db.multi_get(keys)?.iter().all(Option::is_some), true, &keys[0])?;
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    pub(super) fn seek(db: &Db, keys: &[Key]) -> Result<()> {
+        for key in keys {
+            expect(db.cursor()?.seek(key)?, true, key)?;
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    pub(super) fn seek_and_ten_steps(db: &Db, keys: &[Key]) -> Result<()> {
+        for key in keys {
             let mut cursor = db.cursor()?;
-            let mut found = cursor.seek(key(n))?;
+            let mut found = cursor.seek(key)?;
             for _ in 0..10 {
                 found = found && cursor.next()?;
             }
@@ -131,34 +165,44 @@ pub(crate) fn run() -> Result<Vec<(String, OwnCounts)>> {
     let mut keys: Vec<u64> = (0..KEYS).map(|n| 2 * n).collect();
     random.shuffle(&mut keys);
     let (single, batched) = keys.split_at(keys.len() / 2);
-    let mut some = |offset: u64| -> Vec<u64> { (0..OPERATIONS).map(|_| 2 * random.u64(0..KEYS) + offset).collect() };
+    let mut some =
+        |offset: u64, of: u64| -> Vec<Key> { (0..OPERATIONS).map(|_| key(2 * random.u64(0..of) + offset)).collect() };
 
     let db = open(dir.path(), &executor)?;
-    phases.phase("put", &db, single.len() as u64, || measured_phase::put(&db, single))?;
-    phases.phase("put in batches of 100", &db, batched.len() as u64, || measured_phase::write_batches(&db, batched))?;
-    phases.phase("get from the memtable", &db, OPERATIONS, || measured_phase::get(&db, &some(0), true))?;
+    let (single, batched) = (entries(single), entries(batched));
+    phases.phase("put", &db, single.len() as u64, || measured_phase::put(&db, &single))?;
+    phases
+        .phase("batch of 100, per put", &db, batched.len() as u64, || measured_phase::write_batches(&db, &batched))?;
+    let found = some(0, KEYS);
+    phases.phase("get from the memtable", &db, OPERATIONS, || measured_phase::read(&db, &found, true))?;
     phases.phase("flush", &db, KEYS, || measured_phase::flush(&db))?;
     // Three more runs, of every third key. They are counted and added to the phases of the same
     // name: callgrind books system calls between phases under later phases.
     for run in 0..3 {
         let third: Vec<u64> = keys.iter().copied().filter(|n| n / 2 % 3 == run).collect();
+        let third = entries(&third);
         phases.phase("put", &db, third.len() as u64, || measured_phase::put(&db, &third))?;
         phases.phase("flush", &db, third.len() as u64, || measured_phase::flush(&db))?;
     }
-    phases.phase("get, two runs of each key", &db, OPERATIONS, || measured_phase::get(&db, &some(0), true))?;
+    let found = some(0, KEYS);
+    phases.phase("get, two runs of each key", &db, OPERATIONS, || measured_phase::read(&db, &found, true))?;
+    let sought = &some(0, KEYS)[..SEEKS];
     phases.phase("seek and ten steps, four runs", &db, SEEKS as u64, || {
-        measured_phase::seek_and_ten_steps(&db, &some(0)[..SEEKS])
+        measured_phase::seek_and_ten_steps(&db, sought)
     })?;
     phases.phase("compact", &db, 2 * KEYS, || measured_phase::compact(&db))?;
-    phases.phase("scan, from files", &db, KEYS, || expect_all(measured_phase::scan(&db)?))?;
-    phases.phase("get, first time", &db, OPERATIONS, || measured_phase::get(&db, &some(0), true))?;
-    phases.phase("get, in cache", &db, OPERATIONS, || measured_phase::get(&db, &some(0), true))?;
-    phases.phase("get, absent", &db, OPERATIONS, || measured_phase::get(&db, &some(1), false))?;
-    phases.phase("seek and ten steps", &db, SEEKS as u64, || {
-        measured_phase::seek_and_ten_steps(&db, &some(0)[..SEEKS])
-    })?;
-    phases.phase("scan", &db, KEYS, || expect_all(measured_phase::scan(&db)?))?;
-    phases.phase("scan backward", &db, KEYS, || expect_all(measured_phase::scan_backward(&db)?))?;
+    phases.phase("step, from files", &db, KEYS, || expect_all(measured_phase::scan(&db)?))?;
+    let (found, hot, absent) = (some(0, KEYS), some(0, HOT), some(1, KEYS));
+    phases.phase("get, first time", &db, OPERATIONS, || measured_phase::read(&db, &found, true))?;
+    phases.phase("get, cached", &db, OPERATIONS, || measured_phase::read(&db, &found, true))?;
+    phases.phase("get, cached, to keep", &db, OPERATIONS, || measured_phase::get(&db, &found))?;
+    phases.phase("get, hot", &db, OPERATIONS, || measured_phase::read(&db, &hot, true))?;
+    phases.phase("get, missing", &db, OPERATIONS, || measured_phase::read(&db, &absent, false))?;
+    phases.phase("multi-get of 100, per key", &db, OPERATIONS, || measured_phase::multi_get(&db, &found))?;
+    phases.phase("seek", &db, SEEKS as u64, || measured_phase::seek(&db, sought))?;
+    phases.phase("seek and ten steps", &db, SEEKS as u64, || measured_phase::seek_and_ten_steps(&db, sought))?;
+    phases.phase("step", &db, KEYS, || expect_all(measured_phase::scan(&db)?))?;
+    phases.phase("step backward", &db, KEYS, || expect_all(measured_phase::scan_backward(&db)?))?;
     db.close()?;
     Ok(phases.counts)
 }
@@ -166,6 +210,10 @@ pub(crate) fn run() -> Result<Vec<(String, OwnCounts)>> {
 fn open(path: &Path, executor: &Arc<SteppedExecutor>) -> Result<Db> {
     let executor: Arc<dyn Executor> = Arc::<SteppedExecutor>::clone(executor);
     Ok(Options::new().executor(executor).hash_seed(7).cache_size(64 << 20).open(path)?)
+}
+
+fn expect(found: bool, expected: bool, key: &Key) -> Result<()> {
+    if found == expected { Ok(()) } else { Err(format!("a wrong answer for key {}", key.escape_ascii()).into()) }
 }
 
 fn expect_all(count: u64) -> Result<()> {
