@@ -1,12 +1,13 @@
 //! [`Value`]: bytes that a read returns.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use crate::format::deadline::DEADLINE_LEN;
-use crate::sorted::block::{BlockRef, BorrowedFrame, CursorBlock, LookupBlock, MappedBlock};
+use crate::sorted::block::{BlockRef, BorrowedFrame};
 use crate::sorted::values::SeparateValue;
+use crate::vfs::Mapping;
 
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
@@ -68,11 +69,11 @@ impl Value {
 
 /// A value where a read found it in a table, not yet copied or kept.
 pub(crate) enum FoundValue<'a> {
-    /// `len` bytes at `start` of a block in a mapped file, which is borrowed. A [`Value`] never
-    /// keeps the file: after the call, only cursors read pages that the disk may fail to deliver.
-    Mapped { block: MappedBlock<'a>, start: u32, len: u32 },
-    /// `len` bytes at `start` of a cached block.
-    Cached { block: BorrowedFrame<'a>, start: u32, len: u32 },
+    /// In a mapped file. A [`Value`] never keeps the file: after the call, only cursors read pages
+    /// that the disk may fail to deliver.
+    Mapped { bytes: &'a [u8], file: &'a Arc<dyn Mapping> },
+    /// In a cached block.
+    Cached { bytes: &'a [u8], block: BorrowedFrame<'a> },
     /// `len` bytes at `start` of a block that this read fetched.
     Read { block: BlockRef, start: u32, len: u32 },
     /// From a value file; empty if the read does not need the value.
@@ -80,38 +81,39 @@ pub(crate) enum FoundValue<'a> {
 }
 
 impl<'a> FoundValue<'a> {
-    /// The `len` bytes at `start` of `block`.
-    #[inline]
-    pub(crate) fn in_block(block: LookupBlock<'a>, start: u32, len: u32) -> FoundValue<'a> {
-        match block {
-            LookupBlock::Borrowed(block) => FoundValue::Cached { block, start, len },
-            LookupBlock::Counted(block) => FoundValue::Read { block, start, len },
-            LookupBlock::Mapped(block) => FoundValue::Mapped { block, start, len },
-        }
+    /// A value at `bytes` of a block that this read fetched.
+    pub(crate) fn read(block: &BlockRef, bytes: &[u8]) -> FoundValue<'a> {
+        let (block, start, len) = counted(bytes, block.borrow());
+        FoundValue::Read { block, start, len }
     }
 
     /// Without the deadline in front of it, which must be there.
-    pub(crate) fn without_deadline(mut self) -> FoundValue<'a> {
-        // The length of a deadline.
-        let skipped = u32::try_from(DEADLINE_LEN).unwrap_or_default();
-        if let FoundValue::Mapped { start, len, .. }
-        | FoundValue::Cached { start, len, .. }
-        | FoundValue::Read { start, len, .. } = &mut self
-        {
-            let skipped = skipped.min(*len);
-            (*start, *len) = (*start + skipped, *len - skipped);
+    pub(crate) fn without_deadline(self) -> FoundValue<'a> {
+        let rest = |bytes: &'a [u8]| bytes.get(DEADLINE_LEN..).unwrap_or_default();
+        match self {
+            FoundValue::Mapped { bytes, file } => FoundValue::Mapped { bytes: rest(bytes), file },
+            FoundValue::Cached { bytes, block } => FoundValue::Cached { bytes: rest(bytes), block },
+            FoundValue::Read { block, start, len } => {
+                let skipped = u32::try_from(DEADLINE_LEN).map_or(len, |skipped| skipped.min(len));
+                FoundValue::Read { block, start: start + skipped, len: len - skipped }
+            }
+            FoundValue::Separate(value) => FoundValue::Separate(value.without(DEADLINE_LEN)),
         }
-        if let FoundValue::Separate(value) = self {
-            return FoundValue::Separate(value.without(DEADLINE_LEN));
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            FoundValue::Mapped { bytes, .. } | FoundValue::Cached { bytes, .. } => bytes.len(),
+            FoundValue::Read { len, .. } => *len as usize,
+            FoundValue::Separate(value) => value.len(),
         }
-        self
     }
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            FoundValue::Mapped { block, start, len } => block.block().part(*start, *len),
-            FoundValue::Cached { block, start, len } => block.framed().block().part(*start, *len),
+            FoundValue::Mapped { bytes, .. } | FoundValue::Cached { bytes, .. } => bytes,
             FoundValue::Read { block, start, len } => block.block().part(*start, *len),
             FoundValue::Separate(value) => value.bytes(),
         }
@@ -121,8 +123,9 @@ impl<'a> FoundValue<'a> {
     #[inline]
     pub(crate) fn into_value(self) -> Value {
         match self {
-            FoundValue::Cached { block, start, len } if len as usize >= KEEP_FROM => {
-                Value(Repr::InBlock { block: block.counted(), start, len })
+            FoundValue::Cached { bytes, block } if bytes.len() >= KEEP_FROM => {
+                let (block, start, len) = counted(bytes, block);
+                Value(Repr::InBlock { block, start, len })
             }
             FoundValue::Read { block, start, len } if len as usize >= KEEP_FROM => {
                 Value(Repr::InBlock { block, start, len })
@@ -134,19 +137,31 @@ impl<'a> FoundValue<'a> {
 
     /// Keeps the value in place, with a count on its block or mapping.
     pub(crate) fn keep(self) -> KeptValue {
-        let (block, start, len) = match self {
-            FoundValue::Mapped { block, start, len } => (block.kept(), start, len),
-            FoundValue::Cached { block, start, len } => (block.counted().into(), start, len),
-            FoundValue::Read { block, start, len } => (block.into(), start, len),
-            FoundValue::Separate(value) => return KeptValue::Separate(value),
-        };
-        KeptValue::InBlock { block, start, len }
+        match self {
+            FoundValue::Mapped { bytes, file } => {
+                let start = bytes.as_ptr().addr() - file.bytes().as_ptr().addr();
+                KeptValue::InFile { file: Arc::clone(file), span: start..start + bytes.len() }
+            }
+            FoundValue::Cached { bytes, block } => {
+                let (block, start, len) = counted(bytes, block);
+                KeptValue::InBlock { block, start, len }
+            }
+            FoundValue::Read { block, start, len } => KeptValue::InBlock { block, start, len },
+            FoundValue::Separate(value) => KeptValue::Separate(value),
+        }
     }
+}
+
+/// A count on the block that holds `bytes`, and their place in it.
+#[expect(clippy::cast_possible_truncation, reason = "a block is shorter than 4 GiB")]
+fn counted(bytes: &[u8], block: BorrowedFrame<'_>) -> (BlockRef, u32, u32) {
+    (block.counted(), block.framed().block().start_of(bytes), bytes.len() as u32)
 }
 
 /// A value kept in place after the read that found it.
 pub(crate) enum KeptValue {
-    InBlock { block: CursorBlock, start: u32, len: u32 },
+    InBlock { block: BlockRef, start: u32, len: u32 },
+    InFile { file: Arc<dyn Mapping>, span: Range<usize> },
     Separate(SeparateValue),
 }
 
@@ -154,6 +169,7 @@ impl KeptValue {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             KeptValue::InBlock { block, start, len } => block.block().part(*start, *len),
+            KeptValue::InFile { file, span } => &file.bytes()[span.clone()],
             KeptValue::Separate(value) => value.bytes(),
         }
     }
@@ -264,12 +280,16 @@ mod tests {
             builder.finish(&mut bytes);
             let block = BlockRef::copy_of(&bytes).unwrap();
             let start = u32::try_from(bytes.len() - value_len).unwrap();
-            let held = LookupBlock::Counted(block.clone());
-            let found = FoundValue::in_block(held, start, u32::try_from(value_len).unwrap());
-            assert_eq!(found.bytes(), vec![7; value_len]);
-            let value = found.into_value();
+            let len = u32::try_from(value_len).unwrap();
+            let read = FoundValue::Read { block: block.clone(), start, len };
+            let cached = FoundValue::Cached { bytes: block.block().part(start, len), block: block.borrow() };
+            let mut values = Vec::new();
+            for found in [read, cached] {
+                assert_eq!((found.bytes(), found.len()), (&vec![7; value_len][..], value_len));
+                values.push(found.into_value());
+            }
             assert_eq!(block.into_frame().is_none(), pins);
-            assert_eq!(value.clone(), vec![7; value_len]);
+            assert_eq!(values, [vec![7; value_len], vec![7; value_len]]);
         }
     }
 

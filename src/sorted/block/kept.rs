@@ -1,10 +1,10 @@
-//! [`CursorBlock`] and [`LookupBlock`]: a data block together with the owner of its bytes.
+//! [`CursorBlock`]: a data block together with the owner of its bytes.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::Block;
-use super::frame::{BlockRef, BorrowedFrame};
+use super::frame::BlockRef;
 use super::view::BlockHeader;
 use crate::format::Decoded;
 use crate::vfs::Mapping;
@@ -34,7 +34,9 @@ unsafe impl Sync for CursorBlock {}
 impl CursorBlock {
     /// The block of `len` bytes that begins at `start` in a mapped file.
     pub(crate) fn in_file(file: Arc<dyn Mapping>, start: usize, len: usize) -> Decoded<CursorBlock> {
-        Ok(MappedBlock::in_file(&file, start, len)?.kept())
+        let block = Block::decode(file.bytes().get(start..).unwrap_or_default(), len)?;
+        let (header, buffer) = (block.header, block.buffer().into());
+        Ok(CursorBlock { header, buffer, owner: Owner::File(file) })
     }
 
     #[inline]
@@ -54,58 +56,9 @@ impl CursorBlock {
     }
 }
 
-/// A block in a mapped file, borrowed for the duration of one read.
-#[derive(Clone, Copy)]
-pub(crate) struct MappedBlock<'a> {
-    block: Block<'a>,
-    /// Owns the block's bytes.
-    file: &'a Arc<dyn Mapping>,
-}
-
-impl<'a> MappedBlock<'a> {
-    /// The block of `len` bytes that begins at `start` in a mapped file.
-    #[inline]
-    pub(crate) fn in_file(file: &'a Arc<dyn Mapping>, start: usize, len: usize) -> Decoded<MappedBlock<'a>> {
-        let block = Block::decode(file.bytes().get(start..).unwrap_or_default(), len)?;
-        Ok(MappedBlock { block, file })
-    }
-
-    #[inline]
-    pub(crate) fn block(&self) -> Block<'a> {
-        self.block
-    }
-
-    /// The block with a count of its own on the mapping.
-    pub(crate) fn kept(self) -> CursorBlock {
-        let MappedBlock { block, file } = self;
-        CursorBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::File(Arc::clone(file)) }
-    }
-}
-
 impl From<BlockRef> for CursorBlock {
     fn from(frame: BlockRef) -> CursorBlock {
         let block = frame.block();
         CursorBlock { header: block.header, buffer: block.buffer().into(), owner: Owner::Frame(frame) }
-    }
-}
-
-/// A block held for the duration of one read.
-pub(crate) enum LookupBlock<'a> {
-    /// Cached: the reader's pin keeps it alive.
-    Borrowed(BorrowedFrame<'a>),
-    /// Read from the file, whether the cache admitted it or not.
-    Counted(BlockRef),
-    /// In a mapped file, which the borrowed table keeps mapped.
-    Mapped(MappedBlock<'a>),
-}
-
-impl LookupBlock<'_> {
-    #[inline]
-    pub(crate) fn block(&self) -> Block<'_> {
-        match self {
-            LookupBlock::Borrowed(block) => block.framed().block(),
-            LookupBlock::Counted(block) => block.block(),
-            LookupBlock::Mapped(block) => block.block(),
-        }
     }
 }

@@ -47,7 +47,7 @@ mod view;
 pub(crate) use builder::BlockBuilder;
 pub(crate) use cursor::BlockCursor;
 pub(crate) use frame::{BlockRef, BorrowedFrame, Frame, FramedBlock};
-pub(crate) use kept::{CursorBlock, LookupBlock, MappedBlock};
+pub(crate) use kept::CursorBlock;
 pub(crate) use reader::BlockHit;
 pub(crate) use view::{Block, prefetch_block, set_seqno};
 

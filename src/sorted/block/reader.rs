@@ -19,10 +19,9 @@ pub(super) const PREFETCH_DISTANCE: usize = 6 * CACHE_LINE;
 
 /// Result of a point look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BlockHit {
-    /// The newest version visible to the snapshot. Its value is `len` bytes at `start` in the
-    /// block.
-    Found { seqno: SeqNo, kind: ValueKind, start: u32, len: u32 },
+pub(crate) enum BlockHit<'a> {
+    /// The newest version visible to the snapshot.
+    Found { seqno: SeqNo, kind: ValueKind, value: &'a [u8] },
     /// Every version of the key in this block is newer than the snapshot.
     Newer,
     /// The key is not in the block.
@@ -45,14 +44,6 @@ pub(super) struct KeyValueEntry<'a> {
     pub(super) rest: &'a [u8],
     pub(super) rest_len: usize,
     pub(super) value: Range<usize>,
-}
-
-impl BlockEntry<'_> {
-    /// Offset and length of the value in the block.
-    #[expect(clippy::cast_possible_truncation, reason = "a block is shorter than 4 GiB")]
-    fn value_span(&self) -> (u32, u32) {
-        (self.value_start as u32, self.value_len as u32)
-    }
 }
 
 /// The three varints in front of an entry's key (rest length, value length, packed sequence number
@@ -287,10 +278,11 @@ impl<'a> Block<'a> {
     /// The newest version of `key` with a sequence number of at most `snapshot`; `fingerprint` is
     /// that of the key's hash.
     #[inline]
-    pub(crate) fn get(&self, key: &[u8], fingerprint: u8, snapshot: SeqNo) -> Decoded<BlockHit> {
+    pub(crate) fn get(&self, key: &[u8], fingerprint: u8, snapshot: SeqNo) -> Decoded<BlockHit<'a>> {
         let mut hit = BlockHit::Absent;
         let Some((prefix, rest)) = key.split_at_checked(self.prefix().len()) else { return Ok(hit) };
-        for start in (0..self.len()).step_by(GROUP_LEN) {
+        let mut start = 0;
+        while start < self.len() {
             let mut alike = matches(self.buffer(), HEADER_LEN + start, self.len() - start, fingerprint);
             while alike != 0 {
                 let entry = self.entry(start + alike.trailing_zeros() as usize)?;
@@ -301,11 +293,13 @@ impl<'a> Block<'a> {
                     continue;
                 }
                 if entry.seqno <= snapshot {
-                    let (start, len) = entry.value_span();
-                    return Ok(BlockHit::Found { seqno: entry.seqno, kind: entry.kind, start, len });
+                    let BlockEntry { seqno, kind, value_start, value_len, .. } = entry;
+                    let value = &self.bytes()[value_start..value_start + value_len];
+                    return Ok(BlockHit::Found { seqno, kind, value });
                 }
                 hit = BlockHit::Newer;
             }
+            start += GROUP_LEN;
         }
         Ok(hit)
     }

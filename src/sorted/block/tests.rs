@@ -107,11 +107,12 @@ fn check_get(block: Block<'_>, model: &BlockModel, key: &[u8], snapshot: SeqNo) 
     let versions = || model.iter().filter(|entry| entry.0 == key);
     match versions().find(|entry| entry.1 <= snapshot) {
         Some((_, seqno, kind, value)) => {
-            let BlockHit::Found { seqno: found, kind: found_kind, start, len } = hit else {
+            let BlockHit::Found { seqno: found, kind: found_kind, value: found_value } = hit else {
                 panic!("{key:?} at {snapshot} gives {hit:?}");
             };
-            assert_eq!((found, found_kind), (*seqno, *kind));
-            assert_eq!(block.bytes()[start as usize..][..len as usize], value[..]);
+            assert_eq!((found, found_kind, found_value), (*seqno, *kind, &value[..]));
+            let start = block.start_of(found_value) as usize;
+            assert_eq!(block.bytes()[start..][..found_value.len()], value[..]);
         }
         None if versions().next().is_some() => assert_eq!(hit, BlockHit::Newer),
         None => assert_eq!(hit, BlockHit::Absent),

@@ -99,6 +99,12 @@ impl<'a> Block<'a> {
         self.buffer
     }
 
+    /// Where `part` begins, which a look-up found in the block.
+    #[expect(clippy::cast_possible_truncation, reason = "a block is shorter than 4 GiB")]
+    pub(crate) fn start_of(&self, part: &[u8]) -> u32 {
+        (part.as_ptr().addr() - self.buffer.as_ptr().addr()) as u32
+    }
+
     /// The `len` bytes at `start`, where a look-up found a value.
     #[inline]
     pub(crate) fn part(&self, start: u32, len: u32) -> &'a [u8] {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::footer::BlockHandle;
 use super::index::Index;
 use crate::format::Decoded;
-use crate::sorted::block::{CursorBlock, MappedBlock, prefetch_block};
+use crate::sorted::block::{Block, CursorBlock, prefetch_block};
 use crate::vfs::{Mapping, ReadableFile};
 
 /// Most tables that are mapped at once, of all stores of an environment. Linux allows a process
@@ -121,8 +121,13 @@ impl<'p> InPlace<'p> {
     /// The block. Its checksum has been verified; its header is still checked, as for every
     /// block.
     #[inline]
-    pub(super) fn block(self) -> Decoded<MappedBlock<'p>> {
-        MappedBlock::in_file(self.file, self.start, self.len)
+    pub(super) fn block(self) -> Decoded<Block<'p>> {
+        Block::decode(self.rest_of_file, self.len)
+    }
+
+    /// The mapping that holds the block.
+    pub(super) fn file(self) -> &'p Arc<dyn Mapping> {
+        self.file
     }
 
     /// The block, for a holder that may outlive the table. `file` may be an unused reference to a

@@ -15,7 +15,7 @@ use super::{TableContext, TableMeta};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
-use crate::format::deadline::{DEADLINE_LEN, split_expiring};
+use crate::format::deadline::DEADLINE_LEN;
 use crate::format::filename::FileKind;
 use crate::format::header::features;
 use crate::format::key::{SeqNo, ValueKind};
@@ -25,7 +25,7 @@ use crate::options::{Compression, FilterMode};
 use crate::report::event::Event;
 use crate::report::explain::{FilterAnswer, Found, ReadTrace, Untraced};
 use crate::report::stats::{FilterLedger, FilterRates, ReadCounters, ReadEvent};
-use crate::sorted::block::{BlockHit, BlockRef, CursorBlock, Frame, LookupBlock};
+use crate::sorted::block::{BlockHit, BlockRef, CursorBlock, Frame};
 use crate::sorted::value::FoundValue;
 use crate::sorted::values::{SeparateValue, ValueFile};
 use crate::vfs::ReadableFile;
@@ -96,6 +96,28 @@ impl<'p> TableHit<'p> {
             seqno,
             kind,
             value,
+        }
+    }
+
+    /// What a trace says of it.
+    fn found(&self) -> Found {
+        let len = match self.kind {
+            ValueKind::Put => self.value.len(),
+            ValueKind::ExpiringPut => self.value.len().saturating_sub(DEADLINE_LEN),
+            ValueKind::Merge => return Found::Operand,
+            _ => return Found::Deleted,
+        };
+        if let FoundValue::Separate(_) = self.value { Found::SeparateValue(len) } else { Found::Value(len) }
+    }
+}
+
+impl<'p> Lookup<'p> {
+    #[inline]
+    fn of<'b>(hit: BlockHit<'b>, found: impl FnOnce(&'b [u8]) -> FoundValue<'p>) -> Lookup<'p> {
+        match hit {
+            BlockHit::Found { seqno, kind, value } => Lookup::Found(TableHit::new(seqno, kind, found(value))),
+            BlockHit::Newer => Lookup::Newer,
+            BlockHit::Absent => Lookup::Absent,
         }
     }
 }
@@ -409,6 +431,21 @@ impl Table {
         self.fetcher.corrupt(offset, malformed)
     }
 
+    /// The hit with the value to which it points, if that is wanted.
+    #[cold]
+    #[inline(never)]
+    fn read_value<'p>(&self, key: &[u8], hit: TableHit<'p>, wanted: bool) -> Result<TableHit<'p>> {
+        let Some((prefix, pointer)) = split_separate(hit.kind, hit.value.bytes()) else { return Ok(hit) };
+        let value = if wanted { self.separate_value(key, pointer)? } else { SeparateValue::prefix(prefix) };
+        Ok(TableHit { kind: hit.kind.whole(), value: FoundValue::Separate(value), ..hit })
+    }
+
+    #[cold]
+    fn denied(&self, resident: &Resident) -> Error {
+        let offset = resident.footer.filter.unwrap_or_default().offset;
+        self.fetcher.corrupt(offset, "the filter denies a key that the table holds")
+    }
+
     pub(super) fn fetcher(&self) -> &Fetcher {
         &self.fetcher
     }
@@ -531,7 +568,7 @@ impl<'p> Probe<'p> {
     /// Prefetches the entry in that block.
     #[inline]
     pub(crate) fn prefetch_entry(&self, pin: &Pin<'_>) {
-        if let Some(block) = self.resident.in_memory(self.position, pin).and_then(ResidentBlock::block) {
+        if let Some(Ok(block)) = self.resident.in_memory(self.position, pin).map(ResidentBlock::block) {
             block.prefetch_entry(self.read.hash.fingerprint());
         }
     }
@@ -545,101 +582,90 @@ impl<'p> Probe<'p> {
         blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
-        let mut lookup = self.look_up(pin, blocks, trace)?;
-        let table = self.table;
-        match (self.answer, &lookup) {
+        let lookup = self.look_up(pin, blocks, trace)?;
+        let Probe { table, resident, read, answer, .. } = self;
+        match (answer, &lookup) {
             (FilterAnswer::Skipped, _) => table.count(ReadEvent::Skipped),
             (FilterAnswer::Degraded, _) => table.count(ReadEvent::Degraded),
             (FilterAnswer::Maybe, Lookup::Absent) => table.count_false_positive(),
             (FilterAnswer::Maybe, _) => _ = table.fetcher.counters.count_look_up(ReadEvent::TruePositive),
             (FilterAnswer::No, Lookup::Absent) => _ = table.fetcher.counters.count_look_up(ReadEvent::Negative),
-            (FilterAnswer::No, _) => return Err(self.denied()),
+            (FilterAnswer::No, _) => return Err(table.denied(resident)),
         }
-        if let Lookup::Found(hit) = &mut lookup
-            && hit.kind.is_separate()
-        {
-            self.read_value(hit)?;
-        }
-        trace.leave(match &lookup {
-            Lookup::Found(TableHit { kind, value: FoundValue::Separate(value), .. }) => {
-                let prefix = if *kind == ValueKind::ExpiringPut { DEADLINE_LEN } else { 0 };
-                Found::SeparateValue(value.bytes().len() - prefix)
+        let hit = match lookup {
+            Lookup::Found(hit) if hit.kind.is_separate() => table.read_value(read.key, hit, read.mode.values)?,
+            Lookup::Found(hit) => hit,
+            Lookup::Newer | Lookup::Absent => {
+                trace.leave(if let Lookup::Newer = lookup { Found::Newer } else { Found::Absent });
+                return Ok(None);
             }
-            Lookup::Found(hit) if hit.kind == ValueKind::Put => Found::Value(hit.value.bytes().len()),
-            Lookup::Found(hit) if hit.kind == ValueKind::Merge => Found::Operand,
-            Lookup::Found(hit) if hit.kind == ValueKind::ExpiringPut => {
-                Found::Value(split_expiring(hit.value.bytes()).1.len())
-            }
-            Lookup::Found(_) => Found::Deleted,
-            Lookup::Newer => Found::Newer,
-            Lookup::Absent => Found::Absent,
-        });
-        Ok(match lookup {
-            Lookup::Found(hit) => Some(hit),
-            Lookup::Newer | Lookup::Absent => None,
-        })
-    }
-
-    /// Replaces the pointer that was found by the value, if that is wanted.
-    #[inline(never)]
-    fn read_value(&self, hit: &mut TableHit<'p>) -> Result<()> {
-        let stored = hit.value.bytes();
-        let Some((prefix, pointer)) = split_separate(hit.kind, stored) else { return Ok(()) };
-        let value = match self.read.mode.values {
-            true => self.table.separate_value(self.read.key, pointer)?,
-            false => SeparateValue::prefix(prefix),
         };
-        (hit.kind, hit.value) = (hit.kind.whole(), FoundValue::Separate(value));
-        Ok(())
-    }
-
-    #[cold]
-    fn denied(&self) -> Error {
-        let offset = self.resident.footer.filter.unwrap_or_default().offset;
-        self.table.fetcher.corrupt(offset, "the filter denies a key that the table holds")
+        trace.leave(hit.found());
+        Ok(Some(hit))
     }
 
     #[inline]
     fn look_up(
-        &self,
+        self,
         pin: &'p Pin<'_>,
         mut blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Lookup<'p>> {
-        let (table, resident) = (self.table, self.resident);
-        let PointRead { key, hash, snapshot, mode, .. } = self.read;
-        let counting = if self.answer == FilterAnswer::No { Counting::AvoidableRead } else { Counting::Read };
-        let mut lookup = Lookup::Absent;
+        let Probe { table, resident, read: PointRead { key, hash, snapshot, .. }, .. } = self;
+        let mut newer = false;
         for i in self.position..resident.index.len() {
-            let malformed = |malformed| table.malformed_block(i, malformed);
-            let (block, cached) = match table.block_in_memory(resident, i, counting, pin) {
-                Some(ResidentBlock::Cached(block)) => (LookupBlock::Borrowed(block), true),
-                Some(ResidentBlock::Mapped(block)) => (LookupBlock::Mapped(block.block().map_err(malformed)?), true),
-                None => {
-                    let read = |hint: ReadHint<'_>| table.read_block(resident, i, mode.fill_cache, counting, hint);
-                    let block = match blocks.as_deref_mut() {
-                        Some(blocks) => blocks.get_or((table.meta.number, i), read)?,
-                        None => read(ReadHint::None)?,
-                    };
-                    (LookupBlock::Counted(block), false)
+            let lookup = match table.block_in_memory(resident, i, self.counting(), pin) {
+                Some(block) => {
+                    let hit = block.block().and_then(|block| block.get(key, hash.fingerprint(), snapshot));
+                    self.trace_block(i, true, trace);
+                    Lookup::of(hit.map_err(|malformed| table.malformed_block(i, malformed))?, |value| {
+                        block.found(value)
+                    })
                 }
+                None => self.look_up_in_file(i, blocks.as_deref_mut(), trace)?,
             };
-            let handle = resident.index.handle(i);
-            trace.block(handle.offset, handle.stored_len(), cached);
-            let hit = block.block().get(key, hash.fingerprint(), snapshot);
-            match hit.map_err(malformed)? {
-                BlockHit::Found { seqno, kind, start, len } => {
-                    let value = FoundValue::in_block(block, start, len);
-                    return Ok(Lookup::Found(TableHit::new(seqno, kind, value)));
-                }
-                BlockHit::Absent => break,
-                BlockHit::Newer => lookup = Lookup::Newer,
+            match lookup {
+                Lookup::Found(_) => return Ok(lookup),
+                Lookup::Newer => newer = true,
+                Lookup::Absent => break,
             }
             // Older versions can follow in the next block only if the separator is the key itself.
             if resident.index.compare_separator(i, key).is_ne() {
                 break;
             }
         }
-        Ok(lookup)
+        Ok(if newer { Lookup::Newer } else { Lookup::Absent })
+    }
+
+    /// Looks the key up in the block at position `i`, which is not in memory.
+    #[cold]
+    #[inline(never)]
+    fn look_up_in_file(
+        self,
+        i: usize,
+        blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Lookup<'p>> {
+        let Probe { table, resident, read: PointRead { key, hash, snapshot, mode, .. }, .. } = self;
+        let read = |hint: ReadHint<'_>| table.read_block(resident, i, mode.fill_cache, self.counting(), hint);
+        let block = match blocks {
+            Some(blocks) => blocks.get_or((table.meta.number, i), read)?,
+            None => read(ReadHint::None)?,
+        };
+        self.trace_block(i, false, trace);
+        let hit = block.block().get(key, hash.fingerprint(), snapshot);
+        let hit = hit.map_err(|malformed| table.malformed_block(i, malformed))?;
+        Ok(Lookup::of(hit, |value| FoundValue::read(&block, value)))
+    }
+
+    #[inline]
+    fn counting(&self) -> Counting {
+        if self.answer == FilterAnswer::No { Counting::AvoidableRead } else { Counting::Read }
+    }
+
+    #[inline]
+    fn trace_block(&self, i: usize, cached: bool, trace: &mut impl ReadTrace) {
+        let handle = self.resident.index.handle(i);
+        trace.block(handle.offset, handle.stored_len(), cached);
     }
 }

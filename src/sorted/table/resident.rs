@@ -10,11 +10,13 @@ use super::properties::{Properties, filter_hash};
 use super::{Ingested, TableMeta};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
+use crate::format::Decoded;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
 use crate::memory::epoch::Pin;
 use crate::options::Compression;
 use crate::sorted::block::{Block, BorrowedFrame};
 use crate::sorted::cache::BlockSlots;
+use crate::sorted::value::FoundValue;
 
 pub(super) struct Resident {
     pub(super) footer: Footer,
@@ -43,12 +45,20 @@ impl<'p> ResidentBlock<'p> {
         }
     }
 
-    /// The block, or `None` if it is malformed; the read itself reports that.
     #[inline]
-    pub(super) fn block(self) -> Option<Block<'p>> {
+    pub(super) fn block(self) -> Decoded<Block<'p>> {
         match self {
-            ResidentBlock::Cached(block) => Some(block.framed().block()),
-            ResidentBlock::Mapped(block) => block.block().ok().map(|block| block.block()),
+            ResidentBlock::Cached(block) => Ok(block.framed().block()),
+            ResidentBlock::Mapped(block) => block.block(),
+        }
+    }
+
+    /// A value in the block.
+    #[inline]
+    pub(super) fn found(self, bytes: &'p [u8]) -> FoundValue<'p> {
+        match self {
+            ResidentBlock::Cached(block) => FoundValue::Cached { bytes, block },
+            ResidentBlock::Mapped(block) => FoundValue::Mapped { bytes, file: block.file() },
         }
     }
 }

@@ -68,6 +68,11 @@ impl SeparateValue {
         &self.bytes[self.start..]
     }
 
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
     /// What was read, and where the value begins in it; it goes to the end.
     pub(crate) fn into_parts(self) -> (Vec<u8>, usize) {
         (self.bytes, self.start)
