@@ -10,6 +10,7 @@
 //! operators and the clock run under it. A read that lends its value copies a short one. A long one
 //! keeps its block or memtable by a reference count, as cursors do (`held`).
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::cursor::Cursor;
@@ -77,12 +78,17 @@ impl ReadOptions {
 /// counting references up and down, above all when several threads do so.
 const COPIED: usize = 512;
 
+thread_local! {
+    /// Buffer into which a thread copies the values of its reads.
+    static COPY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 /// A value for the caller's code, which may run long: holding it pins no epoch.
 enum Kept {
-    /// The first bytes of the caller's buffer, this many.
-    Copied(usize),
+    /// In the thread's buffer, which is taken meanwhile: a nested read finds an empty one. Also
+    /// combined operands.
+    Copied(Vec<u8>),
     InTable(KeptValue),
-    Merged(Vec<u8>),
     /// The version of the key with this sequence number.
     InMemtable(Arc<Memtable>, SeqNo),
 }
@@ -209,23 +215,17 @@ impl Store {
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
         let read = |value: &[u8]| self.timed_closure("read", || read(value));
-        let mut buffer = [0; COPIED];
-        let kept = self.get(target, key, ReadOptions::default().mode(), &mut Untraced, |hit| {
-            if let Some(copy) = buffer.get_mut(..hit.bytes().len()) {
-                copy.copy_from_slice(hit.bytes());
-                return Kept::Copied(copy.len());
-            }
-            match hit {
-                Hit::Memtable { memtable, seqno, .. } => Kept::InMemtable(Arc::clone(memtable), seqno),
-                Hit::Table(value) => Kept::InTable(value.keep()),
-                Hit::Merged(value) => Kept::Merged(value.to_vec()),
-            }
-        })?;
-        Ok(match kept {
+        Ok(match self.keep(target, key)? {
             None => None,
-            Some(Kept::Copied(len)) => Some(read(&buffer[..len])),
+            Some(Kept::Copied(value)) => {
+                let result = read(&value);
+                if value.capacity() <= 2 * COPIED {
+                    // Fails if the thread is ending.
+                    let _ = COPY.try_with(|copy| copy.set(value));
+                }
+                Some(result)
+            }
             Some(Kept::InTable(value)) => Some(read(value.bytes())),
-            Some(Kept::Merged(value)) => Some(read(&value)),
             Some(Kept::InMemtable(memtable, seqno)) => {
                 // Looked up again: the memtable still has the entry, and only a borrow of the
                 // memtable can lend its value.
@@ -234,6 +234,22 @@ impl Store {
                     ValueKind::ExpiringPut => read(split_expiring(entry.value).1),
                     _ => read(entry.value),
                 })
+            }
+        })
+    }
+
+    /// Reads a key, and keeps its value. Compiled once, not for each closure of a caller.
+    fn keep(&self, target: ReadTarget<'_>, key: &[u8]) -> Result<Option<Kept>> {
+        self.get(target, key, ReadOptions::default().mode(), &mut Untraced, |hit| match hit {
+            Hit::Memtable { memtable, seqno, value } if value.len() > COPIED => {
+                Kept::InMemtable(Arc::clone(memtable), seqno)
+            }
+            Hit::Table(value) if value.len() > COPIED => Kept::InTable(value.keep()),
+            hit => {
+                let mut copy = COPY.try_with(Cell::take).unwrap_or_default();
+                copy.clear();
+                copy.extend_from_slice(hit.bytes());
+                Kept::Copied(copy)
             }
         })
     }

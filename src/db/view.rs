@@ -373,7 +373,7 @@ impl ReadView {
 
     /// Calls `take` with the value of a key as the read sees it. Deadlines are judged at `at`, or
     /// else by the clock.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get<'p, R>(
         &'p self,
         tree: &'p Tree,

@@ -402,7 +402,7 @@ impl Version {
     ///
     /// With 100 M keys in three levels, a read of an absent key spent 42 % of its time waiting for
     /// one line after the other.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prefetch<'v>(&'v self, read: &PointRead<'_>) -> Candidates<'v> {
         let mut candidates = Candidates { bank: None, sorted: [None; LEVELS - 1] };
         if self.run_count() == 0 {
@@ -428,14 +428,15 @@ impl Version {
     #[inline]
     fn prefetch_runs(&self, start: usize, bank: Option<&FilterBank>, read: &PointRead<'_>) {
         let Some(bank) = bank else { return };
-        for (i, table) in self.levels[0].tables.iter().enumerate().skip(start).take(FilterBank::AT_ONCE) {
+        let runs = self.levels[0].tables.get(start..).unwrap_or_default();
+        for (i, table) in (start..).zip(runs.iter().take(FilterBank::AT_ONCE)) {
             bank.prefetch(i, read.hash, || table.opened_filter());
         }
     }
 
     /// The newest version of a key that the read can see, tombstones included. Visits sources from
     /// new to old; the first hit ends the search.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get<'p>(
         &'p self,
         read: &PointRead<'p>,
@@ -457,8 +458,11 @@ impl Version {
                     trace.leave(Found::OutOfRange);
                 } else if maybe >> i & 1 == 0 {
                     table.deny(trace);
-                } else if let Some(hit) = table.get(read, pin, trace)? {
-                    return Ok(Some(hit));
+                } else {
+                    let found = table.get(read, pin, trace);
+                    if !matches!(found, Ok(None)) {
+                        return found;
+                    }
                 }
             }
         }
@@ -472,8 +476,11 @@ impl Version {
             // A table that usually holds the requested keys probes its filter itself.
             if !table.expects_hit() && first.deny(read.hash) {
                 table.deny(trace);
-            } else if let Some(hit) = table.get(read, pin, trace)? {
-                return Ok(Some(hit));
+            } else {
+                let found = table.get(read, pin, trace);
+                if !matches!(found, Ok(None)) {
+                    return found;
+                }
             }
         }
         Ok(None)
