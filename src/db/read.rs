@@ -93,6 +93,16 @@ enum Kept {
     InMemtable(Arc<Memtable>, SeqNo),
 }
 
+impl Kept {
+    #[inline]
+    fn copied(value: &[u8]) -> Kept {
+        let mut copy = COPY.try_with(Cell::take).unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(value);
+        Kept::Copied(copy)
+    }
+}
+
 /// The target of a read: a keyspace, now or as of a snapshot.
 #[derive(Clone, Copy)]
 pub(super) struct ReadTarget<'a> {
@@ -240,16 +250,14 @@ impl Store {
 
     /// Reads a key, and keeps its value. Compiled once, not for each closure of a caller.
     fn keep(&self, target: ReadTarget<'_>, key: &[u8]) -> Result<Option<Kept>> {
-        self.get(target, key, ReadOptions::default().mode(), &mut Untraced, |hit| match hit {
-            Hit::Memtable { memtable, seqno, value } if value.len() > COPIED => {
-                Kept::InMemtable(Arc::clone(memtable), seqno)
+        self.get(target, key, ReadOptions::default().mode(), &mut Untraced, |hit| {
+            if hit.bytes().len() <= COPIED {
+                return Kept::copied(hit.bytes());
             }
-            Hit::Table(value) if value.len() > COPIED => Kept::InTable(value.keep()),
-            hit => {
-                let mut copy = COPY.try_with(Cell::take).unwrap_or_default();
-                copy.clear();
-                copy.extend_from_slice(hit.bytes());
-                Kept::Copied(copy)
+            match hit {
+                Hit::Memtable { memtable, seqno, .. } => Kept::InMemtable(Arc::clone(memtable), seqno),
+                Hit::Table(value) => Kept::InTable(value.keep()),
+                Hit::Merged(value) => Kept::copied(value),
             }
         })
     }

@@ -32,7 +32,7 @@ use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit};
 use crate::sorted::value::{FoundValue, Value};
 use crate::sorted::values::{ValueFileMeta, ValueFiles};
 use crate::tree::manifest::KeyspaceState;
-use crate::tree::version::{ScanSource, Version};
+use crate::tree::version::{Candidates, ScanSource, Version};
 use crate::write::memtable::{FOLD_FROM, FoldedChain, Memtable};
 
 #[cfg(test)]
@@ -388,18 +388,22 @@ impl ReadView {
         }
         // Prefetch the first cache line of every source before searching any, so that the cache
         // misses overlap.
+        let mut candidates = Candidates::default();
         if tree.version.run_count() > 0 {
-            for memtable in self.memtables().filter(|memtable| !memtable.is_empty()) {
-                memtable.prefetch(tree.id, read.hash);
-            }
+            let filled = self.memtables().filter(|memtable| !memtable.is_empty());
+            filled.for_each(|memtable| memtable.prefetch(tree.id, read.hash));
+            tree.version.prefetch(read, &mut candidates);
         }
-        let candidates = tree.version.prefetch(read);
-        for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
+        let mut filled = self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty());
+        let newest = filled.find_map(|(i, memtable)| {
             trace.enter(ReadSource::Memtable(i));
-            let Some(entry) = memtable.get(tree.id, read.key, read.hash, read.snapshot) else {
+            let entry = memtable.get(tree.id, read.key, read.hash, read.snapshot);
+            if entry.is_none() {
                 trace.leave(Found::Absent);
-                continue;
-            };
+            }
+            Some((memtable, entry?))
+        });
+        if let Some((memtable, entry)) = newest {
             return match entry.kind {
                 ValueKind::Put => {
                     trace.leave(Found::Value(entry.value.len()));

@@ -300,7 +300,11 @@ impl ReadCounters {
     /// Counts `n` events; see [`count`](ReadCounters::count).
     #[inline]
     pub(crate) fn add(&self, event: ReadEvent, n: u64) -> u64 {
-        let number = shard_number();
+        self.add_in(shard_number(), event, n)
+    }
+
+    #[inline]
+    fn add_in(&self, number: usize, event: ReadEvent, n: u64) -> u64 {
         let counter = &self.shards[number].counts[event as usize];
         if number == OWNED_SHARDS {
             return counter.fetch_add(n, Ordering::Relaxed) + n;
@@ -314,7 +318,8 @@ impl ReadCounters {
     /// see [`count`](ReadCounters::count).
     #[inline]
     pub(crate) fn count_look_up(&self, event: ReadEvent) -> u64 {
-        let score = &self.shards[shard_number()].found_score;
+        let number = shard_number();
+        let score = &self.shards[number].found_score;
         let before = score.load(Ordering::Relaxed);
         // Threads that share a shard may lose updates here: the score is only a hint.
         score.store(
@@ -324,7 +329,7 @@ impl ReadCounters {
             },
             Ordering::Relaxed,
         );
-        self.count(event)
+        self.add_in(number, event, 1)
     }
 
     /// Whether most of this thread's recent look-ups found their keys.

@@ -76,8 +76,9 @@ pub(crate) enum FoundValue<'a> {
     Cached { bytes: &'a [u8], block: BorrowedFrame<'a> },
     /// `len` bytes at `start` of a block that this read fetched.
     Read { block: BlockRef, start: u32, len: u32 },
-    /// From a value file; empty if the read does not need the value.
-    Separate(SeparateValue),
+    /// From a value file; empty if the read does not need the value. In a box, which keeps what
+    /// other reads move small.
+    Separate(Box<SeparateValue>),
 }
 
 impl<'a> FoundValue<'a> {
@@ -97,7 +98,7 @@ impl<'a> FoundValue<'a> {
                 let skipped = u32::try_from(DEADLINE_LEN).map_or(len, |skipped| skipped.min(len));
                 FoundValue::Read { block, start: start + skipped, len: len - skipped }
             }
-            FoundValue::Separate(value) => FoundValue::Separate(value.without(DEADLINE_LEN)),
+            FoundValue::Separate(value) => FoundValue::Separate(Box::new(value.without(DEADLINE_LEN))),
         }
     }
 
@@ -130,12 +131,13 @@ impl<'a> FoundValue<'a> {
             FoundValue::Read { block, start, len } if len as usize >= KEEP_FROM => {
                 Value(Repr::InBlock { block, start, len })
             }
-            FoundValue::Separate(value) => Value::separate(value),
+            FoundValue::Separate(value) => Value::separate(*value),
             found => Value::copy_of(found.bytes()),
         }
     }
 
     /// Keeps the value in place, with a count on its block or mapping.
+    #[cold]
     pub(crate) fn keep(self) -> KeptValue {
         match self {
             FoundValue::Mapped { bytes, file } => {
@@ -147,7 +149,7 @@ impl<'a> FoundValue<'a> {
                 KeptValue::InBlock { block, start, len }
             }
             FoundValue::Read { block, start, len } => KeptValue::InBlock { block, start, len },
-            FoundValue::Separate(value) => KeptValue::Separate(value),
+            FoundValue::Separate(value) => KeptValue::Separate(*value),
         }
     }
 }

@@ -277,7 +277,7 @@ impl<'a> Block<'a> {
 
     /// The newest version of `key` with a sequence number of at most `snapshot`; `fingerprint` is
     /// that of the key's hash.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, key: &[u8], fingerprint: u8, snapshot: SeqNo) -> Decoded<BlockHit<'a>> {
         let mut hit = BlockHit::Absent;
         let Some((prefix, rest)) = key.split_at_checked(self.prefix().len()) else { return Ok(hit) };

@@ -339,7 +339,7 @@ impl Table {
     }
 
     /// The data block at position `i`, if it is in memory.
-    #[inline]
+    #[inline(always)]
     fn block_in_memory<'p>(
         &self,
         resident: &'p Resident,
@@ -437,7 +437,7 @@ impl Table {
     fn read_value<'p>(&self, key: &[u8], hit: TableHit<'p>, wanted: bool) -> Result<TableHit<'p>> {
         let Some((prefix, pointer)) = split_separate(hit.kind, hit.value.bytes()) else { return Ok(hit) };
         let value = if wanted { self.separate_value(key, pointer)? } else { SeparateValue::prefix(prefix) };
-        Ok(TableHit { kind: hit.kind.whole(), value: FoundValue::Separate(value), ..hit })
+        Ok(TableHit { kind: hit.kind.whole(), value: FoundValue::Separate(Box::new(value)), ..hit })
     }
 
     #[cold]

@@ -202,7 +202,8 @@ fn filters_probed_together_answer_trace_and_count_as_one_by_one() {
             let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), snapshot, cover: 0, mode };
             let (mut events, mut expected) = (Vec::new(), Vec::new());
             let seqno = epoch.pin(|pin| {
-                let candidates = version.prefetch(&read);
+                let mut candidates = Candidates::default();
+                version.prefetch(&read, &mut candidates);
                 let denied = candidates.sorted.iter().flatten().filter(|table| table.first.deny(read.hash));
                 counted[2] += denied.count();
                 version.get(&read, pin, &candidates, &mut events).unwrap().map(|hit| hit.seqno)

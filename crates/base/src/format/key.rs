@@ -181,9 +181,17 @@ pub fn head8(key: &[u8]) -> u64 {
     if let Some(bytes) = key.first_chunk::<HEAD8_LEN>() {
         return BigEndian::read_u64(bytes);
     }
-    let mut bytes = [0; HEAD8_LEN];
-    bytes[..key.len()].copy_from_slice(key);
-    BigEndian::read_u64(&bytes)
+    // Two loads that may overlap instead of a call to copy.
+    let halves = |first: u64, last: u64, len: usize| first << (64 - 8 * len) | last << (64 - 8 * key.len());
+    match (key.first_chunk(), key.last_chunk(), key) {
+        (Some(first), Some(last), _) => halves(u32::from_be_bytes(*first).into(), u32::from_be_bytes(*last).into(), 4),
+        (_, _, [first, .., last]) => {
+            let middle = u64::from(key[key.len() / 2]) << (56 - 8 * (key.len() / 2));
+            halves((*first).into(), (*last).into(), 1) | middle
+        }
+        (_, _, [only]) => u64::from(*only) << 56,
+        _ => 0,
+    }
 }
 
 /// The head of 12 bytes, in the number's high bits. The low 32 bits are 0.

@@ -55,17 +55,13 @@ pub struct Epoch {
 /// Proof that the thread is pinned: nothing reached through it is freed while it lives.
 pub struct Pin<'e> {
     epoch: &'e Epoch,
-    note: Note,
+    /// The epoch that this pin holds back; `IDLE` if an enclosing pin has the note, whose epoch is
+    /// older.
+    noted: u64,
+    /// Where the note is; `None` if it is among the unnumbered ones, or an enclosing pin has it.
+    line: Option<&'e AtomicU64>,
     /// A pin belongs to its thread.
     _thread: PhantomData<*const ()>,
-}
-
-enum Note {
-    /// In the line of the thread with this number.
-    Numbered(usize, u64),
-    /// An enclosing pin has the note; its epoch is older.
-    Outer,
-    Unnumbered(u64),
 }
 
 impl Default for Epoch {
@@ -85,26 +81,26 @@ impl Epoch {
 
     #[inline]
     fn pinned(&self) -> Pin<'_> {
-        let note = match thread::number() {
-            Some(number) if self.notes[number].0.load(Ordering::Relaxed) == IDLE => {
+        let (noted, line) = match thread::number().map(|number| &self.notes[number].0) {
+            Some(line) if line.load(Ordering::Relaxed) == IDLE => {
                 let now = self.now.0.load(Ordering::Acquire);
-                note_and_fence(&self.notes[number].0, now);
-                Note::Numbered(number, now)
+                note_and_fence(line, now);
+                (now, Some(line))
             }
-            Some(_) => Note::Outer,
-            None => self.pin_unnumbered(),
+            Some(_) => (IDLE, None),
+            None => (self.pin_unnumbered(), None),
         };
-        Pin { epoch: self, note, _thread: PhantomData }
+        Pin { epoch: self, noted, line, _thread: PhantomData }
     }
 
     #[cold]
-    fn pin_unnumbered(&self) -> Note {
+    fn pin_unnumbered(&self) -> u64 {
         let mut unnumbered = self.unnumbered.lock();
         let now = self.now.0.load(Ordering::Acquire);
         unnumbered.push(now);
         drop(unnumbered);
         fence(Ordering::SeqCst);
-        Note::Unnumbered(now)
+        now
     }
 
     /// Begins an epoch and returns it. Readers that pin this epoch or a later one cannot see what
@@ -142,29 +138,20 @@ fn note_and_fence(note: &AtomicU64, now: u64) {
 impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
-        match self.note {
-            Note::Numbered(number, _) => self.epoch.notes[number].0.store(IDLE, Ordering::Release),
-            Note::Outer => {}
-            Note::Unnumbered(noted) => self.unpin_unnumbered(noted),
+        match self.line {
+            Some(line) => line.store(IDLE, Ordering::Release),
+            None if self.noted != IDLE => self.unpin_unnumbered(),
+            None => {}
         }
     }
 }
 
 impl Pin<'_> {
     #[cold]
-    fn unpin_unnumbered(&self, noted: u64) {
+    fn unpin_unnumbered(&self) {
         let mut unnumbered = self.epoch.unnumbered.lock();
-        if let Some(at) = unnumbered.iter().position(|&note| note == noted) {
+        if let Some(at) = unnumbered.iter().position(|&note| note == self.noted) {
             unnumbered.swap_remove(at);
-        }
-    }
-
-    /// The epoch that this pin holds back; `IDLE` for an inner pin, which holds back none.
-    #[inline]
-    fn kept_epoch(&self) -> u64 {
-        match self.note {
-            Note::Numbered(_, epoch) | Note::Unnumbered(epoch) => epoch,
-            Note::Outer => IDLE,
         }
     }
 
@@ -248,7 +235,7 @@ impl<T: Send + Sync> Published<T> {
         // instructions.
         let pin = self.epoch.pinned();
         let answer = read(self.current.load(Ordering::Acquire).cast_const(), &pin);
-        let kept = pin.kept_epoch();
+        let kept = pin.noted;
         drop(pin);
         // If this reader kept a value from being freed, it tries to free it. A reader that pinned
         // later kept nothing.
@@ -342,7 +329,7 @@ mod tests {
     #[test]
     fn threads_without_a_number_pin_too() {
         let epoch = Epoch::default();
-        let pin = Pin { epoch: &epoch, note: epoch.pin_unnumbered(), _thread: PhantomData };
+        let pin = Pin { epoch: &epoch, noted: epoch.pin_unnumbered(), line: None, _thread: PhantomData };
         let unlinked = epoch.advance();
         assert!(epoch.oldest() < unlinked);
         drop(pin);

@@ -33,8 +33,9 @@ pub struct FilterBank {
 pub struct FirstProbes<'b>(Option<&'b FilterLine>);
 
 impl FirstProbes<'_> {
-    /// Whether the filter denies the key, whose hash is `hash`. If not, ask the filter itself.
-    #[inline]
+    /// Whether the filter denies the key, whose hash is `hash`. If not, ask the filter itself. Not
+    /// inlined: reads that do not ask would compute the probes, too.
+    #[inline(never)]
     pub fn deny(self, hash: KeyHash) -> bool {
         self.0.is_some_and(|line| !FirstGroup::new(hash.value()).is_in(line))
     }
