@@ -8,6 +8,7 @@
 use super::clock::Now;
 use super::read::{ReadOptions, ReadTarget, tree_of};
 use super::store::Store;
+use super::view::Hit;
 use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::deadline::split_expiring;
@@ -44,8 +45,8 @@ impl Store {
         let mut pending: Vec<usize> = (0..keys.len()).collect();
         // Before any filter is asked: a filter would deny what a range deletes, or a block be read.
         for i in pending.extract_if(.., |i| reads[*i].cover > 0) {
-            values[i] =
-                view.get_above(tree, &reads[i], Some(now.get(&tree.clock)), &mut Untraced, |hit| hit.into_value())?;
+            let hit = view.get_above(tree, &reads[i], Some(now.get(&tree.clock)), &mut Untraced)?;
+            values[i] = hit.map(Hit::into_value);
         }
         for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
             pending.retain(|&i| {

@@ -153,7 +153,7 @@ impl Store {
         self.gate.check_open()?;
         // A separate function: a plain get has nothing to do after it has found the value.
         match self.reads_plainly && target.snapshot.is_none_or(|point| point.view.is_none()) {
-            true => self.view.with(|view, pin| self.find(view, pin, target, key, mode, trace, take)),
+            true => self.view.with(|view, pin| Ok(self.find(view, pin, target, key, mode, trace)?.map(take))),
             false => self.find_otherwise(target, key, mode, trace, take),
         }
     }
@@ -165,23 +165,21 @@ impl Store {
 
     /// Reads a key in `view`.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "inlined; what the two callers differ in")]
-    fn find<'p, R>(
+    fn find<'p>(
         &self,
         view: &'p ReadView,
         pin: &'p Pin<'_>,
         target: ReadTarget<'_>,
-        key: &[u8],
+        key: &'p [u8],
         mode: ReadMode,
         trace: &mut impl ReadTrace,
-        take: impl FnOnce(Hit<'_>) -> R,
-    ) -> Result<Option<R>> {
+    ) -> Result<Option<Hit<'p>>> {
         // The view first, the sequence number second: see `ReadView`.
         let hash = KeyHash::new(self.seed, key);
         let tree = tree_of(view, target.keyspace, target.name)?;
         let (snapshot, cover) = view.cover(tree, key, target.seqno(), || view.visible(&self.sequence));
         let read = PointRead { key, hash, snapshot, cover, mode };
-        view.get(tree, &read, target.at(), pin, trace, take)
+        view.get(tree, &read, target.at(), pin, trace)
     }
 
     /// A get that is timed, or reads in a store that is open read-only.
@@ -195,7 +193,7 @@ impl Store {
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
-        let find = |view: &ReadView, pin: &Pin<'_>| self.find(view, pin, target, key, mode, trace, take);
+        let find = |view: &ReadView, pin: &Pin<'_>| Ok(self.find(view, pin, target, key, mode, trace)?.map(take));
         let find = || match target.snapshot.and_then(|point| point.view.as_ref()) {
             Some(view) => self.tables.epoch().pin(|pin| find(view, pin)),
             None => self.view.with(find),
@@ -257,7 +255,7 @@ impl Store {
             match hit {
                 Hit::Memtable { memtable, seqno, .. } => Kept::InMemtable(Arc::clone(memtable), seqno),
                 Hit::Table(value) => Kept::InTable(value.keep()),
-                Hit::Merged(value) => Kept::copied(value),
+                Hit::Owned(value) => Kept::Copied(value),
             }
         })
     }

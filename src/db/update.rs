@@ -13,6 +13,7 @@ use super::premise::{Moment, Premise, Refusal};
 use super::read::{ReadOptions, ReadTarget, tree_of};
 use super::retry::{ATTEMPTS, STALE_ROUNDS};
 use super::store::Store;
+use super::view::Hit;
 use super::write::{WriteOptions, with_encoded};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
@@ -164,7 +165,8 @@ impl Store {
             // forgotten for it. What is written in between makes the premise fail.
             let (snapshot, cover) = view.cover(tree, key, None, || view.visible(&self.sequence));
             let read = PointRead { key, hash, snapshot, cover, mode: ReadOptions::default().mode() };
-            Ok((view.get(tree, &read, target.at(), pin, &mut deadline, |hit| hit.into_value())?, moment))
+            let hit = view.get(tree, &read, target.at(), pin, &mut deadline)?;
+            Ok((hit.map(Hit::into_value), moment))
         })?;
         Ok((value, Premise::on_key(moment, target.keyspace, key, hash).until(deadline.0)))
     }

@@ -33,7 +33,7 @@ use crate::sorted::value::{FoundValue, Value};
 use crate::sorted::values::{ValueFileMeta, ValueFiles};
 use crate::tree::manifest::KeyspaceState;
 use crate::tree::version::{Candidates, ScanSource, Version};
-use crate::write::memtable::{FOLD_FROM, FoldedChain, Memtable};
+use crate::write::memtable::{FOLD_FROM, FoldedChain, MemEntry, Memtable};
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -217,17 +217,33 @@ pub(super) enum Hit<'p> {
         value: &'p [u8],
     },
     Table(FoundValue<'p>),
-    /// Operands and the value that they change, combined.
-    Merged(&'p [u8]),
+    /// Operands and the value that they change, combined; or a version above a range delete.
+    Owned(Vec<u8>),
 }
 
-impl Hit<'_> {
+impl<'p> Hit<'p> {
+    #[inline]
+    fn in_memtable(memtable: &'p Arc<Memtable>, entry: MemEntry<'p>) -> Hit<'p> {
+        Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value }
+    }
+
+    /// Without the deadline in front of it, which must be there.
+    fn without_deadline(self) -> Hit<'p> {
+        match self {
+            Hit::Memtable { memtable, seqno, value } => {
+                Hit::Memtable { memtable, seqno, value: split_expiring(value).1 }
+            }
+            Hit::Table(value) => Hit::Table(value.without_deadline()),
+            Hit::Owned(stored) => Hit::Owned(split_expiring(&stored).1.to_vec()),
+        }
+    }
+
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Hit::Memtable { value, .. } => value,
             Hit::Table(value) => value.bytes(),
-            Hit::Merged(value) => value,
+            Hit::Owned(value) => value,
         }
     }
 
@@ -236,17 +252,9 @@ impl Hit<'_> {
         match self {
             Hit::Memtable { value, .. } => Value::copy_of(value),
             Hit::Table(value) => value.into_value(),
-            Hit::Merged(value) => Value::copy_of(value),
+            Hit::Owned(value) => value.into(),
         }
     }
-}
-
-/// Whether the deadline of a value that a read has found is past at `at`, or else by the clock.
-#[inline(never)]
-fn is_past(tree: &Tree, deadline: Deadline, at: Option<Deadline>, trace: &mut impl ReadTrace) -> bool {
-    let is_past = Now::new(at).is_past(deadline, &tree.clock);
-    trace.deadline(deadline, is_past);
-    is_past
 }
 
 impl Tree {
@@ -371,89 +379,51 @@ impl ReadView {
         (snapshot, Some(Arc::new(Covers::new(sources, snapshot))))
     }
 
-    /// Calls `take` with the value of a key as the read sees it. Deadlines are judged at `at`, or
-    /// else by the clock.
+    /// The value of a key as the read sees it. Deadlines are judged at `at`, or else by the clock.
     #[inline(always)]
-    pub(super) fn get<'p, R>(
+    pub(super) fn get<'p>(
         &'p self,
         tree: &'p Tree,
         read: &PointRead<'p>,
         at: Option<Deadline>,
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
-        take: impl FnOnce(Hit<'_>) -> R,
-    ) -> Result<Option<R>> {
+    ) -> Result<Option<Hit<'p>>> {
         if read.cover > 0 {
-            return self.get_above(tree, read, at, trace, take);
+            return self.get_above(tree, read, at, trace);
         }
         // Prefetch the first cache line of every source before searching any, so that the cache
         // misses overlap.
         let mut candidates = Candidates::default();
         if tree.version.run_count() > 0 {
-            let filled = self.memtables().filter(|memtable| !memtable.is_empty());
-            filled.for_each(|memtable| memtable.prefetch(tree.id, read.hash));
+            for memtable in self.memtables().filter(|memtable| !memtable.is_empty()) {
+                memtable.prefetch(tree.id, read.hash);
+            }
             tree.version.prefetch(read, &mut candidates);
         }
-        let mut filled = self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty());
-        let newest = filled.find_map(|(i, memtable)| {
+        for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
             trace.enter(ReadSource::Memtable(i));
-            let entry = memtable.get(tree.id, read.key, read.hash, read.snapshot);
-            if entry.is_none() {
-                trace.leave(Found::Absent);
+            match memtable.get(tree.id, read.key, read.hash, read.snapshot) {
+                Some(entry) => return self.see(tree, read, at, trace, entry.kind, Hit::in_memtable(memtable, entry)),
+                None => trace.leave(Found::Absent),
             }
-            Some((memtable, entry?))
-        });
-        if let Some((memtable, entry)) = newest {
-            return match entry.kind {
-                ValueKind::Put => {
-                    trace.leave(Found::Value(entry.value.len()));
-                    Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
-                }
-                ValueKind::Delete => {
-                    trace.leave(Found::Deleted);
-                    Ok(None)
-                }
-                ValueKind::Merge => {
-                    trace.leave(Found::Operand);
-                    Ok(Some(take(Hit::Merged(&self.merged(tree, read, &mut Now::new(at), trace)?))))
-                }
-                ValueKind::ExpiringPut => {
-                    let (deadline, value) = split_expiring(entry.value);
-                    trace.leave(Found::Value(value.len()));
-                    let is_past = is_past(tree, deadline, at, trace);
-                    Ok((!is_past).then(|| take(Hit::Memtable { memtable, seqno: entry.seqno, value })))
-                }
-                ValueKind::DeleteRange
-                | ValueKind::SeparatePut
-                | ValueKind::SeparateExpiringPut
-                | ValueKind::Ingest => Err(entry.kind.misplaced("a memtable")),
-            };
         }
-        Ok(match tree.version.get(read, pin, &candidates, trace)? {
-            Some(TableHit { kind: ValueKind::Put, value, .. }) => Some(take(Hit::Table(value))),
-            Some(TableHit { kind: ValueKind::Merge, .. }) => {
-                Some(take(Hit::Merged(&self.merged(tree, read, &mut Now::new(at), trace)?)))
-            }
-            Some(TableHit { kind: ValueKind::ExpiringPut, value, .. }) => {
-                let is_past = is_past(tree, split_expiring(value.bytes()).0, at, trace);
-                (!is_past).then(|| take(Hit::Table(value.without_deadline())))
-            }
-            Some(TableHit { kind: ValueKind::Delete, .. }) | None => None,
-            Some(TableHit { kind, .. }) => return Err(tree.version.misplaced(read, kind)),
-        })
+        match tree.version.get(read, pin, &candidates, trace)? {
+            Some(TableHit { kind, value, .. }) => self.see(tree, read, at, trace, kind, Hit::Table(value)),
+            None => Ok(None),
+        }
     }
 
     /// [`get`](ReadView::get) for a key that a range delete numbered `cover` deletes: looks for
     /// newer versions only.
     #[cold]
-    pub(super) fn get_above<R>(
-        &self,
+    pub(super) fn get_above<'p>(
+        &'p self,
         tree: &Tree,
         read: &PointRead<'_>,
         at: Option<Deadline>,
         trace: &mut impl ReadTrace,
-        take: impl FnOnce(Hit<'_>) -> R,
-    ) -> Result<Option<R>> {
+    ) -> Result<Option<Hit<'p>>> {
         let cover = read.cover;
         for (i, memtable) in self.memtables().enumerate() {
             if memtable.last_seqno() <= cover {
@@ -462,51 +432,63 @@ impl ReadView {
             }
             trace.enter(ReadSource::Memtable(i));
             let entry = memtable.get(tree.id, read.key, read.hash, read.snapshot).filter(|entry| entry.seqno > cover);
-            let Some(entry) = entry else {
-                trace.leave(Found::Absent);
-                continue;
-            };
-            return match entry.kind {
-                ValueKind::Put => {
-                    trace.leave(Found::Value(entry.value.len()));
-                    Ok(Some(take(Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value })))
-                }
-                ValueKind::Delete => {
-                    trace.leave(Found::Deleted);
-                    Ok(None)
-                }
-                ValueKind::Merge => {
-                    trace.leave(Found::Operand);
-                    Ok(Some(take(Hit::Merged(&self.merged(tree, read, &mut Now::new(at), trace)?))))
-                }
-                ValueKind::ExpiringPut => {
-                    let (deadline, value) = split_expiring(entry.value);
-                    trace.leave(Found::Value(value.len()));
-                    let is_past = is_past(tree, deadline, at, trace);
-                    Ok((!is_past).then(|| take(Hit::Memtable { memtable, seqno: entry.seqno, value })))
-                }
-                ValueKind::DeleteRange
-                | ValueKind::SeparatePut
-                | ValueKind::SeparateExpiringPut
-                | ValueKind::Ingest => Err(entry.kind.misplaced("a memtable")),
-            };
+            match entry {
+                Some(entry) => return self.see(tree, read, at, trace, entry.kind, Hit::in_memtable(memtable, entry)),
+                None => trace.leave(Found::Absent),
+            }
         }
-        match tree.version.get_above(read, trace)? {
-            Some((ValueKind::Put, value)) => Ok(Some(take(Hit::Merged(&value)))),
-            Some((ValueKind::Merge, _)) => {
-                Ok(Some(take(Hit::Merged(&self.merged(tree, read, &mut Now::new(at), trace)?))))
+        if let Some((kind, stored)) = tree.version.get_above(read, trace)? {
+            return self.see(tree, read, at, trace, kind, Hit::Owned(stored.into()));
+        }
+        trace.enter(ReadSource::RangeDeletes);
+        trace.leave(Found::DeletedByRange);
+        tree.gaps.counters.count(ReadEvent::DeletedByRange);
+        Ok(None)
+    }
+
+    /// The value that a read sees in the newest version of its key.
+    #[inline]
+    fn see<'p>(
+        &self,
+        tree: &Tree,
+        read: &PointRead<'_>,
+        at: Option<Deadline>,
+        trace: &mut impl ReadTrace,
+        kind: ValueKind,
+        hit: Hit<'p>,
+    ) -> Result<Option<Hit<'p>>> {
+        if let Hit::Memtable { value, .. } = hit {
+            trace.leave(Found::stored(kind, value.len()));
+        }
+        // A function apart, so that a put costs this comparison.
+        if kind == ValueKind::Put { Ok(Some(hit)) } else { self.see_other(tree, read, at, trace, kind, hit) }
+    }
+
+    #[inline(never)]
+    fn see_other<'p>(
+        &self,
+        tree: &Tree,
+        read: &PointRead<'_>,
+        at: Option<Deadline>,
+        trace: &mut impl ReadTrace,
+        kind: ValueKind,
+        hit: Hit<'p>,
+    ) -> Result<Option<Hit<'p>>> {
+        match kind {
+            ValueKind::Put => Ok(Some(hit)),
+            ValueKind::Delete => Ok(None),
+            ValueKind::Merge => Ok(Some(Hit::Owned(self.merged(tree, read, &mut Now::new(at), trace)?))),
+            ValueKind::ExpiringPut => {
+                let deadline = split_expiring(hit.bytes()).0;
+                let is_past = Now::new(at).is_past(deadline, &tree.clock);
+                trace.deadline(deadline, is_past);
+                Ok((!is_past).then(|| hit.without_deadline()))
             }
-            Some((ValueKind::ExpiringPut, stored)) => {
-                let (deadline, value) = split_expiring(&stored);
-                Ok((!is_past(tree, deadline, at, trace)).then(|| take(Hit::Merged(value))))
-            }
-            Some((ValueKind::Delete, _)) => Ok(None),
-            Some((kind, _)) => Err(tree.version.misplaced(read, kind)),
-            None => {
-                trace.enter(ReadSource::RangeDeletes);
-                trace.leave(Found::DeletedByRange);
-                tree.gaps.counters.count(ReadEvent::DeletedByRange);
-                Ok(None)
+            ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
+                Err(match hit {
+                    Hit::Memtable { .. } => kind.misplaced("a memtable"),
+                    Hit::Table(_) | Hit::Owned(_) => tree.version.misplaced(read, kind),
+                })
             }
         }
     }

@@ -7,7 +7,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::error::Result;
-use crate::format::deadline::Deadline;
+use crate::format::deadline::{DEADLINE_LEN, Deadline};
+use crate::format::key::ValueKind;
 
 /// What a point read consulted, in order, and its result.
 #[derive(Debug)]
@@ -99,6 +100,18 @@ pub enum Found {
     /// An operand of a merge. The read went on to older operands and to the value that they change;
     /// those steps are not listed.
     Operand,
+}
+
+impl Found {
+    /// What is found where an entry of this kind stores `len` bytes.
+    pub(crate) fn stored(kind: ValueKind, len: usize) -> Found {
+        match kind {
+            ValueKind::Put => Found::Value(len),
+            ValueKind::ExpiringPut => Found::Value(len.saturating_sub(DEADLINE_LEN)),
+            ValueKind::Merge => Found::Operand,
+            _ => Found::Deleted,
+        }
+    }
 }
 
 /// The cost of opening a table: reading its header, footer, properties, index and filter, which

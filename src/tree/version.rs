@@ -190,7 +190,7 @@ impl Level {
     }
 
     /// Position of the table that may hold `key`, in a level without overlaps.
-    #[inline]
+    #[inline(always)]
     fn candidate(&self, key: &[u8]) -> Option<usize> {
         let Bounds { smallest, largest, .. } = &*self.bounds;
         let head = self.bounds.head(key)?;

@@ -15,7 +15,6 @@ use super::{TableContext, TableMeta};
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
-use crate::format::deadline::DEADLINE_LEN;
 use crate::format::filename::FileKind;
 use crate::format::header::features;
 use crate::format::key::{SeqNo, ValueKind};
@@ -101,13 +100,10 @@ impl<'p> TableHit<'p> {
 
     /// What a trace says of it.
     fn found(&self) -> Found {
-        let len = match self.kind {
-            ValueKind::Put => self.value.len(),
-            ValueKind::ExpiringPut => self.value.len().saturating_sub(DEADLINE_LEN),
-            ValueKind::Merge => return Found::Operand,
-            _ => return Found::Deleted,
-        };
-        if let FoundValue::Separate(_) = self.value { Found::SeparateValue(len) } else { Found::Value(len) }
+        match (Found::stored(self.kind, self.value.len()), &self.value) {
+            (Found::Value(len), FoundValue::Separate(_)) => Found::SeparateValue(len),
+            (found, _) => found,
+        }
     }
 }
 
