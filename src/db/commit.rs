@@ -24,7 +24,7 @@ use crate::format::checksum;
 use crate::format::header::{FileHeader, features};
 use crate::format::key::SeqNo;
 use crate::format::record::MAX_RECORD_HEADER_LEN;
-use crate::write::batch::{LoggedPart, WriteBatch};
+use crate::write::batch::{LoggedPart, Op, WriteBatch};
 use crate::write::log::{LogWriter, NewRecord};
 use crate::write::memtable::Memtable;
 
@@ -77,6 +77,31 @@ impl GroupLen {
 
     fn and(self, other: GroupLen) -> GroupLen {
         GroupLen { bytes: self.bytes + other.bytes, log_bytes: self.log_bytes + other.log_bytes }
+    }
+}
+
+/// What is to be known of a group of batches before it is committed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct GroupTotals {
+    pub(super) log_bytes: usize,
+    pub(super) count: u64,
+    pub(super) features: u32,
+    /// Whether the log stores an operation.
+    pub(super) is_logged: bool,
+    /// Whether a caller will sync.
+    pub(super) sync: bool,
+}
+
+impl GroupTotals {
+    #[inline]
+    pub(super) fn of(group: &[&Encoded<'_>]) -> GroupTotals {
+        group.iter().fold(GroupTotals::default(), |totals, encoded| GroupTotals {
+            log_bytes: totals.log_bytes + GroupLen::of(encoded).log_bytes,
+            count: totals.count + u64::from(encoded.count),
+            features: totals.features | encoded.features,
+            is_logged: totals.is_logged || encoded.is_logged(),
+            sync: totals.sync || encoded.sync,
+        })
     }
 }
 
@@ -140,6 +165,9 @@ pub(super) struct Encoded<'a> {
     logging: u64,
     /// Of what the log stores.
     crc: u32,
+    /// The batch's only operation, as `payload` encodes it. A batch that does not have it is
+    /// decoded.
+    pub(super) single: Option<Op<'a>>,
     /// Whether the caller will sync.
     pub(super) sync: bool,
 }
@@ -151,7 +179,20 @@ impl<'a> Encoded<'a> {
         let Logging { part: logged, as_of: logging } = logging;
         let crc = checksum::crc(logged.as_ref().map_or(&payload, |part| &part.payload));
         let features = features | if logged.is_some() { features::UNLOGGED } else { 0 };
-        Encoded { payload, count, features, logged, logging, crc, sync }
+        Encoded { payload, count, features, logged, logging, crc, single: None, sync }
+    }
+
+    /// A batch of one operation.
+    #[inline]
+    pub(super) fn single(
+        payload: &'a [u8],
+        operation: Op<'a>,
+        features: u32,
+        logging: Logging,
+        sync: bool,
+    ) -> Encoded<'a> {
+        let encoded = Encoded::new(Cow::Borrowed(payload), 1, features, logging, sync);
+        Encoded { single: Some(operation), ..encoded }
     }
 
     pub(super) fn of(batch: WriteBatch, logging: Logging, sync: bool) -> Encoded<'static> {
@@ -186,8 +227,10 @@ impl<'a> Encoded<'a> {
         NewRecord { payload, payload_crc: self.crc, count: self.count }
     }
 
-    pub(super) fn into_owned(self) -> Encoded<'static> {
-        Encoded { payload: Cow::Owned(self.payload.into_owned()), ..self }
+    /// The batch, for the queue. Leaves an empty one.
+    pub(super) fn take(&mut self) -> Encoded<'static> {
+        let payload = Cow::Owned(std::mem::take(&mut self.payload).into_owned());
+        Encoded { payload, logged: self.logged.take(), single: None, ..*self }
     }
 }
 

@@ -189,8 +189,8 @@ impl Store {
         let write = self.with_deadline(target.keyspace, after.map_or(Write::Delete, Write::Put), options);
         for _ in 0..=STALE_ROUNDS {
             let logged = self.logged_part_of_one(target.keyspace, options)?;
-            let outcome = with_encoded(target.keyspace, key, write, |payload| {
-                let encoded = Encoded::new(payload, 1, write.features(), logged, options.sync);
+            let outcome = with_encoded(target.keyspace, key, write, |payload, single| {
+                let encoded = Encoded::single(payload, single, write.features(), logged, options.sync);
                 self.write_encoded(encoded, Some(&premise))
             })?;
             match outcome {

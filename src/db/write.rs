@@ -14,12 +14,12 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
 use super::clock::Now;
-use super::commit::{Commit, Encoded, GroupLen, Logging, Outcome, QueuedWrite};
+use super::commit::{Commit, Encoded, GroupLen, GroupTotals, Logging, Outcome, QueuedWrite};
 use super::locks::{RankedGuard, check_may_wait};
 use super::premise::{Premise, Refusal};
 use super::stalls::Cause;
@@ -116,19 +116,22 @@ thread_local! {
     static ENCODED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `write` with the encoded operation, in the thread's buffer.
+/// Calls `write` with the operation and its encoding, in the thread's buffer.
 #[inline(always)]
 pub(super) fn with_encoded<R>(
     keyspace: u32,
     key: &[u8],
     operation: Write<'_>,
-    write: impl FnOnce(Cow<'_, [u8]>) -> Result<R>,
+    write: impl FnOnce(&[u8], Op<'_>) -> Result<R>,
 ) -> Result<R> {
     // Taken, not borrowed: a nested write, as by a listener, finds an empty one. In an ending
     // thread there is none.
     let mut payload = ENCODED.try_with(Cell::take).unwrap_or_default();
     payload.clear();
-    let result = encode_op(&mut payload, keyspace, key, operation).and_then(|()| write(Cow::Borrowed(&payload)));
+    let result = encode_op(&mut payload, keyspace, key, operation).and_then(|value_start| {
+        let value = payload.get(value_start..).unwrap_or_default();
+        write(&payload, Op { index: 0, keyspace, kind: operation.kind(), key, value })
+    });
     if payload.capacity() <= KEPT_LEN {
         let _ = ENCODED.try_with(|encoded| encoded.set(payload));
     }
@@ -220,8 +223,8 @@ impl Store {
         }
         let operation = self.with_deadline(keyspace, operation, options);
         let logged = self.logged_part_of_one(keyspace, options)?;
-        with_encoded(keyspace, key, operation, |payload| {
-            self.write_unconditionally(Encoded::new(payload, 1, operation.features(), logged, options.sync))
+        with_encoded(keyspace, key, operation, |payload, single| {
+            self.write_unconditionally(Encoded::single(payload, single, operation.features(), logged, options.sync))
         })
     }
 
@@ -298,7 +301,7 @@ impl Store {
     /// Commits a batch if `premise` holds, and syncs it if it asks for that.
     pub(super) fn write_encoded(
         self: &Arc<Self>,
-        encoded: Encoded<'_>,
+        mut encoded: Encoded<'_>,
         premise: Option<&Premise<'_>>,
     ) -> Result<Outcome> {
         self.retry_failed();
@@ -310,7 +313,7 @@ impl Store {
         }
         let is_wide =
             encoded.features & features::RANGE_DELETE != 0 && self.deletes_tables(&encoded.payload, encoded.count);
-        let outcome = self.commit(encoded, premise)?;
+        let outcome = self.commit(&mut encoded, premise)?;
         if is_wide && let Outcome::Committed(_) = outcome {
             self.flush_wide_ranges();
         }
@@ -358,6 +361,23 @@ impl Store {
         })
     }
 
+    /// Inserts an operation of a batch. A failure poisons the store: see `Unfinished`.
+    #[inline(always)]
+    fn insert(&self, writer: &mut MemtableWriter<'_>, operation: &Op<'_>, seqno: SeqNo) -> Result<()> {
+        let Op { keyspace, kind, key, value, .. } = *operation;
+        match kind {
+            ValueKind::Put | ValueKind::Delete | ValueKind::ExpiringPut => {
+                writer.insert(keyspace, key, seqno, kind, value);
+            }
+            ValueKind::Merge => self.insert_operand(writer, operation, seqno),
+            ValueKind::DeleteRange => writer.delete_range(keyspace, key, value, seqno),
+            ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
+                return Err(kind.misplaced("a batch"));
+            }
+        }
+        Ok(())
+    }
+
     #[inline(never)]
     fn insert_operand(&self, writer: &mut MemtableWriter<'_>, operation: &Op<'_>, seqno: SeqNo) {
         let Op { keyspace, key, value, .. } = *operation;
@@ -365,28 +385,26 @@ impl Store {
         writer.insert_operand(keyspace, key, KeyHash::new(self.seed, key), seqno, value, fold);
     }
 
-    fn commit(self: &Arc<Self>, encoded: Encoded<'_>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
+    /// Commits a batch, which it may take.
+    fn commit(self: &Arc<Self>, encoded: &mut Encoded<'_>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
         if let Some(mut commit) = self.try_commit() {
             let Some(open) = commit.as_mut() else { return Err(Error::Closed) };
-            let len = GroupLen::of(&encoded);
+            let len = GroupLen::of(encoded);
             // Writers that wait for room go first.
             if open.waiting == 0 && self.find_room(open, len)?.is_none() {
                 let queued = self.queue.take(len, |group| self.has_room(open, group));
-                return self.commit_own(open, &encoded, premise, &queued);
+                return self.commit_own(open, encoded, premise, &queued);
             }
         }
-        self.commit_in_turn(encoded, premise)
+        self.commit_in_turn(encoded.take(), premise)
     }
 
     /// Commits a batch that must wait, for the lock or for room. It goes to the queue: any thread
     /// that has the lock and finds room commits the queue, in its order.
     #[inline(never)]
-    fn commit_in_turn(self: &Arc<Self>, encoded: Encoded<'_>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
-        let queued = Arc::new(QueuedWrite {
-            encoded: encoded.into_owned(),
-            premise: premise.map(Premise::to_owned),
-            result: Mutex::new(None),
-        });
+    fn commit_in_turn(self: &Arc<Self>, encoded: Encoded<'static>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
+        let queued =
+            Arc::new(QueuedWrite { encoded, premise: premise.map(Premise::to_owned), result: Mutex::new(None) });
         self.queue.push(Arc::clone(&queued));
         let mut commit = self.stalls.measure(Cause::Commit, || self.commit.lock());
         loop {
@@ -452,7 +470,7 @@ impl Store {
         queued: &[Arc<QueuedWrite>],
     ) -> Result<Outcome> {
         if queued.is_empty() {
-            return self.commit_group(commit, Some(own), premise, queued);
+            return self.append_and_apply(commit, premise, &[own]);
         }
         let joining = match premise {
             Some(_) => 0,
@@ -480,8 +498,8 @@ impl Store {
         premise: Option<&Premise<'_>>,
         queued: &[Arc<QueuedWrite>],
     ) -> Result<Outcome> {
-        let group = own.into_iter().chain(queued.iter().map(|write| &write.encoded));
-        let group_outcome = self.append_and_apply(commit, premise, group);
+        let group: Vec<&Encoded<'_>> = own.into_iter().chain(queued.iter().map(|write| &write.encoded)).collect();
+        let group_outcome = self.append_and_apply(commit, premise, &group);
         // The group took as many sequence numbers as it has operations, the last one last.
         let mut after = queued.iter().map(|write| u64::from(write.encoded.count)).sum::<u64>();
         let outcome = |after: u64| match &group_outcome {
@@ -504,29 +522,29 @@ impl Store {
 
     /// Appends a group to the log and inserts it into the memtable, if `premise` holds. There must
     /// be room.
-    fn append_and_apply<'a>(
+    fn append_and_apply(
         self: &Arc<Self>,
         commit: &mut Commit,
         premise: Option<&Premise<'_>>,
-        group: impl Iterator<Item = &'a Encoded<'a>> + Clone,
+        group: &[&Encoded<'_>],
     ) -> Result<Outcome> {
         if self.has_unlogged.load(Ordering::Relaxed) {
             let logging = self.logging.load(Ordering::Relaxed);
-            if group.clone().any(|encoded| encoded.is_logged_otherwise(logging)) {
+            if group.iter().any(|encoded| encoded.is_logged_otherwise(logging)) {
                 let view = self.view.load();
                 let is_logged = |keyspace: u32| view.tree(keyspace).is_none_or(|tree| tree.options.wal);
-                let anew: Vec<Encoded<'_>> = group.map(|encoded| encoded.logged_anew(logging, is_logged)).collect();
-                return self.append_and_apply(commit, premise, anew.iter());
+                let anew: Vec<Encoded<'_>> =
+                    group.iter().map(|encoded| encoded.logged_anew(logging, is_logged)).collect();
+                return self.append_and_apply(commit, premise, &anew.iter().collect::<Vec<_>>());
             }
         }
-        let log_bytes: usize = group.clone().map(|encoded| GroupLen::of(encoded).log_bytes).sum();
-        self.ensure_features(commit, group.clone().fold(0, |features, encoded| features | encoded.features))?;
+        let GroupTotals { log_bytes, count, features, is_logged, sync } = GroupTotals::of(group);
+        self.ensure_features(commit, features)?;
         let before = commit.last_seqno();
-        let count: u64 = group.clone().map(|encoded| u64::from(encoded.count)).sum();
         if before + count > MAX_SEQNO {
             return Err(Error::invalid("the store has used up its sequence numbers"));
         }
-        if group.clone().any(Encoded::is_logged) {
+        if is_logged {
             if commit.unlogged > 0 {
                 self.append_unlogged(commit)?;
             }
@@ -538,13 +556,9 @@ impl Store {
                 }
             }
             let log = self.reserved_log(commit, log_bytes as u64)?;
-            let records = group.clone().map(Encoded::record);
+            let records = group.iter().map(|encoded| encoded.record());
             let durable = self.sequence.durable();
-            let appended = if group.clone().any(|encoded| encoded.sync) {
-                log.append(records, durable)
-            } else {
-                log.append_lazily(records, durable)
-            };
+            let appended = if sync { log.append(records, durable) } else { log.append_lazily(records, durable) };
             appended.map_err(|error| self.poison(error))?;
             self.stalls.count(Cause::Log, log.take_waited());
         } else {
@@ -556,32 +570,7 @@ impl Store {
 
         // A group that is in the log but not in the memtable must stop all later writes.
         let unfinished = Unfinished(self);
-        let has_ranges = group.clone().any(|encoded| encoded.features & features::RANGE_DELETE != 0);
-        let ended = if has_ranges { commit.horizons.in_use() } else { Vec::new() };
-        let is_needed = |numbers: Range<SeqNo>| self.snapshots.any_in(numbers.clone()) || any_in(&ended, numbers);
-        let mut writer = commit.memtable.writer();
-        writer.keep_ranges_if(&is_needed);
-        let mut seqno = before;
-        for encoded in group {
-            for operation in BatchReader::new(&encoded.payload, encoded.count) {
-                let operation = operation.map_err(Error::invalid)?;
-                seqno += 1;
-                let Op { keyspace, kind, key, value, .. } = operation;
-                match kind {
-                    ValueKind::Put | ValueKind::Delete | ValueKind::ExpiringPut => {
-                        writer.insert(keyspace, key, seqno, kind, value);
-                    }
-                    ValueKind::Merge => self.insert_operand(&mut writer, &operation, seqno),
-                    ValueKind::DeleteRange => writer.delete_range(keyspace, key, value, seqno),
-                    // Poisons the store: see `Unfinished`.
-                    ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
-                        return Err(kind.misplaced("a batch"));
-                    }
-                }
-            }
-        }
-        let waited = writer.waited();
-        drop(writer);
+        let (seqno, waited) = self.apply(commit, group, before, features)?;
         std::mem::forget(unfinished);
         self.stalls.count(Cause::Memtable, waited);
         if commit.unlogged == 0 {
@@ -591,6 +580,35 @@ impl Store {
         self.signal.wake();
         commit.memtable.mark_visible();
         Ok(Outcome::Committed(seqno))
+    }
+
+    /// Inserts a group, numbered from `before` on, into the memtable. Returns its last number, and
+    /// how long that waited for memory.
+    #[inline]
+    fn apply(
+        &self,
+        commit: &mut Commit,
+        group: &[&Encoded<'_>],
+        before: SeqNo,
+        features: u32,
+    ) -> Result<(SeqNo, Duration)> {
+        let ended = if features & features::RANGE_DELETE != 0 { commit.horizons.in_use() } else { Vec::new() };
+        let is_needed = |numbers: Range<SeqNo>| self.snapshots.any_in(numbers.clone()) || any_in(&ended, numbers);
+        let mut writer = commit.memtable.writer();
+        writer.keep_ranges_if(&is_needed);
+        let mut seqno = before;
+        for encoded in group {
+            if let Some(operation) = &encoded.single {
+                seqno += 1;
+                self.insert(&mut writer, operation, seqno)?;
+                continue;
+            }
+            for operation in BatchReader::new(&encoded.payload, encoded.count) {
+                seqno += 1;
+                self.insert(&mut writer, &operation.map_err(Error::invalid)?, seqno)?;
+            }
+        }
+        Ok((seqno, writer.waited()))
     }
 
     /// Ensures that the log's header says that its readers need `features`. Later logs say so too:

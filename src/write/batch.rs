@@ -26,6 +26,9 @@ mod logged;
 
 pub(crate) use logged::LoggedPart;
 
+/// Most bytes of an encoded operation beside its key and value: the kind and three varints.
+const MAX_OP_HEAD_LEN: usize = 1 + 3 * 5;
+
 /// Kind of what stands for operations that the log does not store. Part of the format.
 const UNLOGGED: u8 = 6;
 
@@ -360,7 +363,14 @@ impl<'a> Write<'a> {
         }
     }
 
-    fn kind(self) -> ValueKind {
+    /// Length of what an entry stores as its value.
+    #[inline]
+    fn stored_len(self) -> usize {
+        self.value().map_or(0, |value| self.prefix_len() + value.len())
+    }
+
+    #[inline]
+    pub(crate) fn kind(self) -> ValueKind {
         match self {
             Write::Put(_) => ValueKind::Put,
             Write::ExpiringPut(..) => ValueKind::ExpiringPut,
@@ -386,8 +396,9 @@ impl<'a> Write<'a> {
     }
 }
 
-/// Appends an operation to a payload. Fails if it exceeds a limit.
-pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<()> {
+/// Appends an operation to a payload. Returns where its value begins, as an entry stores it: it
+/// goes to the end. Fails if the operation exceeds a limit.
+pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<usize> {
     check_op(payload.len(), keyspace, key, write)?;
     payload.push(write.kind() as u8);
     put_varint(payload, keyspace.into());
@@ -400,7 +411,7 @@ pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write:
         Write::Put(value) | Write::Merge(value) | Write::DeleteRange(value) => put_bytes(payload, value),
         Write::Delete => {}
     }
-    Ok(())
+    Ok(payload.len() - write.stored_len())
 }
 
 /// Checks the limits for an operation that is added to a batch of `batch_len` bytes.
@@ -408,7 +419,7 @@ fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Re
     if key.len() > MAX_KEY_LEN {
         return Err(Error::invalid(format_args!("a key takes up to {MAX_KEY_LEN} bytes, not {}", key.len())));
     }
-    let value_len = write.value().map_or(0, <[u8]>::len);
+    let value_len = write.stored_len() - write.prefix_len();
     let limit = match write {
         Write::Merge(_) => MAX_OPERAND_LEN,
         Write::DeleteRange(_) => MAX_KEY_LEN,
@@ -417,15 +428,22 @@ fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Re
     if value_len > limit {
         return Err(Error::invalid(format_args!("a value takes up to {limit} bytes, not {value_len}")));
     }
-    let mut len = 1 + varint_len(keyspace.into()) + varint_len(key.len() as u64) + key.len();
-    if write.value().is_some() {
-        let stored_len = write.prefix_len() + value_len;
-        len += varint_len(stored_len as u64) + stored_len;
-    }
-    if len > MAX_BATCH_LEN - batch_len {
+    // The exact length matters near the limit only.
+    let left = MAX_BATCH_LEN - batch_len;
+    if MAX_OP_HEAD_LEN + key.len() + write.stored_len() > left && op_len(keyspace, key, write) > left {
         return Err(Error::invalid(format_args!("a batch takes up to {MAX_BATCH_LEN} bytes")));
     }
     Ok(())
+}
+
+/// The length of an encoded operation.
+#[cold]
+fn op_len(keyspace: u32, key: &[u8], write: Write<'_>) -> usize {
+    let len = 1 + varint_len(keyspace.into()) + varint_len(key.len() as u64) + key.len();
+    match write.value() {
+        Some(_) => len + varint_len(write.stored_len() as u64) + write.stored_len(),
+        None => len,
+    }
 }
 
 /// One operation of a batch.

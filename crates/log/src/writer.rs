@@ -104,6 +104,12 @@ impl PreparedSpace {
         self.calls_until = len + CALLS_AFTER_SYNC.min(self.step);
     }
 
+    /// Whether a record of `need` bytes after `len` that is not synced at once has its window.
+    #[inline]
+    fn is_ready(&self, len: u64, need: u64) -> bool {
+        self.window.is_some() && len + need <= self.prepared
+    }
+
     /// Prepares for `need` bytes after `len`; with `lazily`, they are not to be synced at once.
     /// Adds the time spent in the file system to `waited`.
     fn prepare(&mut self, file: &dyn WritableFile, len: u64, need: u64, lazily: bool, waited: &mut Duration) {
@@ -195,7 +201,9 @@ impl LogWriter {
         self.check()?;
         let first = self.next;
         let (next, need) = self.measure(records.clone())?;
-        if let Some(prepared_space) = &mut self.prepared_space {
+        if let Some(prepared_space) = &mut self.prepared_space
+            && !(lazily && prepared_space.is_ready(self.len, need))
+        {
             prepared_space.prepare(&*self.file, self.len, need, lazily, &mut self.waited);
         }
         self.begin_buffer();
