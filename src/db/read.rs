@@ -83,24 +83,13 @@ thread_local! {
     static COPY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A value for the caller's code, which may run long: holding it pins no epoch.
+/// A long value for the caller's code, which may run long: holding it pins no epoch.
 enum Kept {
-    /// In the thread's buffer, which is taken meanwhile: a nested read finds an empty one. Also
-    /// combined operands.
-    Copied(Vec<u8>),
     InTable(KeptValue),
     /// The version of the key with this sequence number.
     InMemtable(Arc<Memtable>, SeqNo),
-}
-
-impl Kept {
-    #[inline]
-    fn copied(value: &[u8]) -> Kept {
-        let mut copy = COPY.try_with(Cell::take).unwrap_or_default();
-        copy.clear();
-        copy.extend_from_slice(value);
-        Kept::Copied(copy)
-    }
+    /// Combined operands, or a version above a range delete.
+    Owned(Vec<u8>),
 }
 
 /// The target of a read: a keyspace, now or as of a snapshot.
@@ -134,8 +123,19 @@ impl ReadTarget<'_> {
     }
 }
 
+#[inline(always)]
 pub(super) fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Result<&'a Tree> {
     view.tree(keyspace).ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
+}
+
+#[cold]
+#[inline(never)]
+fn keep_long(hit: Hit<'_>) -> Kept {
+    match hit {
+        Hit::Memtable { memtable, seqno, .. } => Kept::InMemtable(Arc::clone(memtable), seqno),
+        Hit::Table(value) => Kept::InTable(value.keep()),
+        Hit::Owned(value) => Kept::Owned(value),
+    }
 }
 
 impl Store {
@@ -153,7 +153,11 @@ impl Store {
         self.gate.check_open()?;
         // A separate function: a plain get has nothing to do after it has found the value.
         match self.reads_plainly && target.snapshot.is_none_or(|point| point.view.is_none()) {
-            true => self.view.with(|view, pin| Ok(self.find(view, pin, target, key, mode, trace)?.map(take))),
+            true => self.view.with(|view, pin| match self.find(view, pin, target, key, mode, trace) {
+                Ok(Some(hit)) => Ok(Some(take(hit))),
+                Ok(None) => Ok(None),
+                Err(error) => Err(error),
+            }),
             false => self.find_otherwise(target, key, mode, trace, take),
         }
     }
@@ -223,17 +227,15 @@ impl Store {
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
         let read = |value: &[u8]| self.timed_closure("read", || read(value));
-        Ok(match self.keep(target, key)? {
-            None => None,
-            Some(Kept::Copied(value)) => {
-                let result = read(&value);
-                if value.capacity() <= 2 * COPIED {
-                    // Fails if the thread is ending.
-                    let _ = COPY.try_with(|copy| copy.set(value));
-                }
-                Some(result)
-            }
+        // Taken, not borrowed: a nested read finds an empty one. In an ending thread there is none.
+        let mut copy = COPY.try_with(Cell::take).unwrap_or_default();
+        copy.clear();
+        let mut kept = None;
+        let found = self.keep(target, key, &mut copy, &mut kept);
+        let result = found.map(|found| match kept {
+            None => found.then(|| read(&copy)),
             Some(Kept::InTable(value)) => Some(read(value.bytes())),
+            Some(Kept::Owned(value)) => Some(read(&value)),
             Some(Kept::InMemtable(memtable, seqno)) => {
                 // Looked up again: the memtable still has the entry, and only a borrow of the
                 // memtable can lend its value.
@@ -243,21 +245,19 @@ impl Store {
                     _ => read(entry.value),
                 })
             }
-        })
+        });
+        let _ = COPY.try_with(|buffer| buffer.set(copy));
+        result
     }
 
-    /// Reads a key, and keeps its value. Compiled once, not for each closure of a caller.
-    fn keep(&self, target: ReadTarget<'_>, key: &[u8]) -> Result<Option<Kept>> {
-        self.get(target, key, ReadOptions::default().mode(), &mut Untraced, |hit| {
-            if hit.bytes().len() <= COPIED {
-                return Kept::copied(hit.bytes());
-            }
-            match hit {
-                Hit::Memtable { memtable, seqno, .. } => Kept::InMemtable(Arc::clone(memtable), seqno),
-                Hit::Table(value) => Kept::InTable(value.keep()),
-                Hit::Owned(value) => Kept::Copied(value),
-            }
-        })
+    /// Reads a key and keeps its value, in `kept` if it is long, else in `copy`, which is empty.
+    /// Returns whether there is one. Compiled once, not for each closure of a caller.
+    fn keep(&self, target: ReadTarget<'_>, key: &[u8], copy: &mut Vec<u8>, kept: &mut Option<Kept>) -> Result<bool> {
+        let found = self.get(target, key, ReadOptions::default().mode(), &mut Untraced, |hit| match hit.bytes() {
+            bytes if bytes.len() <= COPIED => copy.extend_from_slice(bytes),
+            _ => *kept = Some(keep_long(hit)),
+        })?;
+        Ok(found.is_some())
     }
 
     pub(super) fn cursor(&self, target: ReadTarget<'_>, options: ReadOptions) -> Result<Cursor> {
@@ -303,6 +303,33 @@ mod tests {
     use super::*;
     use crate::Options;
     use crate::vfs::SimFileSystem;
+
+    /// A closure has the buffer with its value to itself, whatever it reads; also a value as long
+    /// as the buffer takes, and a longer one, in memtables and tables.
+    #[test]
+    fn a_lent_value_stays_while_its_closure_reads_others() {
+        let db = Options::new().file_system(Arc::new(SimFileSystem::new())).open("/db").unwrap();
+        let values = [0, 1, 100, COPIED, COPIED + 1, 5000].map(|len| vec![7; len]);
+        let entries = || (0u8..).zip(&values);
+        for from_table in [false, true] {
+            for (key, value) in entries() {
+                db.put([key], value).unwrap();
+            }
+            if from_table {
+                db.flush().unwrap();
+            }
+            for (key, outer) in entries() {
+                let check = |lent: &[u8]| {
+                    assert_eq!(db.read("absent", <[u8]>::len).unwrap(), None);
+                    for (other, inner) in entries() {
+                        assert_eq!(db.read([other], |value| value == inner).unwrap(), Some(true));
+                    }
+                    lent == outer
+                };
+                assert_eq!(db.read([key], check).unwrap(), Some(true));
+            }
+        }
+    }
 
     /// A memtable cannot come to hold such entries by any call; a reader that met one must say so.
     #[test]

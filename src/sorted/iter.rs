@@ -198,7 +198,7 @@ impl MarkedKey {
     }
 
     /// Whether the cursor's current entry has the marked key.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_at(&self, cursor: &impl MergeCursor) -> bool {
         self.head == cursor.head() && {
             let key = cursor.key();

@@ -93,9 +93,10 @@ pub(crate) type DeletedBytes = HashMap<u64, u64>;
 /// milliseconds.
 pub(crate) type TombstoneWeights = OnceLock<BTreeMap<u64, u64>>;
 
-/// A non-empty level below level 0.
+/// A non-empty level below level 0, within reach of reads.
 struct SortedLevel {
     number: usize,
+    level: Level,
     /// Position in the bank of its first table's filter.
     first_filter: usize,
 }
@@ -117,7 +118,7 @@ struct CandidateTable<'v> {
 }
 
 /// The tables of one level.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Level {
     /// Shared with the cursors over the level.
     tables: Arc<[Arc<Table>]>,
@@ -234,16 +235,17 @@ impl Version {
         let largest = levels.iter().flatten().map(|table| table.meta().largest_seqno).max();
         let largest_seqno = self.largest_seqno.max(largest.unwrap_or_default());
         let level = |tables: Vec<Arc<Table>>| Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() };
+        let levels = levels.map(level);
         let (mut sorted, mut filters) = (Vec::new(), 0);
         for (number, level) in levels.iter().enumerate() {
-            if number > 0 && !level.is_empty() {
-                sorted.push(SortedLevel { number, first_filter: filters });
+            if number > 0 && !level.tables.is_empty() {
+                sorted.push(SortedLevel { number, level: level.clone(), first_filter: filters });
             }
-            filters += level.len();
+            filters += level.tables.len();
         }
         let (sorted, ranges, values) = (sorted.into(), Arc::clone(&self.ranges), Arc::clone(&self.values));
-        let has_deadlines = levels.iter().flatten().any(|table| table.meta().deadlines.count > 0);
-        let (levels, bank, weights) = (levels.map(level), OnceLock::new(), Mutex::default());
+        let has_deadlines = levels.iter().flat_map(Level::tables).any(|table| table.meta().deadlines.count > 0);
+        let (bank, weights) = (OnceLock::new(), Mutex::default());
         let (value_garbage, idle_value_garbage) = (OnceLock::new(), OnceLock::new());
         let known = self.idle_value_garbage.get().or(self.value_garbage.get());
         let begun = known.map_or_else(|| Arc::clone(&self.begun), ValueGarbage::begun);
@@ -387,7 +389,7 @@ impl Version {
 
     /// The non-empty levels below level 0, from newest to oldest.
     fn sorted(&self) -> impl Iterator<Item = &Level> {
-        self.sorted.iter().map(|sorted| &self.levels[sorted.number])
+        self.sorted.iter().map(|sorted| &sorted.level)
     }
 
     /// The filters of all tables, or `None` if the read ignores filters.
@@ -409,13 +411,12 @@ impl Version {
         if !self.levels[0].tables.is_empty() {
             self.prefetch_runs(0, candidates.bank, read);
         }
-        for (sorted, candidate) in self.sorted.iter().zip(&mut candidates.sorted) {
-            let level = &self.levels[sorted.number];
+        for (SortedLevel { level, first_filter, .. }, candidate) in self.sorted.iter().zip(&mut candidates.sorted) {
             *candidate = level.candidate(read.key).map(|at| {
                 let table = &level.tables[at];
                 let first = candidates.bank.map(|bank| {
                     let filter = || table.opened_filter();
-                    bank.prefetch(sorted.first_filter + at, read.hash, filter)
+                    bank.prefetch(first_filter + at, read.hash, filter)
                 });
                 CandidateTable { table, first: first.unwrap_or_default() }
             });
@@ -456,7 +457,7 @@ impl Version {
                 } else if maybe >> i & 1 == 0 {
                     table.deny(trace);
                 } else {
-                    let found = table.get(read, pin, trace);
+                    let found = table.get(read, table.expects_hit(), pin, trace);
                     if !matches!(found, Ok(None)) {
                         return found;
                     }
@@ -471,10 +472,11 @@ impl Version {
             };
             trace.enter(ReadSource::Table { level: number, number: table.meta().number });
             // A table that usually holds the requested keys probes its filter itself.
-            if !table.expects_hit() && first.deny(read.hash) {
+            let expects_hit = table.expects_hit();
+            if !expects_hit && first.deny(read.hash) {
                 table.deny(trace);
             } else {
-                let found = table.get(read, pin, trace);
+                let found = table.get(read, expects_hit, pin, trace);
                 if !matches!(found, Ok(None)) {
                     return found;
                 }

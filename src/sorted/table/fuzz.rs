@@ -249,7 +249,7 @@ fn get(table: &Table, key: &[u8], snapshot: SeqNo, filters: FilterMode) -> Resul
     let mode = ReadMode { filters, fill_cache: true, values: false };
     let read = PointRead { key, hash: KeyHash::new(seed, key), snapshot, cover: 0, mode };
     table.fetcher().context.epoch().pin(|pin| {
-        let hit = table.get(&read, pin, &mut Untraced)?;
+        let hit = table.get(&read, table.expects_hit(), pin, &mut Untraced)?;
         Ok(hit.map(|hit| (hit.kind, hit.value.into_value().to_vec())))
     })
 }

@@ -222,25 +222,27 @@ impl Table {
         self.resident.get().map_or(0, Resident::memory)
     }
 
-    /// The newest version of the key that the read can see. Each look-up that succeeds is counted
-    /// in exactly one class of [`ReadStats`](crate::report::stats::ReadStats).
+    /// The newest version of the key that the read can see. `expects_hit` is what
+    /// [`expects_hit`](Table::expects_hit) says. Each look-up that succeeds is counted in exactly
+    /// one class of [`ReadStats`](crate::report::stats::ReadStats).
     #[inline]
     pub(crate) fn get<'p>(
         &'p self,
         read: &PointRead<'p>,
+        expects_hit: bool,
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<TableHit<'p>>> {
         let resident = self.open(trace)?;
         // For keys that usually exist, prefetch the filter's lines and search the index meanwhile,
         // so that the cache misses overlap.
-        let expected = self.expects_hit().then(|| {
+        let expected = expects_hit.then(|| {
             if read.mode.filters != FilterMode::Ignore {
                 resident.prefetch_filter(read.hash);
             }
             resident.find(read.key)
         });
-        match self.probe(read, trace)? {
+        match self.probe_in(resident, read, trace) {
             Some(mut probe) => {
                 match expected {
                     Some(position) => probe.position = position,
@@ -255,7 +257,16 @@ impl Table {
     /// Asks the filter. `None` if the read uses filters and this one says no.
     #[inline]
     pub(crate) fn probe<'p>(&'p self, read: &PointRead<'p>, trace: &mut impl ReadTrace) -> Result<Option<Probe<'p>>> {
-        let resident = self.open(trace)?;
+        Ok(self.probe_in(self.open(trace)?, read, trace))
+    }
+
+    #[inline(always)]
+    fn probe_in<'p>(
+        &'p self,
+        resident: &'p Resident,
+        read: &PointRead<'p>,
+        trace: &mut impl ReadTrace,
+    ) -> Option<Probe<'p>> {
         let seed = resident.footer.seed;
         let hash = if read.hash.seed() == seed { read.hash } else { KeyHash::new(seed, read.key) };
         let read = PointRead { hash, ..*read };
@@ -268,10 +279,10 @@ impl Table {
         };
         if answer == FilterAnswer::No && read.mode.filters == FilterMode::Use {
             self.deny(trace);
-            return Ok(None);
+            return None;
         }
         trace.filter(answer);
-        Ok(Some(Probe { table: self, resident, read, answer, position: 0 }))
+        Some(Probe { table: self, resident, read, answer, position: 0 })
     }
 
     /// Ends a [`Table::get`] whose filter says no. Also for callers that asked the filter by other
@@ -430,10 +441,11 @@ impl Table {
     /// The hit with the value to which it points, if that is wanted.
     #[cold]
     #[inline(never)]
-    fn read_value<'p>(&self, key: &[u8], hit: TableHit<'p>, wanted: bool) -> Result<TableHit<'p>> {
+    fn read_value<'p>(&self, key: &[u8], mut hit: TableHit<'p>, wanted: bool) -> Result<TableHit<'p>> {
         let Some((prefix, pointer)) = split_separate(hit.kind, hit.value.bytes()) else { return Ok(hit) };
         let value = if wanted { self.separate_value(key, pointer)? } else { SeparateValue::prefix(prefix) };
-        Ok(TableHit { kind: hit.kind.whole(), value: FoundValue::Separate(Box::new(value)), ..hit })
+        (hit.kind, hit.value) = (hit.kind.whole(), FoundValue::Separate(Box::new(value)));
+        Ok(hit)
     }
 
     #[cold]
@@ -607,30 +619,59 @@ impl<'p> Probe<'p> {
         mut blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Lookup<'p>> {
-        let Probe { table, resident, read: PointRead { key, hash, snapshot, .. }, .. } = self;
-        let mut newer = false;
-        for i in self.position..resident.index.len() {
-            let lookup = match table.block_in_memory(resident, i, self.counting(), pin) {
-                Some(block) => {
-                    let hit = block.block().and_then(|block| block.get(key, hash.fingerprint(), snapshot));
-                    self.trace_block(i, true, trace);
-                    Lookup::of(hit.map_err(|malformed| table.malformed_block(i, malformed))?, |value| {
-                        block.found(value)
-                    })
-                }
-                None => self.look_up_in_file(i, blocks.as_deref_mut(), trace)?,
-            };
-            match lookup {
-                Lookup::Found(_) => return Ok(lookup),
-                Lookup::Newer => newer = true,
-                Lookup::Absent => break,
-            }
-            // Older versions can follow in the next block only if the separator is the key itself.
-            if resident.index.compare_separator(i, key).is_ne() {
+        if self.position >= self.resident.index.len() {
+            return Ok(Lookup::Absent);
+        }
+        match self.look_up_in(self.position, pin, blocks.as_deref_mut(), trace)? {
+            Lookup::Newer => self.look_further(pin, blocks, trace),
+            lookup => Ok(lookup),
+        }
+    }
+
+    /// Goes on after a block that holds only newer versions. Older ones can follow in the next
+    /// block only if the separator is the key itself.
+    #[cold]
+    #[inline(never)]
+    fn look_further(
+        self,
+        pin: &'p Pin<'_>,
+        mut blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Lookup<'p>> {
+        let index = &self.resident.index;
+        for i in self.position + 1..index.len() {
+            if index.compare_separator(i - 1, self.read.key).is_ne() {
                 break;
             }
+            match self.look_up_in(i, pin, blocks.as_deref_mut(), trace)? {
+                Lookup::Found(hit) => return Ok(Lookup::Found(hit)),
+                Lookup::Newer => {}
+                Lookup::Absent => break,
+            }
         }
-        Ok(if newer { Lookup::Newer } else { Lookup::Absent })
+        Ok(Lookup::Newer)
+    }
+
+    /// Looks the key up in the block at position `i`.
+    #[inline(always)]
+    fn look_up_in(
+        &self,
+        i: usize,
+        pin: &'p Pin<'_>,
+        blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
+        trace: &mut impl ReadTrace,
+    ) -> Result<Lookup<'p>> {
+        let Probe { table, resident, read: PointRead { key, hash, snapshot, .. }, .. } = *self;
+        match table.block_in_memory(resident, i, self.counting(), pin) {
+            Some(block) => {
+                let hit = block.block().and_then(|block| block.get(key, hash.fingerprint(), snapshot));
+                self.trace_block(i, true, trace);
+                Ok(Lookup::of(hit.map_err(|malformed| table.malformed_block(i, malformed))?, |value| {
+                    block.found(value)
+                }))
+            }
+            None => self.look_up_in_file(i, blocks, trace),
+        }
     }
 
     /// Looks the key up in the block at position `i`, which is not in memory.

@@ -109,7 +109,7 @@ fn get(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo) -> Result<Option<O
 
 fn look_up(table: &Table, read: &PointRead<'_>, trace: &mut impl ReadTrace) -> Result<Option<OwnedHit>> {
     table.fetcher().context.epoch().pin(|pin| {
-        let hit = table.get(read, pin, trace)?;
+        let hit = table.get(read, table.expects_hit(), pin, trace)?;
         Ok(hit.map(|hit| OwnedHit { seqno: hit.seqno, kind: hit.kind, value: hit.value.into_value() }))
     })
 }

@@ -218,7 +218,9 @@ fn filters_probed_together_answer_trace_and_count_as_one_by_one() {
                         None => ReadSource::Level(level),
                     }));
                     match table.filter(|table| covers(table, &key)) {
-                        Some(table) => table.get(&read, pin, &mut expected).unwrap().map(|hit| hit.seqno),
+                        Some(table) => {
+                            table.get(&read, table.expects_hit(), pin, &mut expected).unwrap().map(|hit| hit.seqno)
+                        }
                         None => {
                             expected.push(TraceEvent::Leave(Found::OutOfRange));
                             None
@@ -477,7 +479,7 @@ fn a_trace_tells_values_tombstones_and_newer_versions_apart() {
         let read =
             PointRead { key: key.as_bytes(), hash: KeyHash::new(SEED, key.as_bytes()), snapshot: 8, cover: 0, mode };
         let mut events = Vec::new();
-        context.epoch().pin(|pin| table.get(&read, pin, &mut events).unwrap().is_some());
+        context.epoch().pin(|pin| table.get(&read, table.expects_hit(), pin, &mut events).unwrap().is_some());
         assert_eq!(events.last(), Some(&TraceEvent::Leave(found)), "{key}");
     }
 }

@@ -261,6 +261,8 @@ mod tests {
             prop_assert_eq!(head16(&a).cmp(&head16(&b)), long_a.cmp(&long_b));
             prop_assert_eq!(&head16_bytes(head16(&a))[..], &long_a[..]);
             prop_assert_eq!(head12(&a), head16(&long_a[..12]));
+            // Exact, at every length: tables store this head.
+            prop_assert_eq!(head8(&a), u64::from_be_bytes(long_a[..8].try_into().unwrap()));
         }
     }
 

@@ -66,10 +66,8 @@ impl FilterBank {
         filter: impl FnOnce() -> Option<Option<&'f Filter>>,
     ) -> FirstProbes<'_> {
         let Some(known) = self.lines.get(index) else { return FirstProbes(None) };
-        if known.get().is_none() {
-            self.learn(known, filter());
-        }
-        let line = line_of(known, hash);
+        let lines = known.get().or_else(|| self.learn(known, filter()));
+        let line = lines.and_then(|lines| line_in(lines, hash));
         if let Some(line) = line {
             prefetch(line);
         }
@@ -77,12 +75,14 @@ impl FilterBank {
     }
 
     #[cold]
-    fn learn(&self, lines: &OnceLock<TableArray<FilterLine>>, filter: Option<Option<&Filter>>) {
-        if let Some(filter) = filter {
-            let found = filter.and_then(|filter| filter.lines_of_full_group(self.seed));
-            // Racing readers store the same lines.
-            let _ = lines.set(found.cloned().unwrap_or_default());
-        }
+    fn learn<'b>(
+        &self,
+        lines: &'b OnceLock<TableArray<FilterLine>>,
+        filter: Option<Option<&Filter>>,
+    ) -> Option<&'b TableArray<FilterLine>> {
+        let found = filter?.and_then(|filter| filter.lines_of_full_group(self.seed));
+        // Racing readers store the same lines.
+        Some(lines.get_or_init(|| found.cloned().unwrap_or_default()))
     }
 
     /// Asks the filters at `indexes`, at most [`AT_ONCE`](FilterBank::AT_ONCE). Bit i is 0 if the
@@ -102,7 +102,11 @@ impl FilterBank {
 /// The line that the filter with these lines reads first.
 #[inline]
 fn line_of(lines: &OnceLock<TableArray<FilterLine>>, hash: KeyHash) -> Option<&FilterLine> {
-    let lines = lines.get()?;
+    line_in(lines.get()?, hash)
+}
+
+#[inline]
+fn line_in(lines: &[FilterLine], hash: KeyHash) -> Option<&FilterLine> {
     lines.get(line_index(hash.value(), lines.len()))
 }
 
