@@ -123,7 +123,7 @@ pub enum Change {
         id: u64,
     },
     /// A compaction is to go on when the store is opened again.
-    UnfinishedTask {
+    Unfinished {
         /// Its id.
         id: u64,
         /// Id of the keyspace.
@@ -336,7 +336,7 @@ fn changes(edit: VersionEdit) -> Vec<Change> {
     }));
     changes.extend(edit.added.into_iter().map(|(keyspace, level, table)| added(keyspace, level, table)));
     changes.extend(edit.branches.into_iter().map(|Branch { first, id }| Change::Branch { first, id }));
-    changes.extend(edit.unfinished.into_iter().map(|note| Change::UnfinishedTask {
+    changes.extend(edit.unfinished.into_iter().map(|note| Change::Unfinished {
         id: note.id,
         keyspace: note.keyspace,
         output_level: note.output_level,
@@ -390,7 +390,7 @@ impl fmt::Display for Change {
             }
             Change::Ingested(seqno) => write!(f, "ingests up to {seqno} have taken effect"),
             Change::Branch { first, id } => write!(f, "from file {first} on: branch {id:016x}"),
-            Change::UnfinishedTask { id, keyspace, output_level, inputs, finished } => write!(
+            Change::Unfinished { id, keyspace, output_level, inputs, finished } => write!(
                 f,
                 "compaction {id} of keyspace {keyspace} to {} is unfinished: {} inputs are left, finished are {finished:?}",
                 place(*output_level),
