@@ -47,7 +47,7 @@ struct CacheLine<T>(T);
 pub struct Epoch {
     now: CacheLine<AtomicU64>,
     /// The epoch in which each numbered thread is pinned, or `IDLE`.
-    notes: Box<[CacheLine<AtomicU64>]>,
+    notes: Box<[CacheLine<AtomicU64>; NUMBERED]>,
     /// The epochs of pinned threads without a number, in no order.
     unnumbered: Mutex<Vec<u64>>,
 }
@@ -66,7 +66,7 @@ pub struct Pin<'e> {
 
 impl Default for Epoch {
     fn default() -> Epoch {
-        let notes = (0..NUMBERED).map(|_| CacheLine(AtomicU64::new(IDLE))).collect();
+        let notes = Box::new(std::array::from_fn(|_| CacheLine(AtomicU64::new(IDLE))));
         Epoch { now: CacheLine::default(), notes, unnumbered: Mutex::default() }
     }
 }
