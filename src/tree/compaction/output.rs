@@ -297,8 +297,7 @@ impl<'a> RunWriter<'a> {
             let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
             self.since_yield += ENTRY_COST + key.len() + cursor.value().len();
             if self.since_yield >= YIELD_INTERVAL {
-                let bytes = std::mem::take(&mut self.since_yield) + std::mem::take(&mut self.written);
-                match (self.context.turn)(bytes) {
+                match self.turn() {
                     Turn::GoOn => {}
                     Turn::Stop => stops = true,
                     Turn::Abandon => return Ok(RunEnd::Abandoned),
@@ -387,6 +386,9 @@ impl<'a> RunWriter<'a> {
         }
         self.end_chain(lower, true)?;
         self.finish_table(part.upper.map(<[u8]>::to_vec))?;
+        // A rate limit counts the rest, too: small tables are made of parts that are less than an
+        // interval.
+        self.turn();
         Ok(RunEnd::Whole)
     }
 
@@ -455,6 +457,11 @@ impl<'a> RunWriter<'a> {
             (Some(CompactionDecision::Drop), _) => self.write_delete(lower, key, seqno),
             (None, _) => Err(Error::CompactionFilter { keyspace: self.context.keyspace.to_owned(), key: key.to_vec() }),
         }
+    }
+
+    /// Reports what has been read and written since the last call.
+    fn turn(&mut self) -> Turn {
+        (self.context.turn)(std::mem::take(&mut self.since_yield) + std::mem::take(&mut self.written))
     }
 
     /// Reads the value to which an entry points.
