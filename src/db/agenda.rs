@@ -49,8 +49,10 @@ pub(super) enum Due {
     /// Once snapshots have ended.
     Held,
     /// Once something has changed.
-    #[default]
     Never,
+    /// Nobody has asked yet.
+    #[default]
+    Undecided,
 }
 
 /// What is known of a keyspace.
@@ -76,6 +78,9 @@ pub(super) struct Agenda {
     keyspaces: HashMap<u32, Findings>,
     /// Those to be asked again.
     stale: BTreeSet<u32>,
+    /// Those of which it is not known when they have work. That takes long to find out in a large
+    /// tree, and is done when a compaction can begin.
+    undecided: BTreeSet<u32>,
     /// By urgency.
     now: BTreeSet<(u64, u32)>,
     /// Those that wait for a store that is busy, and for one that is idle.
@@ -130,7 +135,8 @@ impl Agenda {
         self.stale.pop_first()
     }
 
-    /// Takes a keyspace that may have work because the store is idle, or is not. It must be asked.
+    /// Takes a keyspace that may have work because the store is idle, or is not. It must be
+    /// decided.
     pub(super) fn next_waiting(&mut self, is_idle: bool) -> Option<u32> {
         self.idle[usize::from(is_idle)].pop_first()
     }
@@ -138,12 +144,7 @@ impl Agenda {
     /// Notes what a keyspace has answered; `None` if it was dropped.
     pub(super) fn note(&mut self, id: u32, found: Option<Findings>) {
         if let Some(former) = self.keyspaces.remove(&id) {
-            if let Due::Now(score) = former.due {
-                self.now.remove(&(score, id));
-            }
-            self.idle.iter_mut().for_each(|waiting| _ = waiting.remove(&id));
-            self.unflushed.remove(&id);
-            self.held.remove(&id);
+            self.forget_due(id, former.due);
             self.unknown.remove(&id);
             self.expiring.remove(&id);
             self.runs.remove(&(former.runs, id));
@@ -158,13 +159,7 @@ impl Agenda {
             }
         }
         let Some(found) = found else { return };
-        match found.due {
-            Due::Now(score) => _ = self.now.insert((score, id)),
-            Due::Idle(is_idle) => _ = self.idle[usize::from(is_idle)].insert(id),
-            Due::Unflushed => _ = self.unflushed.insert(id),
-            Due::Held => _ = self.held.insert(id),
-            Due::Never => {}
-        }
+        self.note_due(id, found.due);
         self.runs.insert((found.runs, id));
         self.debt = Debt {
             data: self.debt.data.wrapping_add(found.debt.data),
@@ -179,6 +174,42 @@ impl Agenda {
             self.untidied.insert(id);
         }
         self.keyspaces.insert(id, found);
+    }
+
+    /// Notes when a keyspace has work.
+    pub(super) fn decide(&mut self, id: u32, due: Due) {
+        if let Some(found) = self.keyspaces.get_mut(&id) {
+            let former = std::mem::replace(&mut found.due, due);
+            self.forget_due(id, former);
+            self.note_due(id, due);
+        }
+    }
+
+    fn note_due(&mut self, id: u32, due: Due) {
+        match due {
+            Due::Now(score) => _ = self.now.insert((score, id)),
+            Due::Idle(is_idle) => _ = self.idle[usize::from(is_idle)].insert(id),
+            Due::Unflushed => _ = self.unflushed.insert(id),
+            Due::Held => _ = self.held.insert(id),
+            Due::Undecided => _ = self.undecided.insert(id),
+            Due::Never => {}
+        }
+    }
+
+    fn forget_due(&mut self, id: u32, due: Due) {
+        match due {
+            Due::Now(score) => _ = self.now.remove(&(score, id)),
+            Due::Idle(is_idle) => _ = self.idle[usize::from(is_idle)].remove(&id),
+            Due::Unflushed => _ = self.unflushed.remove(&id),
+            Due::Held => _ = self.held.remove(&id),
+            Due::Undecided => _ = self.undecided.remove(&id),
+            Due::Never => {}
+        }
+    }
+
+    /// Takes a keyspace of which it is not known when it has work. It must be decided.
+    pub(super) fn next_undecided(&mut self) -> Option<u32> {
+        self.undecided.pop_first()
     }
 
     /// The keyspaces with work, most urgent first.

@@ -333,6 +333,9 @@ impl Store {
     fn next_compaction(&self, moment: &Outlook, jobs: &mut Jobs) -> Option<(u32, Task)> {
         let Outlook { view, conditions } = moment;
         loop {
+            while let Some(id) = jobs.agenda.next_undecided() {
+                self.decide(moment, id, jobs);
+            }
             let is_free = |id: &u32| !jobs.reserved.contains(id) && !jobs.is_backing_off(WorkKind::Compaction(*id));
             let due = jobs.agenda.due().find(is_free);
             let id = match due {
@@ -344,8 +347,8 @@ impl Store {
             {
                 return Some((id, task));
             }
-            // The store has become idle or busy, or a snapshot was taken, since it was asked.
-            self.ask(moment, id, jobs);
+            // The store has become idle or busy, or a snapshot was taken, since it was decided.
+            self.decide(moment, id, jobs);
         }
     }
 
@@ -369,24 +372,6 @@ impl Store {
     fn ask(&self, moment: &Outlook, id: u32, jobs: &mut Jobs) {
         let Outlook { view, conditions } = moment;
         let found = view.tree(id).map(|tree| {
-            let picks = |conditions| self.with_picker(tree, conditions, jobs, |picker| picker.pick());
-            let at_rest = |conditions| {
-                [true, false]
-                    .into_iter()
-                    .find(|is_idle| picks(Conditions { is_idle: *is_idle, ..conditions }).is_some())
-            };
-            let flushed = Conditions { flushed: SeqNo::MAX, ..*conditions };
-            let due = if let Some((score, _)) = picks(*conditions) {
-                Due::Now(score)
-            } else if let Some(is_idle) = at_rest(*conditions) {
-                Due::Idle(is_idle)
-            } else if at_rest(flushed).is_some() {
-                Due::Unflushed
-            } else if at_rest(Conditions { oldest_snapshot: SeqNo::MAX, ..flushed }).is_some() {
-                Due::Held
-            } else {
-                Due::Never
-            };
             let mut debt = self.with_picker(tree, *conditions, jobs, |picker| picker.debt());
             let is_unknown = !self.gate.is_read_only() && tree.version.is_survey_due(conditions.oldest_snapshot);
             // What nobody has looked at may be garbage.
@@ -395,7 +380,7 @@ impl Store {
             let expiry = tree.version.has_deadlines().then(|| self.expiry_time());
             let next_due = |now| metas().filter_map(|meta| meta.deadlines.next_due(meta.entries, now)).min();
             Findings {
-                due,
+                due: Due::Undecided,
                 debt,
                 runs: tree.version.levels()[0].tables().len(),
                 garbage: metas().filter(|meta| has_garbage(meta)).map(|meta| meta.largest_seqno).collect(),
@@ -406,6 +391,31 @@ impl Store {
             }
         });
         jobs.agenda.note(id, found);
+    }
+
+    /// Finds out when a keyspace has work.
+    fn decide(&self, moment: &Outlook, id: u32, jobs: &mut Jobs) {
+        let Outlook { view, conditions } = moment;
+        // Dropped since the agenda was told of changes.
+        let Some(tree) = view.tree(id) else { return jobs.agenda.note(id, None) };
+        let picks = |conditions| self.with_picker(tree, conditions, jobs, |picker| picker.pick());
+        let in_some_store = |conditions: Conditions| {
+            let either = [!conditions.is_idle, conditions.is_idle];
+            either.into_iter().find(|&is_idle| picks(Conditions { is_idle, ..conditions }).is_some())
+        };
+        let flushed = Conditions { flushed: SeqNo::MAX, ..*conditions };
+        let unheld = Conditions { oldest_snapshot: SeqNo::MAX, ..flushed };
+        let due = match picks(*conditions) {
+            Some((score, _)) => Due::Now(score),
+            // Mostly, a keyspace without work has none whatever the rest of the store does.
+            None if in_some_store(unheld).is_none() => Due::Never,
+            None => match in_some_store(*conditions) {
+                Some(is_idle) => Due::Idle(is_idle),
+                None if in_some_store(flushed).is_some() => Due::Unflushed,
+                None => Due::Held,
+            },
+        };
+        jobs.agenda.decide(id, due);
     }
 
     /// Runs the task that `pick` chooses for a caller, once no running compaction conflicts, and

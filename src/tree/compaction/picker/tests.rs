@@ -464,6 +464,33 @@ fn no_runs_are_merged_around_one_that_is_still_to_be_flushed_issue_29() {
     });
 }
 
+#[test]
+fn of_all_windows_of_runs_the_cheapest_is_merged() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut found = 0;
+    for _ in 0..500 {
+        let count = rng.u64(2..14);
+        let tree: Vec<String> = (1..=count).rev().map(|n| format!("0:{n} a z {}", rng.u64(1..40))).collect();
+        with_picker(&tree, SeqNo::MAX, &[], |picker| {
+            let runs = &picker.levels[0];
+            let busy = [build_task(0, 6, &[(0, runs[rng.usize(0..runs.len())])], false).unwrap()];
+            let (flushed, fewest) = (100 * rng.u64(count / 2..=count + 1), rng.usize(2..5));
+            let picker = Picker { running: &busy[..rng.usize(0..2)], flushed, ..picker };
+            let may_merge = |run: &&TableMeta| !picker.is_busy(0, run) && run.largest_seqno <= flushed;
+            let starts = 0..runs.len();
+            let windows = starts.flat_map(|start| (start + fewest..=runs.len()).map(move |end| start..end));
+            let tasks = windows.filter(|window| runs[window.clone()].iter().all(may_merge)).filter_map(|window| {
+                let inputs: Vec<(usize, &TableMeta)> = runs[window].iter().map(|&run| (0, run)).collect();
+                picker.unless_conflicting(build_task(0, 0, &inputs, false)?)
+            });
+            let cheapest = tasks.min_by_key(|task| task.bytes / (task.inputs.len() as u64 - 1).pow(2));
+            found += usize::from(cheapest.is_some());
+            assert_eq!(picker.pick_runs(fewest), cheapest, "{tree:?}, {flushed}, {fewest}");
+        });
+    }
+    assert!(found > 200, "{found}");
+}
+
 thread_local! {
     /// Comparisons of a table with a range.
     pub(super) static COMPARISONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
