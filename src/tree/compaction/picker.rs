@@ -23,9 +23,8 @@
 //! entries that it cannot drop.
 
 mod garbage;
+mod windows;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use crate::format::deadline::Deadline;
@@ -38,6 +37,7 @@ use crate::tree::version::{DeletedBytes, LEVELS, LevelMetas, TombstoneWeights, V
 use super::task::Task;
 pub(crate) use garbage::has_garbage;
 use garbage::{Judge, expired, garbage};
+use windows::cheapest_first;
 
 /// Number of level-0 runs that starts a compaction. Each run costs a get a filter probe and a seek
 /// a block. Merging more runs at once rewrites the level below less often. Measured by
@@ -354,42 +354,10 @@ impl<'a> Picker<'a> {
     /// divided by the number itself.)
     fn pick_runs(&self, fewest: usize) -> Option<Task> {
         let runs = &self.levels[0];
-        // All that follows is known of a run before its windows are: a level 0 whose compactions
-        // fail may have thousands of runs, and millions of windows.
-        let bytes_before: Vec<u64> = std::iter::once(0)
-            .chain(runs.iter().scan(0, |sum: &mut u64, run| {
-                *sum = sum.saturating_add(run.size);
-                Some(*sum)
-            }))
-            .collect();
-        // A merged run has the place of its newest input. What a memtable holds between that one
-        // and the others would be placed beneath its older versions.
         let may_merge = |run: &TableMeta| !self.is_busy(0, run) && run.largest_seqno <= self.flushed;
-        let mut free_until = vec![0; runs.len()];
-        let mut end = runs.len();
-        for (at, run) in runs.iter().enumerate().rev() {
-            end = if may_merge(run) { end } else { at };
-            free_until[at] = end;
-        }
-        let mut least = SeqNo::MAX;
-        let is_apart: Vec<bool> = runs
-            .iter()
-            .map(|run| {
-                let is_apart = least > run.largest_seqno;
-                least = least.min(run.smallest_seqno);
-                is_apart
-            })
-            .collect();
-        let starts = (0..runs.len()).filter(|&start| is_apart[start]);
-        let windows = starts.flat_map(|start| (start + fewest..=free_until[start]).map(move |end| (start, end)));
-        let cost = |start: usize, end: usize| {
-            let removed = (end - start) as u64 - 1;
-            (bytes_before[end] - bytes_before[start]) / (removed * removed)
-        };
         // The cheapest merge may conflict with a running task that others do not meet.
-        let mut windows: BinaryHeap<_> = windows.map(|(start, end)| Reverse((cost(start, end), start, end))).collect();
-        std::iter::from_fn(|| windows.pop()).find_map(|Reverse((_, start, end))| {
-            let inputs: Vec<(usize, &TableMeta)> = runs[start..end].iter().map(|&run| (0, run)).collect();
+        cheapest_first(runs, fewest, may_merge).find_map(|window| {
+            let inputs: Vec<(usize, &TableMeta)> = runs[window].iter().map(|&run| (0, run)).collect();
             self.unless_conflicting(build_task(0, 0, &inputs, false)?)
         })
     }
