@@ -29,7 +29,7 @@ pub(super) struct LiveSnapshots {
     /// before it reads `points`; dropping a snapshot reads it under that lock. Therefore at least
     /// one of the two sees the other.
     held_until: AtomicU64,
-    /// The same for times: once none is less than this.
+    /// Garbage by time goes once no live time is less than this.
     held_by_time: AtomicU64,
 }
 

@@ -380,7 +380,7 @@ proptest! {
 }
 
 #[test]
-#[ignore = "a million keys, ten million absent ones; cargo test --release --lib filter -- --ignored"]
+#[ignore = "a million keys, ten million absent ones; cargo test --release -p tamis-filter --lib -- --ignored"]
 fn rates_hold_for_a_million_keys() {
     const ASKED: u64 = 10_000_000;
     for builder in builders() {

@@ -174,7 +174,7 @@ fn neighbours_of_present_keys() {
 }
 
 #[test]
-#[ignore = "a million keys and ten million absent ones of each kind; cargo test --release --lib filter -- --ignored"]
+#[ignore = "a million keys and ten million absent ones of each kind; cargo test --release -p tamis-filter --lib -- --ignored"]
 fn a_million_keys_of_every_kind() {
     check_counters(LARGE);
     check_text(LARGE);

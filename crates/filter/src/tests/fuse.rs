@@ -63,7 +63,7 @@ fn rate_and_size_of_ten_and_a_hundred_thousand_keys_are_those_of_theory() {
 }
 
 #[test]
-#[ignore = "a million keys; cargo test --release --lib filter -- --ignored"]
+#[ignore = "a million keys; cargo test --release -p tamis-filter --lib -- --ignored"]
 fn rate_and_size_of_a_million_keys_are_those_of_theory() {
     let keys: Vec<KeyHash> = hashes(0..1_000_000).collect();
     for bits in FINGERPRINT_BITS {

@@ -120,7 +120,7 @@ fn options_outside_their_range_are_clamped() {
 }
 
 #[test]
-#[ignore = "a million keys and ten million absent ones for each of 30 filters; cargo test --release --lib filter -- --ignored"]
+#[ignore = "a million keys and ten million absent ones for each of 30 filters; cargo test --release -p tamis-filter --lib -- --ignored"]
 fn rates_of_a_million_keys_lie_within_the_published_bounds() {
     // Bits per key; bounds in per cent at four standard deviations, for one million keys and ten
     // million absent ones.
@@ -154,7 +154,7 @@ fn rates_of_a_million_keys_lie_within_the_published_bounds() {
 }
 
 #[test]
-#[ignore = "ten million keys; cargo test --release --lib filter -- --ignored"]
+#[ignore = "ten million keys; cargo test --release -p tamis-filter --lib -- --ignored"]
 fn none_of_ten_million_keys_is_denied() {
     let keys: Vec<KeyHash> = hashes(0..10_000_000).collect();
     for policy in [split(10.0), standard(10.0), FilterPolicy::BinaryFuse { fingerprint_bits: 8 }] {
