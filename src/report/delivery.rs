@@ -370,43 +370,4 @@ mod tests {
         events.finish();
         assert!(!events.has_listener());
     }
-
-    #[cfg(feature = "tracing")]
-    #[test]
-    fn a_subscriber_of_tracing_gets_events_with_their_severity() {
-        use tracing::span::{Attributes, Id, Record};
-
-        /// Notes the level of each event.
-        struct Levels(Arc<Mutex<Vec<tracing::Level>>>);
-
-        impl tracing::Subscriber for Levels {
-            fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-                metadata.target() == "tamis"
-            }
-
-            fn new_span(&self, _: &Attributes<'_>) -> Id {
-                Id::from_u64(1)
-            }
-
-            fn record(&self, _: &Id, _: &Record<'_>) {}
-
-            fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-            fn event(&self, event: &tracing::Event<'_>) {
-                self.0.lock().push(*event.metadata().level());
-            }
-
-            fn enter(&self, _: &Id) {}
-
-            fn exit(&self, _: &Id) {}
-        }
-
-        let levels = Arc::new(Mutex::new(Vec::new()));
-        tracing::subscriber::with_default(Levels(Arc::clone(&levels)), || {
-            trace(&Event::FlushBegan { bytes: 7 });
-            trace(&event(1));
-            trace(&Event::Poisoned { error: Error::Closed });
-        });
-        assert_eq!(*levels.lock(), [tracing::Level::DEBUG, tracing::Level::WARN, tracing::Level::ERROR]);
-    }
 }
