@@ -263,18 +263,21 @@ impl<C: MergeCursor> MergingCursor<C> {
     /// versions of one key, or of an exhausted child and a key that begins with 16 bytes 0xff.
     #[inline(never)]
     fn precedes_by_key(&self, a: Entrant, b: Entrant) -> bool {
-        let entry = |entrant: Entrant| {
-            let cursor = self.children.get(entrant.child).filter(|cursor| cursor.valid())?;
-            Some((cursor.key(), cursor.seqno()))
-        };
         let first = match self.direction {
             MergeDirection::Forward => Ordering::Less,
             MergeDirection::Backward => Ordering::Greater,
         };
-        match (entry(a), entry(b)) {
+        match (self.entry(a), self.entry(b)) {
             (Some(a), Some(b)) => compare_entries(a, b) == first,
             (a, _) => a.is_some(),
         }
+    }
+
+    /// `None` for a child that is exhausted.
+    #[inline(always)]
+    fn entry(&self, entrant: Entrant) -> Option<(&[u8], SeqNo)> {
+        let cursor = self.children.get(entrant.child).filter(|cursor| cursor.valid())?;
+        Some((cursor.key(), cursor.seqno()))
     }
 
     /// Plays the whole tournament.

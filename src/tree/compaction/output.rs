@@ -294,8 +294,8 @@ impl<'a> RunWriter<'a> {
         }
         let (mut has_key, mut stops) = (false, false);
         while cursor.valid() {
-            let (key, seqno, kind) = (cursor.key(), cursor.seqno(), cursor.kind());
-            self.since_yield += ENTRY_COST + key.len() + cursor.value().len();
+            let (key, seqno, kind, stored) = (cursor.key(), cursor.seqno(), cursor.kind(), cursor.value());
+            self.since_yield += ENTRY_COST + key.len() + stored.len();
             if self.since_yield >= YIELD_INTERVAL {
                 match self.turn() {
                     Turn::GoOn => {}
@@ -346,7 +346,7 @@ impl<'a> RunWriter<'a> {
             let value;
             let (kind, stored) = match kind {
                 ValueKind::SeparatePut if self.context.operator.is_some() && !self.current.chain.is_empty() => {
-                    match self.read_value(key, cursor.value()) {
+                    match self.read_value(key, stored) {
                         Ok(read) => {
                             value = read;
                             (ValueKind::Put, value.bytes())
@@ -354,18 +354,18 @@ impl<'a> RunWriter<'a> {
                         Err(_) => {
                             // The pointer and what is merged into its value stay as they are: reads
                             // of the key will say why, and the others are not held up.
-                            self.note_unreadable(cursor.value());
+                            self.note_unreadable(stored);
                             self.end_chain(lower, false)?;
-                            (kind, cursor.value())
+                            (kind, stored)
                         }
                     }
                 }
                 ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut
-                    if split_expiring(cursor.value()).0 <= self.context.now =>
+                    if split_expiring(stored).0 <= self.context.now =>
                 {
                     (ValueKind::Delete, &[][..])
                 }
-                kind => (kind, cursor.value()),
+                kind => (kind, stored),
             };
             if kind.whole() == ValueKind::ExpiringPut {
                 // It stays apart from what was merged into it: only the value expires.
