@@ -529,12 +529,7 @@ impl Version {
                 };
                 found = Some((cursor.kind().whole(), value));
             }
-            trace.leave(match &found {
-                Some((ValueKind::Put, value)) => Found::Value(value.len()),
-                Some((ValueKind::Merge, _)) => Found::Operand,
-                Some(_) => Found::Deleted,
-                None => Found::Absent,
-            });
+            trace.leave(found.as_ref().map_or(Found::Absent, |(kind, value)| Found::stored(*kind, value.len())));
             Ok(found.is_some())
         })?;
         Ok(found)
