@@ -21,6 +21,7 @@ mod held;
 mod history;
 mod in_memory;
 mod ingest;
+mod interrupted;
 mod kill;
 mod laws;
 mod layers;

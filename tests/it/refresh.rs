@@ -20,7 +20,7 @@ use tamis::vfs::{FileSystem, OsFileSystem, SimFileSystem};
 use tamis::{Db, Error, Executor, Options, Snapshot, SteppedExecutor};
 
 use self::history::{DIR, History, Map, State, contents, shown, unlogged};
-use crate::beside_writer::Interrupted;
+use crate::interrupted::Interrupted;
 use crate::support::{count_from_env, for_each_seed, stepped_options};
 
 /// A reader, and how far it has come.

@@ -109,7 +109,13 @@ pub(crate) fn stepped_options(fs: &SimFileSystem) -> (Options, Arc<SteppedExecut
 
 /// Runs jobs when it is stepped, as if three could run at the same time, in an order that its seed
 /// determines.
-struct ShuffledExecutor(Mutex<(Vec<Job>, fastrand::Rng)>);
+pub(crate) struct ShuffledExecutor(Mutex<(Vec<Job>, fastrand::Rng)>);
+
+impl ShuffledExecutor {
+    pub(crate) fn new(seed: u64) -> ShuffledExecutor {
+        ShuffledExecutor(Mutex::new((Vec::new(), fastrand::Rng::with_seed(seed))))
+    }
+}
 
 impl Executor for ShuffledExecutor {
     fn spawn(&self, _priority: Priority, job: Job) {
@@ -135,7 +141,7 @@ pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Opti
     let (options, executor) = stepped_options(fs);
     let executor: Arc<dyn Executor> = match rng.bool() {
         true => executor,
-        false => Arc::new(ShuffledExecutor(Mutex::new((Vec::new(), rng.fork())))),
+        false => Arc::new(ShuffledExecutor::new(rng.u64(..))),
     };
     let options = options
         .executor(Arc::clone(&executor))
