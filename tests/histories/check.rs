@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tamis::inspect::{FindingKind, Inspector};
+use tamis::vfs::SimFileSystem;
 use tamis::{Db, Error, FilterMode, Found, ReadOptions, Result};
 
 use super::model::{Bytes, Incarnation, Moment, effect_of, in_short};
@@ -98,13 +99,13 @@ impl World {
             db.existing_keyspace(&name).unwrap().unwrap().compact_range(..).unwrap();
         }
         self.check_at(&db, &format!("{who}, after compactions"), at, 0).unwrap();
-        self.verify(&fs.kill());
+        World::verify(&fs.kill(), &self.dir);
         Ok(())
     }
 
-    fn verify(&self, fs: &tamis::vfs::SimFileSystem) {
+    fn verify(fs: &SimFileSystem, dir: &str) {
         let mut faults = Vec::new();
-        let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(&self.dir), &mut |fault| {
+        let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(dir), &mut |fault| {
             // What a kill has interrupted is no fault.
             if fault.kind.is_damage() && fault.kind != FindingKind::Leftover {
                 faults.push(fault.to_string());
@@ -133,7 +134,7 @@ impl World {
             Op::Use(n, moves) => self.use_handle(*n, moves),
             Op::Release(n, commit) => self.release(*n, *commit),
             Op::Verify => {
-                self.verify(&self.fs.fs.kill());
+                World::verify(&self.fs.fs.kill(), &self.dir);
                 Ok(())
             }
             Op::Feed(most) => self.read_feed(db, *most),
@@ -250,6 +251,7 @@ impl World {
         let mut listed: Vec<PathBuf> = checkpoint.files.iter().map(|file| file.kind.path(Path::new(&dir))).collect();
         listed.sort();
         assert_eq!(files, listed);
+        World::verify(&self.fs.fs, &dir);
         let copy = self.options(Arc::new(self.fs.fs.crash(at.seqno)), self.setup).0.paranoid(true).open(&dir).unwrap();
         self.check_at(&copy, "a copy", at, 3).unwrap();
         drop(copy);
@@ -259,8 +261,8 @@ impl World {
         Ok(())
     }
 
-    /// Once everything is compacted and nothing refers to old files, the store has exactly the files
-    /// and entries that it must.
+    /// Once everything is compacted and nothing refers to old files, the store has exactly the
+    /// files and entries that it must.
     pub(super) fn check_settled(&mut self) {
         self.leave();
         let db = self.db();

@@ -188,6 +188,15 @@ impl Draw<'_> {
         (0..self.rng.usize(0..most)).map(|_| (self.ks(), self.change())).collect()
     }
 
+    fn scan_move(&mut self) -> Move {
+        match self.rng.u8(0..40) {
+            0 => Move::Seek(self.k()),
+            1 => Move::SeekBack(self.k()),
+            2..25 => Move::Next,
+            _ => Move::Back,
+        }
+    }
+
     fn one_move(&mut self) -> Move {
         match self.rng.u8(0..26) {
             0..5 => Move::Next,
@@ -198,7 +207,7 @@ impl Draw<'_> {
             13 => Move::Last,
             14..17 => Move::Get(self.k()),
             17 => Move::All(self.rng.u8(..)),
-            18 | 19 => Move::Scan(self.span(), (0..self.rng.usize(0..12)).map(|_| self.rng.bool()).collect()),
+            18 | 19 => Move::Scan(self.span(), (0..self.rng.usize(0..12)).map(|_| self.scan_move()).collect()),
             20..23 => Move::Write(self.change()),
             23 if self.rng.bool() => Move::Guard(self.k()),
             23 => Move::GuardRange(self.span()),
@@ -325,6 +334,7 @@ impl Draw<'_> {
             }
             Class::Sync => Op::Sync,
             Class::Verify => Op::Verify,
+            Class::Refresh if self.rng.u8(0..4) == 0 => Op::RefreshFails(self.rng.u16(1..100)),
             Class::Refresh => Op::Refresh,
             Class::Feed => Op::Feed(self.rng.u8(0..30)),
             Class::Checkpoint => Op::Checkpoint(self.rng.bool()),

@@ -168,7 +168,7 @@ impl World {
         let (of, keyspace) = self.pick(n / 8);
         match step {
             Move::Get(k) | Move::Seek(k) => tx.get(&self.model, of, &keyspace, &self.key(*k)),
-            Move::Scan(span, ends) => tx.scan(&self.model, of, &keyspace, self.span(span), ends),
+            Move::Scan(span, moves) => tx.scan(self, of, &keyspace, self.span(span), moves),
             Move::Write(change) => {
                 let Some(act) = self.act(of, change) else { return Ok(()) };
                 match &act.effect {

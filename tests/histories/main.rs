@@ -2,8 +2,8 @@
 //!
 //! A history is data (`op`), drawn from a seed by a profile (`draw`, `profiles`) and carried out
 //! beside a model that keeps every version of every key (`world`, `model`). Whatever reads must
-//! agree with the model (`check`, `reads`, `handles`, `transaction`), whatever ends the process must
-//! leave what it may (`ends`), and others act amid flushes, compactions and refreshes
+//! agree with the model (`check`, `reads`, `handles`, `transaction`), whatever ends the process
+//! must leave what it may (`ends`), and others act amid flushes, compactions and refreshes
 //! (`watched`). Nothing but the seed decides, unless a profile has threads.
 //!
 //! A history that fails is shrunk, and printed as an expression to be replayed by [`replay`].

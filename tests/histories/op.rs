@@ -241,8 +241,8 @@ pub(super) enum Move {
     Get(K),
     /// Everything, in the ways that the bits say.
     All(u8),
-    /// A range, from its front where true.
-    Scan(Span, Vec<bool>),
+    /// A range, by steps and seeks.
+    Scan(Span, Vec<Move>),
     Write(Change),
     Guard(K),
     GuardRange(Span),
@@ -296,6 +296,8 @@ pub(super) enum Op {
     Verify,
     /// Opens or refreshes the reader, and checks it.
     Refresh,
+    /// A refresh whose call of this number fails.
+    RefreshFails(u16),
     /// Reads so many batches of the change feed.
     Feed(u8),
     /// Goes on with the copy if true.

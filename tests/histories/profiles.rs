@@ -13,6 +13,14 @@ const DEATHS: &[fn(&mut fastrand::Rng) -> Trouble] = &[|_| Trouble::Kill, |rng| 
 const FAULTS: &[fn(&mut fastrand::Rng) -> Trouble] =
     &[|_| Trouble::Io, |_| Trouble::NoSpace, |_| Trouble::ShortWrite, |_| Trouble::ReadError];
 
+const TROUBLES: &[fn(&mut fastrand::Rng) -> Trouble] = &[
+    |_| Trouble::Kill,
+    |rng| Trouble::PowerCut(rng.u64(..) >> 40),
+    |_| Trouble::Io,
+    |_| Trouble::NoSpace,
+    |_| Trouble::ShortWrite,
+];
+
 const TAKES: &[fn(&mut Draw<'_>) -> Take] = &[
     |_| Take::Snapshot,
     |draw| Take::Iter(draw.span()),
@@ -328,6 +336,7 @@ const PROFILES: &[Profile] = &[
         weights: &[(60, Write), (40, Batch), (5, Step), (4, Flush), (4, Sync), (2, Configure), (4, Arm), (2, Reopen)],
         keys: &[10, 40],
         lens: &[0..60, 300..400],
+        troubles: TROUBLES,
         calls: 200,
         kinds: |rng| (0..3).map(|n| Kind { wal: n == 0 || rng.u8(0..4) == 0, ..any_kind(rng) }).collect(),
         ..ALL
@@ -350,6 +359,7 @@ const PROFILES: &[Profile] = &[
         ],
         keys: &[40],
         lens: &[0..60, 100..300],
+        troubles: TROUBLES,
         ..ALL
     },
     Profile {
@@ -397,6 +407,7 @@ const PROFILES: &[Profile] = &[
         ],
         changes: [20, 3, 10, 6, 2, 1, 0],
         keys: &[40],
+        troubles: TROUBLES,
         ..ALL
     },
     Profile {

@@ -6,7 +6,9 @@ use std::ops::Bound;
 use tamis::{Error, Keyspace, Result, Savepoint, Transaction};
 
 use super::model::{Bytes, Effect, Entries, Incarnation, Model, Moment};
-use super::reads::{contains, half_open};
+use super::op::Move;
+use super::reads::{Window, contains, half_open, successor};
+use super::world::World;
 
 /// A change of a key or a range, as its keyspace carries it out.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ struct Read {
     range: (Bytes, Option<Bytes>),
     found: Entries,
     own: Vec<Act>,
+    /// Whether all of the range was read, for certain.
+    is_whole: bool,
 }
 
 impl Read {
@@ -87,16 +91,16 @@ impl Tx {
         view
     }
 
-    fn note(&mut self, model: &Model, of: Incarnation, range: (Bytes, Option<Bytes>)) {
+    fn note(&mut self, model: &Model, of: Incarnation, range: (Bytes, Option<Bytes>), is_whole: bool) {
         let found = model.range(of, &bounds(&range), self.moment);
-        self.reads.push(Read { of, range, found, own: self.acts.clone() });
+        self.reads.push(Read { of, range, found, own: self.acts.clone(), is_whole });
     }
 
     pub(super) fn get(&mut self, model: &Model, of: Incarnation, keyspace: &Keyspace, key: &Bytes) -> Result<()> {
         let of_key = half_open(&(Bound::Included(key.clone()), Bound::Included(key.clone())));
         let expected = self.view(model, of, &of_key).remove(key);
         if !is_covered(&self.acts, of, key) {
-            self.note(model, of, of_key);
+            self.note(model, of, of_key, true);
         }
         let found = self.tx.get_in(keyspace, key)?;
         assert_eq!(found.as_deref(), expected.as_deref(), "a transaction of {:?} reads {key:?}", self.moment);
@@ -104,43 +108,54 @@ impl Tx {
         Ok(())
     }
 
-    /// Scans a range from the ends that `ends` says: true is the front.
+    /// Scans a range by steps and seeks.
     pub(super) fn scan(
         &mut self,
-        model: &Model,
+        world: &World,
         of: Incarnation,
         keyspace: &Keyspace,
         range: (Bound<Bytes>, Bound<Bytes>),
-        ends: &[bool],
+        moves: &[Move],
     ) -> Result<()> {
-        let span = half_open(&range);
-        let view = self.view(model, of, &span);
-        let mut expected = view.iter();
-        let (mut iter, mut read) =
-            (self.tx.range_in(keyspace, range), [(span.0.clone(), None), (Bytes::new(), span.1.clone())]);
-        let (mut is_whole, mut last) = (false, [false; 2]);
-        for &front in ends {
-            let found = if front { iter.next() } else { iter.next_back() }.transpose()?;
-            let wanted = if front { expected.next() } else { expected.next_back() };
-            let pair = found.as_ref().map(|(key, value)| (&key[..], &value[..]));
-            let wanted_pair = wanted.map(|(key, value)| (&key[..], &value[..]));
-            assert!(pair == wanted_pair, "a transaction of {:?}: {pair:?} for {wanted_pair:?}", self.moment);
-            let Some((key, _)) = wanted else {
-                is_whole = true;
-                break;
-            };
-            last[usize::from(!front)] = true;
-            match front {
-                true => read[0].1 = Some(super::reads::successor(key)),
-                false => read[1].0 = key.clone(),
+        let (model, span) = (&world.model, half_open(&range));
+        let mut window = Window::new(self.view(model, of, &span).into_iter().collect(), &range);
+        let mut iter = self.tx.range_in(keyspace, range);
+        // From either end, up to where; after a seek, what exactly was read is the store's affair.
+        let mut read = [(span.0.clone(), Some(span.0.clone())), (Bytes::new(), span.1.clone())];
+        let (mut is_whole, mut has_sought, mut has_back) = (false, false, false);
+        for step in moves {
+            match step {
+                Move::Seek(k) => {
+                    iter.seek(world.key(*k));
+                    window.seek(&world.key(*k), true);
+                    has_sought = true;
+                }
+                Move::SeekBack(k) => {
+                    iter.seek_back(world.key(*k));
+                    window.seek(&world.key(*k), false);
+                    has_sought = true;
+                }
+                _ => {
+                    let front = *step == Move::Next;
+                    let found = if front { iter.next() } else { iter.next_back() }.transpose()?;
+                    let found = found.map(|(key, value)| (key.to_vec(), value.to_vec()));
+                    let wanted = window.step(front);
+                    assert!(found == wanted, "a transaction of {:?}: {found:?} for {wanted:?}", self.moment);
+                    match wanted {
+                        None => is_whole = true,
+                        Some((key, _)) if front => read[0].1 = Some(successor(&key)),
+                        Some((key, _)) => (read[1].0, has_back) = (key, true),
+                    }
+                }
             }
         }
         drop(iter);
-        match is_whole {
-            true => self.note(model, of, span),
-            false => {
-                let read = read.into_iter().zip(last).filter_map(|(read, is_read)| is_read.then_some(read));
-                read.for_each(|read| self.note(model, of, read));
+        match (has_sought, is_whole) {
+            (true, _) => self.note(model, of, span, false),
+            (false, true) => self.note(model, of, span, true),
+            (false, false) => {
+                let read = read.into_iter().take(if has_back { 2 } else { 1 });
+                read.for_each(|read| self.note(model, of, read, true));
             }
         }
         Ok(())
@@ -154,7 +169,7 @@ impl Tx {
         range: (Bound<Bytes>, Bound<Bytes>),
     ) {
         let acts = std::mem::take(&mut self.acts);
-        self.note(model, of, half_open(&range));
+        self.note(model, of, half_open(&range), true);
         self.acts = acts;
         match &range {
             (Bound::Included(from), Bound::Included(to)) if from == to => self.tx.guard_in(keyspace, from),
@@ -183,7 +198,7 @@ impl Tx {
         match tx.commit() {
             Ok(_) if acts.is_empty() => Ok(None),
             Ok(seqno) => {
-                for read in &reads {
+                for read in reads.iter().filter(|read| read.is_whole) {
                     let now = model.range(read.of, &bounds(&read.range), model.moment());
                     let (now, then) = (read.of_store(now), read.of_store(read.found.clone()));
                     let report = || model.difference(read.of, &now, &then);

@@ -44,6 +44,8 @@ pub(super) struct World {
     pub(super) model: Model,
     pub(super) handles: Vec<Handle>,
     pub(super) reader: Option<Db>,
+    /// The call of the reader that fails, as all after it; 0 for none.
+    reader_fails: Arc<AtomicU64>,
     pub(super) feed: Option<Changes>,
     /// Up to where the feed was read.
     pub(super) position: u64,
@@ -72,6 +74,7 @@ impl World {
             model: Model::new(),
             handles: Vec::new(),
             reader: None,
+            reader_fails: Arc::default(),
             feed: None,
             position: 0,
             lost_logs: !history.setup.keep_log,
@@ -120,10 +123,10 @@ impl World {
     }
 
     pub(super) fn open(&mut self) -> Result<()> {
-        self.lives += 1;
         let (options, executor) = self.options(Arc::new(self.fs.clone()), self.setup);
         self.db = Some(options.open(&self.dir)?);
         self.executor = executor;
+        self.lives += 1;
         Ok(())
     }
 
@@ -414,13 +417,17 @@ impl World {
         self.clock.store(self.model.now, Ordering::Relaxed);
         let floor = self.model.last_logged(self.model.acknowledged);
         let reader = self.reader.take();
-        let fs = Interrupted {
-            fs: self.fs.fs.clone(),
-            interrupt: Arc::new(|| {
-                give_turn(true);
-                Ok(())
-            }),
+        let fails = Arc::clone(&self.reader_fails);
+        let interrupt = move || {
+            give_turn(true);
+            match fails.load(Ordering::Relaxed) {
+                0 => return Ok(()),
+                1 => return Err(std::io::Error::other("the fault of the test")),
+                left => fails.store(left - 1, Ordering::Relaxed),
+            }
+            Ok(())
         };
+        let fs = Interrupted { fs: self.fs.fs.clone(), interrupt: Arc::new(interrupt) };
         let (options, dir) = (self.options(Arc::new(fs), self.setup).0, self.dir.clone());
         let known = reader.as_ref().map_or(0, Db::last_seqno);
         let work = move || match reader {
@@ -440,6 +447,21 @@ impl World {
         let moment = Moment { seqno, unlogged: reader.flushed_seqno(), now: self.model.now };
         self.check_at(&reader, "a reader beside the writer", moment, 3)?;
         self.reader = Some(reader);
+        Ok(())
+    }
+
+    /// A refresh that fails leaves the reader as it was.
+    fn refresh_fails(&mut self, at: u16) -> Result<()> {
+        let Some(reader) = self.reader.clone() else { return Ok(()) };
+        let (seqno, unlogged) = (reader.last_seqno(), reader.flushed_seqno());
+        self.reader_fails.store(at.into(), Ordering::Relaxed);
+        let refreshed = reader.refresh();
+        self.reader_fails.store(0, Ordering::Relaxed);
+        let Err(error) = refreshed else { return self.refresh(&[]) };
+        assert!(matches!(error, Error::Io { .. }), "{error:?}");
+        assert_eq!((reader.last_seqno(), reader.flushed_seqno()), (seqno, unlogged));
+        self.check_at(&reader, "a reader after a fault", Moment { seqno, unlogged, now: self.model.now }, 3)?;
+        assert!(matches!(reader.put("k", "v"), Err(Error::ReadOnly(_))));
         Ok(())
     }
 
@@ -486,6 +508,8 @@ impl World {
                 let (of, keyspace) = self.pick(*n);
                 keyspace.rebuild_filters(policy(*to))?;
                 self.model.kinds[of].filter = *to;
+                assert_eq!(keyspace.options()?.filter, policy(*to));
+                assert!(self.setup.jobs == Jobs::Threads || keyspace.rebuild_filters(policy(*to))?.wanted == 0);
                 Ok(())
             }
             Op::Clock(by) => {
@@ -517,6 +541,7 @@ impl World {
                 self.reopen(*end, *setup)
             }
             Op::Refresh => self.refresh(&[]),
+            Op::RefreshFails(at) => self.refresh_fails(*at),
             Op::Amid(work, nested) => match &**work {
                 Op::Refresh => self.refresh(nested),
                 // It begins with an empty memtable.

@@ -86,42 +86,6 @@ fn check_files(fs: &SimFileSystem, dir: &str, checkpoint: &Checkpoint) {
 }
 
 #[test]
-fn a_checkpoint_is_the_store_as_it_was() {
-    for_each_seed(60, |seed| {
-        let (fs, mut rng) = (SimFileSystem::new(), fastrand::Rng::with_seed(seed));
-        let (options, executor) = tiny_options(&fs, &mut rng);
-        let db = options.clone().open("/db").unwrap();
-        for round in 0..3 {
-            let steps = rng.usize(0..400);
-            churn(&db, &*executor, &mut rng, steps);
-            let is_flushed = rng.bool();
-            if is_flushed {
-                db.flush().unwrap();
-            }
-            let (before, last, state) = (logged(&db), db.last_seqno(), of_keyspace(&db, "state"));
-            let dir = format!("/copies/{round}");
-            let checkpoint = db.checkpoint(&dir).unwrap();
-            assert_eq!((checkpoint.seqno, checkpoint.flushed_seqno), (last, db.flushed_seqno()));
-            assert_eq!(logged(&db), before);
-            check_files(&fs, &dir, &checkpoint);
-            let stored =
-                checkpoint.files.iter().filter(|file| matches!(file.kind, FileKind::Table(_) | FileKind::Values(_)));
-            assert_eq!(checkpoint.linked, stored.count());
-            // After a power cut, too: nothing of the original was synced for it.
-            let crashed = fs.crash(seed);
-            for fs in [&fs, &crashed] {
-                let options = options.clone().file_system(Arc::new(fs.clone())).paranoid(true);
-                let copy = options.clone().open_read_only(&dir).unwrap();
-                assert_eq!((logged(&copy), copy.last_seqno()), (before.clone(), last));
-                let copy = options.open(&dir).unwrap();
-                assert_eq!((logged(&copy), copy.last_seqno()), (before.clone(), last));
-                assert!(!is_flushed || of_keyspace(&copy, "state") == state);
-            }
-        }
-    });
-}
-
-#[test]
 fn a_checkpoint_and_its_original_go_on_apart() {
     for_each_seed(40, |seed| {
         let (fs, mut rng) = (SimFileSystem::new(), fastrand::Rng::with_seed(seed));

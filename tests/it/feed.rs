@@ -2,17 +2,16 @@
 //! stay equal to its source?
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tamis::operator::Add;
 use tamis::vfs::SimFileSystem;
 use tamis::{
-    ChangeBatch, Changes, Db, Error, Executor, KeyspaceOptions, Operation, OperationKind, Options, Result, SeqNo,
-    WalMode, WriteBatch,
+    ChangeBatch, Changes, Db, Error, KeyspaceOptions, Operation, OperationKind, Options, Result, SeqNo, WalMode,
+    WriteBatch,
 };
 
-use crate::support::{Scene, WAL_MODES, Watchdog, count_from_env, for_each_seed, stepped_options};
+use crate::support::{WAL_MODES, Watchdog, stepped_options};
 
 const LONG: Duration = Duration::from_secs(100);
 
@@ -400,10 +399,6 @@ struct Follower {
 }
 
 impl Follower {
-    fn open(fs: &SimFileSystem) -> Follower {
-        Follower { db: stepped_options(fs).0.memtable_size(8192).open("/copy").unwrap() }
-    }
-
     fn seqno(&self) -> SeqNo {
         let position = self.db.keyspace(POSITION).unwrap().get("").unwrap();
         position.map_or(0, |bytes| SeqNo::from_be_bytes(bytes.as_ref().try_into().unwrap()))
@@ -444,83 +439,6 @@ impl Follower {
         self.write(batch, snapshot.seqno());
         true
     }
-}
-
-/// A source under random writes, which is killed and loses power, and a follower, which does too.
-/// At every position the follower is what the source was there.
-#[test]
-fn a_follower_stays_equal_through_rotations_kills_and_power_cuts() {
-    for_each_seed(count_from_env("TAMIS_CASES", 60), |seed| {
-        let _scene = Scene(format!("seed {seed}"));
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let mut fs = SimFileSystem::new();
-        let mode = WAL_MODES[rng.usize(0..2)];
-        let open = |fs: &SimFileSystem| -> (Db, Arc<dyn Executor>) {
-            let (options, executor) = stepped_options(fs);
-            let options = options.memtable_size(4096).wal_mode(mode).keep_log(1 << 30, Duration::MAX);
-            (options.open("/db").unwrap(), executor)
-        };
-        let (mut db, mut executor) = open(&fs);
-        let mut follower_fs = SimFileSystem::new();
-        let mut follower = Follower::open(&follower_fs);
-        // What the source held after each of its writes.
-        let mut history = BTreeMap::from([(0, Content::new())]);
-        // A log that survived a kill may be lost in a power cut although tables have its entries.
-        let may_lose_log = rng.bool();
-        for _ in 0..rng.u32(20..150) {
-            match rng.u32(0..24) {
-                0..=11 => {
-                    let mut batch = WriteBatch::new();
-                    let mut content = history.last_key_value().unwrap().1.clone();
-                    for _ in 0..rng.usize(1..5) {
-                        let name = ["default", "a", "b"][rng.usize(0..3)];
-                        let keyspace = db.keyspace(name).unwrap();
-                        let (key, value) = (vec![rng.u8(0..9)], vec![rng.u8(..); rng.usize(0..200)]);
-                        if rng.u8(0..4) > 0 {
-                            batch.put_in(&keyspace, &key, &value);
-                            content.insert((name.to_owned(), key), value);
-                        } else {
-                            batch.delete_in(&keyspace, &key);
-                            content.remove(&(name.to_owned(), key));
-                        }
-                    }
-                    history.insert(db.write(batch).unwrap(), content);
-                }
-                12 => db.sync().unwrap(),
-                13 => db.flush().unwrap(),
-                14..=16 => _ = executor.step(),
-                17..=20 => {
-                    let begun_anew = follower.catch_up(&db, rng.usize(0..30));
-                    assert!(!begun_anew || may_lose_log);
-                    assert_eq!(content(&follower.db), history[&follower.seqno()]);
-                }
-                21 => {
-                    follower_fs = if rng.bool() { follower_fs.kill() } else { follower_fs.crash(rng.u64(..)) };
-                    follower = Follower::open(&follower_fs);
-                    assert_eq!(content(&follower.db), history[&follower.seqno()]);
-                }
-                22 if may_lose_log => {
-                    fs = fs.kill();
-                    (db, executor) = open(&fs);
-                    assert_eq!(db.last_seqno(), *history.last_key_value().unwrap().0);
-                }
-                22 => {
-                    db.close().unwrap();
-                    (db, executor) = open(&fs);
-                }
-                _ => {
-                    fs = fs.crash(rng.u64(..));
-                    (db, executor) = open(&fs);
-                    history.retain(|seqno, _| *seqno <= db.last_seqno());
-                    assert!(follower.seqno() <= db.last_seqno(), "the follower is not ahead of its source");
-                }
-            }
-        }
-        db.sync().unwrap();
-        follower.catch_up(&db, usize::MAX);
-        assert_eq!((follower.seqno(), content(&follower.db)), (db.last_seqno(), content(&db)));
-        assert_eq!(content(&db), *history.last_key_value().unwrap().1);
-    });
 }
 
 #[test]

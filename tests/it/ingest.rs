@@ -2,7 +2,6 @@
 //!
 //! `TAMIS_SEEDS` sets the number of histories, `TAMIS_SEED` runs one.
 
-mod histories;
 mod kill;
 mod ranges;
 mod refused;

@@ -30,7 +30,6 @@ mod levels;
 mod mapped_log;
 mod merge;
 mod metrics;
-mod model;
 mod parts;
 mod power_cut;
 mod prefix;

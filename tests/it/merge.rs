@@ -1,6 +1,6 @@
 //! Do merges give what their operator says, wherever the operands are and with or without it?
 //!
-//! `model` and `power_cut` merge as well; here are the cases that they do not reach.
+//! Random histories (`tests/histories`) merge as well; here are the cases that they do not reach.
 #![allow(clippy::disallowed_methods, reason = "looks at a store's files from outside")]
 
 use std::fs;

@@ -8,7 +8,6 @@ use tamis::{Db, Error, Options, Transaction, Value};
 use crate::support::open_plain;
 
 mod histories;
-mod model;
 
 fn store() -> Db {
     let (db, _executor) = open_plain(&SimFileSystem::new()).unwrap();

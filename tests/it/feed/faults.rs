@@ -1,13 +1,12 @@
-//! The feed and the kept logs after lost files, and with every k-th call failed.
+//! The feed and the kept logs after lost files and failed calls.
 
 use std::path::PathBuf;
 
 use tamis::operator::Add;
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
-use tamis::{Changes, Db, Error, Executor, KeyspaceOptions, Options, Result, SeqNo, WalMode, WriteBatch};
+use tamis::{Error, KeyspaceOptions, Options, Result, WalMode};
 
-use super::{LONG, fill, listed, numbers, open, options};
-use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, stepped_options};
+use super::{LONG, fill, numbers, open, options};
 
 fn logs(fs: &SimFileSystem) -> Vec<PathBuf> {
     let is_log = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "wal");
@@ -136,88 +135,4 @@ fn a_reader_of_a_store_that_takes_no_more_writes_fails_once_it_has_read_all() {
         let end = (0..2).find_map(|_| changes.next_timeout(LONG).err());
         assert!(matches!(end, Some(Error::Poisoned(_))), "{end:?}");
     }
-}
-
-/// What each number was, as the writer knows it.
-type Written = Vec<(SeqNo, SeqNo, Vec<u8>)>;
-
-fn write(db: &Db, rng: &mut fastrand::Rng, written: &mut Written) -> Result<()> {
-    let mut batch = WriteBatch::new();
-    let value = vec![rng.u8(..); rng.usize(1..300)];
-    let count = rng.u64(1..4);
-    (0..count).for_each(|_| batch.put([rng.u8(..)], &value));
-    let last = db.write(batch)?;
-    written.push((last - count + 1, last, value));
-    Ok(())
-}
-
-/// Reads what there is. A batch is what was written with its numbers, and follows the one before.
-fn read(changes: &mut Changes, written: &Written) -> Result<()> {
-    loop {
-        let since = changes.seqno();
-        let Some(batch) = changes.next_timeout(std::time::Duration::ZERO)? else { return Ok(()) };
-        assert_eq!(batch.first_seqno(), since + 1);
-        let value = listed(&batch).pop().unwrap().3.unwrap();
-        let found = (batch.first_seqno(), batch.last_seqno(), value);
-        // A write that failed may have come to the log.
-        let is_known = written.binary_search_by_key(&found.0, |known| known.0);
-        assert!(is_known.is_err() || written[is_known.unwrap()] == found, "{batch:?}");
-    }
-}
-
-/// Every k-th call fails, k = 1, 2, …, under a writer and two readers, through rotations, flushes
-/// and reopening. The readers fail or wait, and miss nothing.
-#[test]
-fn every_failed_call_leaves_the_feed_whole() {
-    const MODES: [FaultMode; 4] = [FaultMode::Io, FaultMode::NoSpace, FaultMode::ShortWrite, FaultMode::ReadError];
-    for_each_seed(count_from_env("TAMIS_SEEDS", 8), |seed| {
-        for at in 1.. {
-            let fault = Fault { at, mode: MODES[(seed % 4) as usize], sticky: seed / 4 % 2 == 1 };
-            let _scene = Scene(format!("{fault:?}"));
-            let mut rng = fastrand::Rng::with_seed(seed);
-            let fs = SimFileSystem::new();
-            let open = || {
-                let (options, executor) = stepped_options(&fs);
-                let options = options.memtable_size(4096).wal_mode(WAL_MODES[(seed / 2 % 2) as usize]);
-                options.keep_log(1 << 30, LONG).open("/db").map(|db| (db, executor))
-            };
-            let mut written = Written::new();
-            fs.set_fault(Some(fault));
-            let run = |rng: &mut fastrand::Rng, written: &mut Written| -> Result<()> {
-                for _ in 0..2 {
-                    let (db, executor) = open()?;
-                    let (mut durable, mut visible) = (db.changes_since(0)?, db.changes_since(0)?.visible());
-                    for _ in 0..10 {
-                        let done = match rng.u8(0..6) {
-                            0 => db.sync(),
-                            1 => db.flush(),
-                            2 => Ok(_ = executor.step()),
-                            _ => write(&db, rng, written),
-                        };
-                        for changes in [&mut durable, &mut visible] {
-                            // An error is repeated or passes; it skips nothing.
-                            let _ = read(changes, written);
-                        }
-                        done?;
-                    }
-                    db.close()?;
-                }
-                Ok(())
-            };
-            if let Err(error) = run(&mut rng, &mut written) {
-                assert!(matches!(error, Error::Io { .. } | Error::Poisoned(_)), "{error}");
-            }
-            let is_hit = fs.fault_hit();
-            fs.set_fault(None);
-            let (db, _) = open().unwrap();
-            db.sync().unwrap();
-            let mut changes = db.changes_since(0).unwrap();
-            read(&mut changes, &written).unwrap();
-            assert_eq!(changes.seqno(), db.last_seqno());
-            assert!(written.last().is_none_or(|last| last.1 <= db.last_seqno()));
-            if !is_hit {
-                return;
-            }
-        }
-    });
 }

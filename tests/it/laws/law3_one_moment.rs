@@ -2,7 +2,6 @@
 //! needed.
 
 mod leases;
-mod lives;
 mod operands;
 mod options;
 mod read_points;
