@@ -44,7 +44,7 @@ mod write {
 }
 
 use filter::KeyHash;
-use format::key::{MAX_SEQNO, ValueKind};
+use format::key::{MAX_SEQNO, ValueKind, Window};
 use memory::pool::MemtablePool;
 use sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use write::memtable::Memtable;
@@ -98,7 +98,7 @@ fn fill(memtable: &Memtable, keys: &[Key], value: &[u8]) {
 }
 
 fn get(memtable: &Memtable, key: &Key) -> usize {
-    memtable.get(0, key, KeyHash::new(SEED, key), MAX_SEQNO).map_or(0, |entry| entry.value.len())
+    memtable.get(0, key, KeyHash::new(SEED, key), Window::up_to(MAX_SEQNO)).map_or(0, |entry| entry.value.len())
 }
 
 fn walk(cursor: &mut impl MergeCursor) -> usize {

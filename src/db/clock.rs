@@ -100,28 +100,6 @@ impl Clock {
     }
 }
 
-/// The time of a point read. Without one of its own, the read takes it from the clock when it meets
-/// the first deadline.
-#[derive(Clone, Copy)]
-pub(super) struct Now(Option<Deadline>);
-
-impl Now {
-    /// The time `at`, or that of the first need.
-    pub(super) fn new(at: Option<Deadline>) -> Now {
-        Now(at)
-    }
-
-    #[inline]
-    pub(super) fn get(&mut self, clock: &Clock) -> Deadline {
-        *self.0.get_or_insert_with(|| clock.now())
-    }
-
-    #[inline]
-    pub(super) fn is_past(&mut self, deadline: Deadline, clock: &Clock) -> bool {
-        deadline <= self.get(clock)
-    }
-}
-
 /// The least deadline of the values that reads have returned.
 pub(super) struct LeastDeadline(pub(super) Deadline);
 
@@ -150,19 +128,15 @@ mod tests {
         let source = Arc::clone(&time);
         let show = move || SystemTime::UNIX_EPOCH + Duration::from_millis(source.load(Ordering::Relaxed));
         let clock = Clock::new(Some(Arc::new(show)), 40);
-        let mut early = Now::new(None);
-        assert!(early.is_past(50, &clock) && !early.is_past(51, &clock));
+        assert_eq!(clock.now(), 50);
         for (set, shown) in [(30, 50), (60, 60), (20, 60)] {
             time.store(set, Ordering::Relaxed);
             assert_eq!(clock.now(), shown);
             assert_eq!(clock.lag(), Duration::from_millis(shown - set));
         }
-        assert!(!early.is_past(51, &clock), "one operation has one time");
-        let mut fixed = Now::new(Some(55));
-        assert!(Now::new(None).is_past(60, &clock) && fixed.is_past(55, &clock) && !fixed.is_past(56, &clock));
-        assert_eq!(Clock::new(None, NEVER - 1).now(), NEVER - 1);
-        assert!(!Now::new(Some(NEVER - 1)).is_past(NEVER, &clock));
+        assert_eq!(Clock::new(None, NEVER).now(), NEVER - 1, "what never expires has not expired");
     }
+
     #[test]
     fn a_ttl_of_one_keyspace_does_not_concern_another() {
         let clock = Clock::new(None, 0);

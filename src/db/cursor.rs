@@ -23,7 +23,8 @@ use super::parts::Apart;
 use super::view::Tree;
 use crate::error::Result;
 use crate::format::deadline::{Deadline, NEVER, split_expiring, time_of};
-use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
+use crate::format::effect::{Effect, Place, Put};
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, Window};
 use crate::operator::NamedOperator;
 use crate::report::stats::ReadEvent;
 use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
@@ -205,8 +206,11 @@ impl Cursor {
         Cursor { wants_values: false, ..self }
     }
 
-    fn is_past(&self, deadline: Deadline) -> bool {
-        deadline <= self.at
+    /// The entry on which `inner` stands.
+    #[inline]
+    fn effect(&self) -> Result<Effect<'_>> {
+        let kind = self.inner.kind();
+        Effect::of(kind, self.inner.value()).ok_or_else(|| kind.misplaced("a scanned table"))
     }
 
     /// When the current value expires, if it does; see
@@ -439,19 +443,7 @@ impl Cursor {
             if !is_hidden && !too_new {
                 let state = match self.inner.kind() {
                     ValueKind::Put => Some(CursorState::Forward),
-                    ValueKind::Merge => Some(CursorState::Merged),
-                    ValueKind::SeparatePut => Some(CursorState::Separate),
-                    kind @ (ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut) => {
-                        let (deadline, _) = split_expiring(self.inner.value());
-                        let is_past = self.is_past(deadline);
-                        hidden.expired = hidden.expired.max(if is_past { deadline } else { 0 });
-                        let state = if kind.is_separate() { CursorState::Separate } else { CursorState::Expiring };
-                        (!is_past).then_some(state)
-                    }
-                    ValueKind::Delete => None,
-                    kind @ (ValueKind::DeleteRange | ValueKind::Ingest) => {
-                        return Err(kind.misplaced("a scanned table"));
-                    }
+                    _ => self.state_on_entry(&mut hidden)?,
                 };
                 if let Some(state) = state {
                     self.note(&hidden, true, true, end);
@@ -492,6 +484,23 @@ impl Cursor {
         Ok(false)
     }
 
+    /// The state of a cursor on the current entry, the newest version of its key that the snapshot
+    /// sees; `None` if that is no value. A function apart, so that a put costs one comparison.
+    #[inline(never)]
+    fn state_on_entry(&self, hidden: &mut HiddenKeys) -> Result<Option<CursorState>> {
+        Ok(match self.effect()? {
+            Effect::Put(put) if put.has_expired(self.at) => {
+                hidden.expired = hidden.expired.max(put.deadline.unwrap_or(0));
+                None
+            }
+            Effect::Put(Put { value: Place::ValueFile(_), .. }) => Some(CursorState::Separate),
+            Effect::Put(Put { deadline: Some(_), .. }) => Some(CursorState::Expiring),
+            Effect::Put(_) => Some(CursorState::Forward),
+            Effect::Merge(_) => Some(CursorState::Merged),
+            Effect::Delete => None,
+        })
+    }
+
     /// Moves backward from `inner`, which stands on the last version of a key, to the first key
     /// with a visible value. Stops searching some time before `end`.
     #[inline]
@@ -515,7 +524,7 @@ impl Cursor {
     fn shows_expiring(&self) -> bool {
         self.inner.kind() == ValueKind::ExpiringPut
             && self.inner.seqno() <= self.snapshot
-            && !self.is_past(split_expiring(self.inner.value()).0)
+            && self.at < split_expiring(self.inner.value()).0
     }
 
     /// Handles keys with several versions. Copies the visible value: only after passing all
@@ -526,37 +535,28 @@ impl Cursor {
         while self.inner.valid() {
             self.marked.mark(&self.inner);
             let cover = self.cover();
-            // The newest visible version comes last.
-            let (mut visible, mut is_separate, mut newest) = (false, false, 0);
-            // The operands since the newest put or delete, which is numbered `base`.
-            let (mut operands, mut base) = (Vec::new(), 0);
-            self.deadline = None;
+            let window = Window::above(cover, self.snapshot);
+            // The newest visible version comes last: the newest value, unless that is a delete, and
+            // the operands since.
+            let (mut newest, mut base, mut operands) = (0, None, Vec::new());
             loop {
-                if (cover..=self.snapshot).contains(&self.inner.seqno()) {
+                if window.sees(self.inner.seqno()) {
                     newest = self.inner.seqno();
-                    let kind = self.inner.kind();
-                    if kind == ValueKind::Merge {
-                        push_operand(&mut operands, newest, self.inner.value())?;
-                    } else {
-                        base = newest;
-                        operands.clear();
-                        is_separate = kind.is_separate();
-                        (visible, self.deadline) = (kind.whole() == ValueKind::Put, None);
-                        if kind.whole() == ValueKind::ExpiringPut {
-                            let (deadline, _) = split_expiring(self.inner.value());
-                            visible = !self.is_past(deadline);
-                            hidden.expired = hidden.expired.max(if visible { 0 } else { deadline });
-                            self.deadline = Some(deadline);
-                        }
-                        if visible {
-                            let stored = self.inner.value();
-                            let value = if self.deadline.is_some() { split_expiring(stored).1 } else { stored };
+                    match self.effect()? {
+                        Effect::Merge(stored) => push_operand(&mut operands, newest, stored)?,
+                        Effect::Put(put) if !put.has_expired(self.at) => {
+                            base = Some((newest, self.inner.kind()));
+                            operands.clear();
                             self.value.clear();
-                            self.value.extend_from_slice(value);
-                        } else if kind == ValueKind::Delete || self.deadline.is_some() {
+                            self.value.extend_from_slice(self.inner.value());
+                        }
+                        effect => {
+                            if let Effect::Put(put) = effect {
+                                hidden.expired = hidden.expired.max(put.deadline.unwrap_or(0));
+                            }
+                            base = None;
+                            operands.clear();
                             self.count_tombstone();
-                        } else {
-                            return Err(kind.misplaced("a scanned table"));
                         }
                     }
                 }
@@ -565,19 +565,8 @@ impl Cursor {
                     break;
                 }
             }
-            if !visible {
-                self.deadline = None;
-            }
-            if visible && is_separate {
-                self.read_backward(!operands.is_empty())?;
-            }
-            if !operands.is_empty() {
-                self.merge_backward(&operands, visible.then_some(base))?;
-                visible = true;
-            }
-            if visible {
-                self.key.clear();
-                self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+            if base.is_some() || !operands.is_empty() {
+                self.take_backward(base, &operands)?;
                 self.note(&hidden, true, false, end);
                 self.state = CursorState::Backward;
                 return Ok(true);

@@ -5,14 +5,12 @@
 //! in file order and, once a read has waited for the device, with read-ahead
 //! (`sorted/table/pending.rs`).
 
-use super::clock::Now;
 use super::read::{ReadOptions, ReadTarget, tree_of};
 use super::store::Store;
-use super::view::Hit;
+use super::view::{Hit, ReadView};
 use crate::error::Result;
 use crate::filter::KeyHash;
-use crate::format::deadline::split_expiring;
-use crate::format::key::ValueKind;
+use crate::format::key::{ValueKind, Window};
 use crate::report::explain::Untraced;
 use crate::sorted::table::PointRead;
 use crate::sorted::value::Value;
@@ -33,62 +31,40 @@ impl Store {
         let tree = tree_of(&view, target.keyspace, target.name)?;
         let (snapshot, covers) = view.covers(tree, target.seqno(), || view.visible(&self.sequence));
         let mode = options.mode();
-        let cover = |key: &[u8]| covers.as_ref().map_or(0, |covers| covers.cover(key));
-        let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), snapshot, cover: cover(key), mode };
+        let window = |key: &[u8]| Window::above(covers.as_ref().map_or(0, |covers| covers.cover(key)), snapshot);
+        let read = |key| PointRead { key, hash: KeyHash::new(self.seed, key), window: window(key), mode };
         let reads: Vec<PointRead<'_>> = keys.iter().map(|key| read(key.as_ref())).collect();
 
-        let mut now = Now::new(target.at());
+        let at = target.at().or_else(|| Some(self.clock.time_of_read()));
         let mut values = vec![None; keys.len()];
         // Keys whose newest version is an operand.
         let mut merged = Vec::new();
-        let mut misplaced = None;
-        let mut pending: Vec<usize> = (0..keys.len()).collect();
-        // Before any filter is asked: a filter would deny what a range deletes, or a block be read.
-        for i in pending.extract_if(.., |i| reads[*i].cover > 0) {
-            let hit = view.get_above(tree, &reads[i], Some(now.get(&tree.clock)), &mut Untraced)?;
-            values[i] = hit.map(Hit::into_value);
-        }
-        for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
-            pending.retain(|&i| {
-                let Some(entry) = memtable.get(tree.id, reads[i].key, reads[i].hash, snapshot) else { return true };
-                match entry.kind {
-                    ValueKind::Put => values[i] = Some(Value::copy_of(entry.value)),
-                    ValueKind::Delete => {}
-                    kind @ (ValueKind::DeleteRange
-                    | ValueKind::SeparatePut
-                    | ValueKind::SeparateExpiringPut
-                    | ValueKind::Ingest) => misplaced = Some((i, kind)),
-                    ValueKind::Merge => merged.push(i),
-                    ValueKind::ExpiringPut => {
-                        let (deadline, value) = split_expiring(entry.value);
-                        values[i] = (!now.is_past(deadline, &tree.clock)).then(|| Value::copy_of(value));
-                    }
-                }
-                false
-            });
-        }
-        if let Some((_, kind)) = misplaced {
-            return Err(kind.misplaced("a memtable"));
-        }
-        let batch = MultiGet::new(&reads, pending, |i, hit| match hit.kind {
-            ValueKind::Put => values[i] = Some(hit.value.into_value()),
-            ValueKind::Delete => {}
-            kind @ (ValueKind::DeleteRange
-            | ValueKind::SeparatePut
-            | ValueKind::SeparateExpiringPut
-            | ValueKind::Ingest) => misplaced = Some((i, kind)),
-            ValueKind::Merge => merged.push(i),
-            ValueKind::ExpiringPut => {
-                let is_past = now.is_past(split_expiring(hit.value.bytes()).0, &tree.clock);
-                values[i] = (!is_past).then(|| hit.value.without_deadline().into_value());
+        let mut take = |i: usize, kind: ValueKind, hit: Hit<'_>| {
+            match kind {
+                ValueKind::Merge => merged.push(i),
+                _ => values[i] = view.see(tree, &reads[i], at, &mut Untraced, kind, hit)?.map(Hit::into_value),
             }
-        });
-        batch.run(&tree.version, self.tables.epoch())?;
-        if let Some((i, kind)) = misplaced {
-            return Err(tree.version.misplaced(&reads[i], kind));
+            Ok(())
+        };
+        let mut pending: Vec<usize> = (0..keys.len()).collect();
+        for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
+            let mut left = 0;
+            for at in 0..pending.len() {
+                let i = pending[at];
+                match memtable.get(tree.id, reads[i].key, reads[i].hash, reads[i].window) {
+                    Some(entry) => take(i, entry.kind, Hit::in_memtable(memtable, entry))?,
+                    None => (pending[left], left) = (i, left + 1),
+                }
+            }
+            pending.truncate(left);
+        }
+        let batch = MultiGet::new(&reads, pending, |i, hit| take(i, hit.kind, Hit::Table(hit.value)));
+        let absent = batch.run(&tree.version, self.tables.epoch())?;
+        for _ in absent.iter().filter(|i| reads[**i].window.is_covered()) {
+            ReadView::count_covered(tree, &mut Untraced);
         }
         for i in merged {
-            values[i] = Some(Value::from(view.merged(tree, &reads[i], &mut now, &mut Untraced)?));
+            values[i] = view.merged(tree, &reads[i], at, &mut Untraced)?.map(Value::from);
         }
         Ok(values)
     }

@@ -20,7 +20,7 @@ use super::view::{Hit, ReadView, Tree, Trees};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, split_expiring};
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::{SeqNo, ValueKind, Window};
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
@@ -181,8 +181,8 @@ impl Store {
         // The view first, the sequence number second: see `ReadView`.
         let hash = KeyHash::new(self.seed, key);
         let tree = tree_of(view, target.keyspace, target.name)?;
-        let (snapshot, cover) = view.cover(tree, key, target.seqno(), || view.visible(&self.sequence));
-        let read = PointRead { key, hash, snapshot, cover, mode };
+        let window = view.window(tree, key, target.seqno(), || view.visible(&self.sequence));
+        let read = PointRead { key, hash, window, mode };
         view.get(tree, &read, target.at(), pin, trace)
     }
 
@@ -239,7 +239,7 @@ impl Store {
             Some(Kept::InMemtable(memtable, seqno)) => {
                 // Looked up again: the memtable still has the entry, and only a borrow of the
                 // memtable can lend its value.
-                let entry = memtable.get(target.keyspace, key, KeyHash::new(self.seed, key), seqno);
+                let entry = memtable.get(target.keyspace, key, KeyHash::new(self.seed, key), Window::up_to(seqno));
                 entry.map(|entry| match entry.kind {
                     ValueKind::ExpiringPut => read(split_expiring(entry.value).1),
                     _ => read(entry.value),

@@ -294,7 +294,7 @@ mod tests {
         }
         let tree = tree_of(&view, 0, "default").unwrap();
         let visible = || view.visible(&store.sequence);
-        assert_eq!(view.cover(tree, b"a", None, visible), (2, 2));
+        assert_eq!(view.window(tree, b"a", None, visible), crate::format::key::Window::above(2, 2));
         assert!(view.covers(tree, None, visible).1.is_some_and(|covers| covers.cover(b"a") == 2));
         // Views that nobody has are forgotten.
         let views = || store.follower.lock().as_mut().unwrap().views_in_use();

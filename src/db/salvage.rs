@@ -10,12 +10,11 @@ use super::keyspace::Keyspace;
 use super::parts::{Parts, ValueAndOperands};
 use super::range::KeyRange;
 use crate::error::{Error, Result};
-use crate::format::deadline::{Deadline, split_expiring, time_of};
+use crate::format::deadline::{Deadline, time_of};
 use crate::format::filename::FileKind;
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries};
-use crate::format::pointer::split_separate;
+use crate::format::key::{MAX_SEQNO, SeqNo, Window, compare_entries};
 use crate::format::span::KeySpan;
-use crate::operator::{NamedOperator, OperandChain, Resolved};
+use crate::operator::{Answer, NamedOperator};
 use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table};
@@ -51,11 +50,6 @@ pub struct SalvageIter {
     visible: SeqNo,
     /// Ranges that are deleted.
     covers: Option<Arc<Covers>>,
-    /// The last key examined, if there is one.
-    last: Vec<u8>,
-    has_last: bool,
-    /// Its versions, if the newest is an operand.
-    chain: OperandChain,
     operator: Option<NamedOperator>,
     keyspace: Arc<str>,
     /// What has expired by then counts as deleted.
@@ -75,12 +69,6 @@ struct SalvagedEntry {
     key: Vec<u8>,
     deadline: Option<Deadline>,
     parts: ValueAndOperands,
-}
-
-impl SalvagedEntry {
-    fn put(key: &[u8], deadline: Option<Deadline>, value: Vec<u8>) -> SalvagedEntry {
-        SalvagedEntry { key: key.to_vec(), deadline, parts: (Some(value), Vec::new()) }
-    }
 }
 
 enum SalvageInput {
@@ -173,9 +161,6 @@ impl Keyspace {
             upper: span.upper,
             visible,
             covers,
-            last: Vec::new(),
-            has_last: false,
-            chain: OperandChain::default(),
             operator,
             keyspace,
             now,
@@ -222,89 +207,49 @@ impl SalvageIter {
         Ok(Some(Parts { key, value: value.as_deref(), deadline: deadline.map(time_of), operands }))
     }
 
-    /// The entry of the last key from its chain, which is not empty.
-    fn resolve(&mut self, chain: &OperandChain) -> Option<SalvagedEntry> {
-        if self.is_unmerged {
-            return Some(SalvagedEntry { key: self.last.clone(), deadline: chain.deadline(), parts: chain.parts() });
-        }
-        match chain.resolve(self.operator.as_ref(), &self.keyspace, &self.last, true) {
-            Ok(Resolved::Value(value) | Resolved::Operand(value)) => {
-                Some(SalvagedEntry::put(&self.last, chain.deadline(), value))
-            }
-            Err(error) => {
-                self.missing.push(lost_key(&self.dir, &self.last, &error));
-                None
-            }
-        }
-    }
-
     /// Returns the next visible entry.
     fn step(&mut self) -> Result<Option<SalvagedEntry>> {
         loop {
-            let valid = self.sources.iter_mut().filter(|source| source.cursor().valid());
-            let first = valid.min_by(|a, b| {
-                let (a, b) = (a.cursor(), b.cursor());
-                compare_entries((a.key(), a.seqno()), (b.key(), b.seqno()))
+            let first = first_of(&mut self.sources).map(|cursor| cursor.key());
+            let Some(key) = first.filter(|key| self.upper.as_deref().is_none_or(|upper| *key < upper)) else {
+                return Ok(None);
+            };
+            let key = key.to_vec();
+            let cover = self.covers.as_ref().map_or(0, |covers| covers.cover(&key));
+            let window = Window::above(cover, self.visible);
+            let mut answer = Answer::new(&key, self.now, Some(&*self.values));
+            let mut seen = Ok(());
+            while let Some(cursor) = first_of(&mut self.sources).filter(|cursor| cursor.key() == key) {
+                if seen.is_ok() && !answer.is_complete() && window.sees(cursor.seqno()) {
+                    seen = answer.see(cursor.seqno(), cursor.kind(), cursor.value());
+                }
+                cursor.next()?;
+            }
+            let parts = seen.and_then(|()| match self.is_unmerged {
+                true => Ok(answer.parts()),
+                false => Ok((answer.value(self.operator.as_ref(), &self.keyspace)?, Vec::new())),
             });
-            let cursor = first.map(SalvageInput::cursor_mut);
-            let upper = self.upper.as_deref();
-            let cursor = cursor.filter(|cursor| upper.is_none_or(|upper| cursor.key() < upper));
-            let key = cursor.as_ref().map(|cursor| cursor.key());
-            if !self.chain.is_empty() && key != Some(&*self.last) {
-                // The key has no further version.
-                let chain = std::mem::take(&mut self.chain);
-                if let Some(entry) = self.resolve(&chain) {
-                    return Ok(Some(entry));
+            match parts {
+                Ok((None, operands)) if operands.is_empty() => {}
+                Ok(parts) => {
+                    let deadline = answer.deadline();
+                    return Ok(Some(SalvagedEntry { key, deadline, parts }));
                 }
-                continue;
-            }
-            let Some(cursor) = cursor else { return Ok(None) };
-            let is_new_key = !self.has_last || self.last != cursor.key();
-            let mut found = None;
-            let cover = self.covers.as_ref().map_or(0, |covers| covers.cover(cursor.key()));
-            if (cover..=self.visible).contains(&cursor.seqno()) && (is_new_key || !self.chain.is_empty()) {
-                if is_new_key {
-                    (self.has_last, self.last) = (true, cursor.key().to_vec());
-                }
-                let kind = cursor.kind();
-                let has_deadline = matches!(kind, ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut);
-                let deadline = has_deadline.then(|| split_expiring(cursor.value()).0);
-                let is_past = deadline.is_some_and(|deadline| deadline <= self.now);
-                let separate = split_separate(kind, cursor.value());
-                let value = separate.map(|(prefix, pointer)| (prefix.len(), self.values.read(cursor.key(), pointer)));
-                match (kind, value) {
-                    _ if is_past => {
-                        // Like a delete; what was merged into it stays.
-                        if !self.chain.is_empty() {
-                            self.chain.push(cursor.seqno(), ValueKind::Delete, &[])?;
-                        }
-                    }
-                    (_, Some((prefix, Ok(value)))) if is_new_key => {
-                        found = Some(SalvagedEntry::put(&self.last, deadline, value.without(prefix).bytes().to_vec()));
-                    }
-                    (_, Some((_, Ok(value)))) => self.chain.push(cursor.seqno(), kind.whole(), value.bytes())?,
-                    (_, Some((_, Err(error)))) => {
-                        // Older versions are not what the key had.
-                        self.chain = OperandChain::default();
-                        self.missing.push(lost_key(&self.dir, &self.last, &error));
-                    }
-                    (ValueKind::Put, None) if is_new_key => {
-                        found = Some(SalvagedEntry::put(&self.last, None, cursor.value().to_vec()));
-                    }
-                    (ValueKind::Delete, None) if is_new_key => {}
-                    (ValueKind::ExpiringPut, None) if is_new_key => {
-                        found =
-                            Some(SalvagedEntry::put(&self.last, deadline, split_expiring(cursor.value()).1.to_vec()));
-                    }
-                    (kind, None) => self.chain.push(cursor.seqno(), kind, cursor.value())?,
-                }
-            }
-            cursor.next()?;
-            if found.is_some() {
-                return Ok(found);
+                // A version that cannot be read: older ones are not what the key had.
+                Err(error) => self.missing.push(lost_key(&self.dir, &key, &error)),
             }
         }
     }
+}
+
+/// The source with the least key, and the newest version of it.
+fn first_of(sources: &mut [SalvageInput]) -> Option<&mut dyn MergeCursor> {
+    let valid = sources.iter_mut().filter(|source| source.cursor().valid());
+    let first = valid.min_by(|a, b| {
+        let (a, b) = (a.cursor(), b.cursor());
+        compare_entries((a.key(), a.seqno()), (b.key(), b.seqno()))
+    });
+    first.map(SalvageInput::cursor_mut)
 }
 
 /// The part that is skipped when the value of a key cannot be read.

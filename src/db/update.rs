@@ -163,8 +163,8 @@ impl Store {
             let tree = tree_of(view, target.keyspace, target.name)?;
             // Not at the moment's number, which is no snapshot's: ranges that later ones cover are
             // forgotten for it. What is written in between makes the premise fail.
-            let (snapshot, cover) = view.cover(tree, key, None, || view.visible(&self.sequence));
-            let read = PointRead { key, hash, snapshot, cover, mode: ReadOptions::default().mode() };
+            let window = view.window(tree, key, None, || view.visible(&self.sequence));
+            let read = PointRead { key, hash, window, mode: ReadOptions::default().mode() };
             let hit = view.get(tree, &read, target.at(), pin, &mut deadline)?;
             Ok((hit.map(Hit::into_value), moment))
         })?;

@@ -13,15 +13,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::clock::{Clock, Now};
+use super::clock::Clock;
 use super::gaps::Gaps;
 use super::persistent::PersistentMap;
 use super::sequence::Sequence;
 use crate::error::Result;
 use crate::format::deadline::{Deadline, split_expiring};
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::effect::{Effect, Place, Put};
+use crate::format::key::{SeqNo, ValueKind, Window};
 use crate::memory::epoch::Pin;
-use crate::operator::{OperandChain, Resolved};
+use crate::operator::Answer;
 use crate::options::KeyspaceOptions;
 use crate::report::explain::{Found, ReadSource, ReadTrace};
 use crate::report::stats::ReadEvent;
@@ -223,7 +224,7 @@ pub(super) enum Hit<'p> {
 
 impl<'p> Hit<'p> {
     #[inline]
-    fn in_memtable(memtable: &'p Arc<Memtable>, entry: MemEntry<'p>) -> Hit<'p> {
+    pub(super) fn in_memtable(memtable: &'p Arc<Memtable>, entry: MemEntry<'p>) -> Hit<'p> {
         Hit::Memtable { memtable, seqno: entry.seqno, value: entry.value }
     }
 
@@ -336,30 +337,29 @@ impl ReadView {
         !tree.version.ranges().is_empty() || self.memtables().any(|memtable| memtable.has_ranges())
     }
 
-    /// The number that a point read of `key` reads at, and that of the range delete that deletes
-    /// the key for it, 0 if there is none. Without a `snapshot` it reads what is `visible`, which
+    /// The window of a point read of `key`. Without a `snapshot` it reads what is `visible`, which
     /// is loaded after the view.
     #[inline]
-    pub(super) fn cover(
+    pub(super) fn window(
         &self,
         tree: &Tree,
         key: &[u8],
         snapshot: Option<SeqNo>,
         visible: impl Fn() -> SeqNo,
-    ) -> (SeqNo, SeqNo) {
+    ) -> Window {
         let snapshot_now = || snapshot.unwrap_or_else(&visible);
         // The number first: every range that it sees has been published before.
         let seqno = snapshot_now();
-        if self.has_ranges(tree) { self.find_cover(tree, key, snapshot_now) } else { (seqno, 0) }
+        if self.has_ranges(tree) { self.find_cover(tree, key, snapshot_now) } else { Window::up_to(seqno) }
     }
 
     #[cold]
-    fn find_cover(&self, tree: &Tree, key: &[u8], snapshot: impl Fn() -> SeqNo) -> (SeqNo, SeqNo) {
+    fn find_cover(&self, tree: &Tree, key: &[u8], snapshot: impl Fn() -> SeqNo) -> Window {
         let (snapshot, cover) = self.active.cover(tree.id, key, snapshot);
         // Everything in the other memtables was visible before the view was made.
         let covers = self.sealed.iter().map(|memtable| memtable.cover(tree.id, key, || snapshot).1);
         let cover = covers.fold(cover, SeqNo::max);
-        (snapshot, cover.max(tree.version.ranges().cover(key, snapshot)))
+        Window::above(cover.max(tree.version.ranges().cover(key, snapshot)), snapshot)
     }
 
     /// The number that a read of many keys reads at, and the ranges that are deleted for it.
@@ -390,9 +390,6 @@ impl ReadView {
         pin: &'p Pin<'_>,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<Hit<'p>>> {
-        if read.cover > 0 {
-            return self.get_above(tree, read, at, trace);
-        }
         // Prefetch the first cache line of every source before searching any, so that the cache
         // misses overlap.
         let mut candidates = Candidates::default();
@@ -404,52 +401,33 @@ impl ReadView {
         }
         for (i, memtable) in self.memtables().enumerate().filter(|(_, memtable)| !memtable.is_empty()) {
             trace.enter(ReadSource::Memtable(i));
-            match memtable.get(tree.id, read.key, read.hash, read.snapshot) {
+            match memtable.get(tree.id, read.key, read.hash, read.window) {
                 Some(entry) => return self.see(tree, read, at, trace, entry.kind, Hit::in_memtable(memtable, entry)),
                 None => trace.leave(Found::Absent),
             }
         }
         match tree.version.get(read, pin, &candidates, trace)? {
             Some(TableHit { kind, value, .. }) => self.see(tree, read, at, trace, kind, Hit::Table(value)),
-            None => Ok(None),
+            None => {
+                if read.window.is_covered() {
+                    ReadView::count_covered(tree, trace);
+                }
+                Ok(None)
+            }
         }
     }
 
-    /// [`get`](ReadView::get) for a key that a range delete numbered `cover` deletes: looks for
-    /// newer versions only.
+    /// Ends a read of a key of which a range delete has left nothing.
     #[cold]
-    pub(super) fn get_above<'p>(
-        &'p self,
-        tree: &Tree,
-        read: &PointRead<'_>,
-        at: Option<Deadline>,
-        trace: &mut impl ReadTrace,
-    ) -> Result<Option<Hit<'p>>> {
-        let cover = read.cover;
-        for (i, memtable) in self.memtables().enumerate() {
-            if memtable.last_seqno() <= cover {
-                // An empty one has no number.
-                continue;
-            }
-            trace.enter(ReadSource::Memtable(i));
-            let entry = memtable.get(tree.id, read.key, read.hash, read.snapshot).filter(|entry| entry.seqno > cover);
-            match entry {
-                Some(entry) => return self.see(tree, read, at, trace, entry.kind, Hit::in_memtable(memtable, entry)),
-                None => trace.leave(Found::Absent),
-            }
-        }
-        if let Some((kind, stored)) = tree.version.get_above(read, trace)? {
-            return self.see(tree, read, at, trace, kind, Hit::Owned(stored.into()));
-        }
+    pub(super) fn count_covered(tree: &Tree, trace: &mut impl ReadTrace) {
         trace.enter(ReadSource::RangeDeletes);
         trace.leave(Found::DeletedByRange);
         tree.gaps.counters.count(ReadEvent::DeletedByRange);
-        Ok(None)
     }
 
     /// The value that a read sees in the newest version of its key.
     #[inline]
-    fn see<'p>(
+    pub(super) fn see<'p>(
         &self,
         tree: &Tree,
         read: &PointRead<'_>,
@@ -475,22 +453,19 @@ impl ReadView {
         kind: ValueKind,
         hit: Hit<'p>,
     ) -> Result<Option<Hit<'p>>> {
-        match kind {
-            ValueKind::Put => Ok(Some(hit)),
-            ValueKind::Delete => Ok(None),
-            ValueKind::Merge => Ok(Some(Hit::Owned(self.merged(tree, read, &mut Now::new(at), trace)?))),
-            ValueKind::ExpiringPut => {
-                let deadline = split_expiring(hit.bytes()).0;
-                let is_past = Now::new(at).is_past(deadline, &tree.clock);
+        match Effect::of(kind, hit.bytes()) {
+            Some(Effect::Put(Put { deadline: None, value: Place::Entry(_) })) => Ok(Some(hit)),
+            Some(Effect::Put(Put { deadline: Some(deadline), value: Place::Entry(_) })) => {
+                let is_past = deadline <= at.unwrap_or_else(|| tree.clock.now());
                 trace.deadline(deadline, is_past);
                 Ok((!is_past).then(|| hit.without_deadline()))
             }
-            ValueKind::DeleteRange | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
-                Err(match hit {
-                    Hit::Memtable { .. } => kind.misplaced("a memtable"),
-                    Hit::Table(_) | Hit::Owned(_) => tree.version.misplaced(read, kind),
-                })
-            }
+            Some(Effect::Delete) => Ok(None),
+            Some(Effect::Merge(_)) => Ok(self.merged(tree, read, at, trace)?.map(Hit::Owned)),
+            Some(Effect::Put(Put { value: Place::ValueFile(_), .. })) | None => Err(match hit {
+                Hit::Memtable { .. } => kind.misplaced("a memtable"),
+                Hit::Table(_) | Hit::Owned(_) => tree.version.misplaced(read, kind),
+            }),
         }
     }
 
@@ -500,35 +475,31 @@ impl ReadView {
         &self,
         tree: &Tree,
         read: &PointRead<'_>,
-        now: &mut Now,
+        at: Option<Deadline>,
         trace: &mut impl ReadTrace,
-    ) -> Result<Vec<u8>> {
-        let mut chain = OperandChain::default();
+    ) -> Result<Option<Vec<u8>>> {
+        let operator = tree.options.merge_operator.as_ref();
+        let mut answer = Answer::new(read.key, at.unwrap_or_else(|| tree.clock.time_of_read()), Some(&*tree.values));
         for memtable in self.memtables() {
-            let mut part = OperandChain::default();
-            memtable.collect(tree.id, read.key, read.hash, read.snapshot, read.cover, &mut part)?;
+            let mut part = answer.empty();
+            memtable.collect(tree.id, read.key, read.hash, read.window, &mut part)?;
             if part.count() >= FOLD_FROM
-                && let Some((newest, oldest, stored, made_of)) =
-                    part.fold(tree.options.merge_operator.as_ref(), read.key)
+                && let Some((newest, oldest, stored, made_of)) = part.fold(operator)
             {
                 memtable.keep_folded(tree.id, read.key, FoldedChain { newest, oldest, stored, made_of });
             }
-            chain.append(part)?;
-            if chain.is_complete() {
+            answer.append(part)?;
+            if answer.is_complete() {
                 break;
             }
         }
-        if !chain.is_complete() {
-            tree.version.collect(read, &mut chain)?;
+        if !answer.is_complete() {
+            tree.version.collect(read, &mut answer)?;
         }
-        match chain.deadline() {
-            Some(deadline) if now.is_past(deadline, &tree.clock) => chain.expire(),
-            Some(deadline) => trace.deadline(deadline, false),
-            None => {}
+        if let Some(deadline) = answer.deadline() {
+            trace.deadline(deadline, false);
         }
-        match chain.resolve(tree.options.merge_operator.as_ref(), &tree.name, read.key, true)? {
-            Resolved::Value(value) | Resolved::Operand(value) => Ok(value),
-        }
+        answer.value(operator, &tree.name)
     }
 
     /// Returns a snapshot that is not newer than the view and sees the same of it as `snapshot`.

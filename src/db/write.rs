@@ -10,7 +10,7 @@
 //! write in the queue, releases the lock, waits, and looks again.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,6 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::clock::Now;
 use super::commit::{Commit, Encoded, GroupLen, GroupTotals, Logging, Outcome, QueuedWrite};
 use super::locks::{RankedGuard, check_may_wait};
 use super::premise::{Premise, Refusal};
@@ -233,7 +232,7 @@ impl Store {
     pub(super) fn with_deadline<'a>(&self, keyspace: u32, operation: Write<'a>, options: WriteOptions) -> Write<'a> {
         match operation {
             Write::Put(value) if options.expiry != Expiry::Default || self.clock.may_have_ttl(keyspace) => {
-                let deadline = self.default_deadline(keyspace, options, &mut Now::new(None));
+                let deadline = self.default_deadline(keyspace, options, || self.clock.now());
                 deadline.map_or(operation, |deadline| Write::ExpiringPut(value, deadline))
             }
             operation => operation,
@@ -243,22 +242,23 @@ impl Store {
     /// The batch with the deadlines that its puts have by `options` or by their keyspaces. All ttls
     /// count from one time.
     pub(super) fn batch_with_deadlines(&self, batch: WriteBatch, options: WriteOptions) -> WriteBatch {
-        let mut now = Now::new(None);
+        let now = OnceCell::new();
+        let now = || *now.get_or_init(|| self.clock.now());
         let may_have_one = |keyspace: &u32| options.expiry != Expiry::Default || self.clock.may_have_ttl(*keyspace);
         let keyspaces = batch.keyspaces().iter().copied().chain([0]).filter(may_have_one);
         let deadlines: Vec<(u32, Deadline)> =
-            keyspaces.filter_map(|id| Some((id, self.default_deadline(id, options, &mut now)?))).collect();
+            keyspaces.filter_map(|id| Some((id, self.default_deadline(id, options, now)?))).collect();
         if deadlines.is_empty() { batch } else { batch.with_deadlines(&deadlines) }
     }
 
     #[cold]
-    fn default_deadline(&self, keyspace: u32, options: WriteOptions, now: &mut Now) -> Option<Deadline> {
+    fn default_deadline(&self, keyspace: u32, options: WriteOptions, now: impl Fn() -> Deadline) -> Option<Deadline> {
         match options.expiry {
             Expiry::Never => None,
             Expiry::At(time) => Some(deadline_at(time)),
             Expiry::Default => {
                 let ttl = self.view.with(|view, _| view.tree(keyspace)?.options.ttl)?;
-                Some(deadline_after(now.get(&self.clock), ttl))
+                Some(deadline_after(now(), ttl))
             }
         }
     }

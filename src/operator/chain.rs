@@ -138,13 +138,9 @@ impl OperandChain {
         Some(split_expiring(&self.bytes[base.at.clone()]).0)
     }
 
-    /// Turns the value that the operands change into a delete, because it has expired. What was
-    /// merged into it stays: operands have no deadline, and when they were merged is not known.
-    pub(crate) fn expire(&mut self) {
-        if let Some(base) = self.links.last_mut().filter(|link| link.kind == ValueKind::ExpiringPut) {
-            base.kind = ValueKind::Delete;
-            base.at = 0..0;
-        }
+    /// Whether the newest version is a delete, or there is none.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.links.first().is_none_or(|link| link.kind == ValueKind::Delete)
     }
 
     /// The value that was put, if there is one, and the operands that change it, oldest first.

@@ -20,6 +20,7 @@
 //! # Ok(()) }
 //! ```
 
+mod answer;
 mod built_in;
 mod chain;
 mod filter;
@@ -27,6 +28,7 @@ mod named;
 
 use std::fmt;
 
+pub(crate) use answer::{Answer, ReadValue};
 pub(crate) use built_in::Fold;
 pub use built_in::{Add, Append, ByteOrder, Max, Min, Union};
 pub(crate) use chain::{OperandChain, Resolved, decode_operand, oldest_of_operand, put_operand};

@@ -33,17 +33,15 @@ use crate::error::{Error, Result};
 use crate::filter::{FilterBank, FirstProbes};
 use crate::format::deadline::Deadline;
 use crate::format::key::{SeqNo, ValueKind, common_prefix_len, compare, equal, head8, strip};
-use crate::format::pointer::split_separate;
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
-use crate::operator::OperandChain;
+use crate::operator::Answer;
 use crate::options::FilterMode;
 use crate::report::explain::{Found, ReadSource, ReadTrace, Untraced};
 use crate::sorted::iter::{InternalCursor, Stamped};
 use crate::sorted::range_table::{RangeSet, RangeTable};
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit, TableMeta};
-use crate::sorted::value::Value;
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::LEVEL_COUNT;
 
@@ -454,6 +452,8 @@ impl Version {
                 trace.enter(ReadSource::Table { level: 0, number: table.meta().number });
                 if in_range >> i & 1 == 0 {
                     trace.leave(Found::OutOfRange);
+                } else if read.is_all_covered(table) {
+                    trace.leave(Found::DeletedByRange);
                 } else if maybe >> i & 1 == 0 {
                     table.deny(trace);
                 } else {
@@ -473,7 +473,9 @@ impl Version {
             trace.enter(ReadSource::Table { level: number, number: table.meta().number });
             // A table that usually holds the requested keys probes its filter itself.
             let expects_hit = table.expects_hit();
-            if !expects_hit && first.deny(read.hash) {
+            if read.is_all_covered(table) {
+                trace.leave(Found::DeletedByRange);
+            } else if !expects_hit && first.deny(read.hash) {
                 table.deny(trace);
             } else {
                 let found = table.get(read, expects_hit, pin, trace);
@@ -501,40 +503,6 @@ impl Version {
         Ok(is_newer)
     }
 
-    /// The newest version of the key that the read sees, if it is newer than its cover. Tables
-    /// without newer entries are not asked, nor are their filters.
-    pub(crate) fn get_above(
-        &self,
-        read: &PointRead<'_>,
-        trace: &mut impl ReadTrace,
-    ) -> Result<Option<(ValueKind, Value)>> {
-        let (mut found, cover) = (None, read.cover);
-        self.each_table(read, |tables, at| {
-            let (table, meta) = (&tables[at], tables[at].meta());
-            trace.enter(ReadSource::Table { level: self.level_of(tables), number: meta.number });
-            if meta.largest_seqno <= cover {
-                trace.leave(Found::DeletedByRange);
-                return Ok(false);
-            }
-            if table.probe(read, trace)?.is_none() {
-                return Ok(false);
-            }
-            let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, read.mode.fill_cache);
-            cursor.seek(read.key, read.snapshot)?;
-            if cursor.valid() && equal(cursor.key(), read.key) && cursor.seqno() > cover {
-                let value = match split_separate(cursor.kind(), cursor.value()) {
-                    Some((_, pointer)) if read.mode.values => Value::separate(table.separate_value(read.key, pointer)?),
-                    Some((prefix, _)) => Value::copy_of(prefix),
-                    None => Value::copy_of(cursor.value()),
-                };
-                found = Some((cursor.kind().whole(), value));
-            }
-            trace.leave(found.as_ref().map_or(Found::Absent, |(kind, value)| Found::stored(*kind, value.len())));
-            Ok(found.is_some())
-        })?;
-        Ok(found)
-    }
-
     /// The error for a read that has met an entry of a kind that no table of entries has: a table
     /// of range deletes is among them.
     #[cold]
@@ -550,35 +518,24 @@ impl Version {
         looked.err().or(error).unwrap_or_else(|| kind.misplaced("a table"))
     }
 
-    fn level_of(&self, tables: &Arc<[Arc<Table>]>) -> usize {
-        self.levels.iter().position(|level| Arc::ptr_eq(&level.tables, tables)).unwrap_or(0)
-    }
-
-    /// Adds the versions of the key that the read sees to `chain`, newest source first, until it is
-    /// complete.
-    pub(crate) fn collect(&self, read: &PointRead<'_>, chain: &mut OperandChain) -> Result<()> {
+    /// Shows `answer` the versions of the key in the read's window, newest source first, until it
+    /// is complete.
+    pub(crate) fn collect(&self, read: &PointRead<'_>, answer: &mut Answer<'_>) -> Result<()> {
         self.each_table(read, |tables, at| {
             let table = &tables[at];
-            if table.meta().largest_seqno <= read.cover {
-                return Ok(false);
-            }
-            if table.probe(read, &mut Untraced)?.is_none() {
+            if read.is_all_covered(table) || table.probe(read, &mut Untraced)?.is_none() {
                 return Ok(false);
             }
             let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, read.mode.fill_cache);
-            cursor.seek(read.key, read.snapshot)?;
-            let is_of_key = |cursor: &RunCursor| cursor.valid() && equal(cursor.key(), read.key);
-            while is_of_key(&cursor) && cursor.seqno() > read.cover && !chain.is_complete() {
-                match split_separate(cursor.kind(), cursor.value()) {
-                    Some((_, pointer)) => {
-                        let value = table.separate_value(read.key, pointer)?;
-                        chain.push(cursor.seqno(), cursor.kind().whole(), value.bytes())?;
-                    }
-                    None => chain.push(cursor.seqno(), cursor.kind(), cursor.value())?,
-                }
+            cursor.seek(read.key, read.window.newest)?;
+            let is_seen = |cursor: &RunCursor| {
+                cursor.valid() && equal(cursor.key(), read.key) && read.window.sees(cursor.seqno())
+            };
+            while is_seen(&cursor) && !answer.is_complete() {
+                answer.see(cursor.seqno(), cursor.kind(), cursor.value())?;
                 cursor.next()?;
             }
-            Ok(chain.is_complete())
+            Ok(answer.is_complete())
         })
     }
 

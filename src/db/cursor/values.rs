@@ -4,12 +4,11 @@ use super::{Cursor, CursorState, SEEK_AFTER};
 use crate::db::parts::Parts;
 use crate::error::Result;
 use crate::format::deadline::{DEADLINE_LEN, split_expiring};
-use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind};
+use crate::format::effect::{Effect, Place, Put};
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, Window};
 use crate::format::pointer::split_separate;
-use crate::operator::{OperandChain, Resolved, oldest_of_operand};
-use crate::sorted::iter::{InternalCursor, MarkedKey, Stamped};
-use crate::sorted::merge::MergingCursor;
-use crate::tree::version::ScanSource;
+use crate::operator::{Answer, ReadValue, oldest_of_operand};
+use crate::sorted::iter::{InternalCursor, Stamped};
 
 /// An operand that a cursor has passed going backward.
 pub(super) struct OlderOperand {
@@ -71,38 +70,35 @@ impl Cursor {
     #[cold]
     pub(super) fn merge_forward(&mut self) -> Result<()> {
         self.marked.mark(&self.inner);
-        let mut chain = OperandChain::default();
-        self.key.clear();
-        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        let key = self.take_marked_key();
+        let window = Window::above(self.cover(), self.snapshot);
+        let files = self.files.clone();
+        let mut answer = Answer::new(&key, self.at, files.as_deref().map(|files| files as &dyn ReadValue));
         let mut covered = 0;
-        let cover = self.cover();
-        let is_here = |inner: &MergingCursor<ScanSource>, marked: &MarkedKey| {
-            inner.valid() && marked.is_at(inner) && inner.seqno() > cover
-        };
-        while !chain.is_complete() && is_here(&self.inner, &self.marked) {
-            covered = if self.inner.seqno() < chain.oldest() { 0 } else { covered + 1 };
-            match split_separate(self.inner.kind(), self.inner.value()) {
-                Some((_, pointer)) => {
-                    let files = self.files.as_ref();
-                    let value = files.map(|files| files.read(&self.key, pointer)).transpose()?.unwrap_or_default();
-                    chain.push(self.inner.seqno(), self.inner.kind().whole(), value.bytes())?;
-                }
-                None => chain.push(self.inner.seqno(), self.inner.kind(), self.inner.value())?,
-            }
+        while !answer.is_complete()
+            && self.inner.valid()
+            && self.marked.is_at(&self.inner)
+            && window.sees(self.inner.seqno())
+        {
+            covered = if self.inner.seqno() < answer.oldest() { 0 } else { covered + 1 };
+            answer.see(self.inner.seqno(), self.inner.kind(), self.inner.value())?;
             // A memtable may hold many versions that the newest stands for.
             match covered {
                 ..=SEEK_AFTER => self.inner.next()?,
-                _ => self.inner.seek(&self.key, chain.oldest() - 1)?,
+                _ => self.inner.seek(&key, answer.oldest() - 1)?,
             }
         }
-        self.deadline = chain.deadline();
-        if let Some(deadline) = self.deadline
-            && self.is_past(deadline)
-        {
-            self.deadline = None;
-            chain.expire();
-        }
-        self.set_merged(&chain)
+        self.take_answer(&answer)?;
+        self.key = key;
+        Ok(())
+    }
+
+    /// The marked key, in the buffer of `key`.
+    fn take_marked_key(&mut self) -> Vec<u8> {
+        let mut key = std::mem::take(&mut self.key);
+        key.clear();
+        key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
+        key
     }
 
     /// Reads the value to which the current entry points, if it is wanted.
@@ -119,48 +115,63 @@ impl Cursor {
         Ok(())
     }
 
-    /// Replaces the pointer in `value`, which belongs to the marked key, by the value, if that is
-    /// wanted or needed. If the value has a deadline, it is `deadline`.
+    /// Takes what the marked key has: the put with this number and kind, whose entry is in `value`,
+    /// changed by operands, which come oldest first.
     #[cold]
-    pub(super) fn read_backward(&mut self, is_needed: bool) -> Result<()> {
-        let (pointer, mut buffer) = (std::mem::take(&mut self.value), [0; HEAD16_LEN]);
-        if (self.wants_values || is_needed)
-            && let Some(files) = &self.files
-        {
-            let prefix = if self.deadline.is_some() { DEADLINE_LEN } else { 0 };
-            let key = self.marked.key(&mut buffer);
-            files.read_into(key, &pointer, &mut self.ahead, prefix, &mut self.value)?;
+    pub(super) fn take_backward(&mut self, base: Option<(SeqNo, ValueKind)>, operands: &[OlderOperand]) -> Result<()> {
+        let key = self.take_marked_key();
+        let stored = std::mem::take(&mut self.value);
+        match base {
+            Some((_, kind)) if operands.is_empty() => self.take_put(&key, kind, stored)?,
+            _ => {
+                let files = self.files.clone();
+                let mut answer = Answer::new(&key, self.at, files.as_deref().map(|files| files as &dyn ReadValue));
+                for OlderOperand { seqno, stored, .. } in operands.iter().rev() {
+                    answer.see(*seqno, ValueKind::Merge, stored)?;
+                }
+                if let Some((seqno, kind)) = base {
+                    answer.see(seqno, kind, &stored)?;
+                }
+                self.take_answer(&answer)?;
+            }
+        }
+        self.key = key;
+        Ok(())
+    }
+
+    /// Takes the value of a put, or nothing if that is in a value file and not wanted.
+    fn take_put(&mut self, key: &[u8], kind: ValueKind, mut stored: Vec<u8>) -> Result<()> {
+        self.deadline = None;
+        if let Some(Effect::Put(Put { deadline, value })) = Effect::of(kind, &stored) {
+            self.deadline = deadline;
+            let prefix = if deadline.is_some() { DEADLINE_LEN } else { 0 };
+            match value {
+                Place::ValueFile(pointer) => {
+                    if self.wants_values
+                        && let Some(files) = &self.files
+                    {
+                        files.read_into(key, pointer, &mut self.ahead, prefix, &mut self.value)?;
+                    }
+                }
+                Place::Entry(_) => {
+                    stored.drain(..prefix);
+                    self.value = stored;
+                }
+            }
         }
         Ok(())
     }
 
-    /// Combines operands of the marked key, oldest first, and `value` if it was put under number
-    /// `base`.
-    #[cold]
-    pub(super) fn merge_backward(&mut self, operands: &[OlderOperand], base: Option<SeqNo>) -> Result<()> {
-        let mut chain = OperandChain::default();
-        for OlderOperand { seqno, stored, .. } in operands.iter().rev() {
-            chain.push(*seqno, ValueKind::Merge, stored)?;
-        }
-        if let Some(base) = base {
-            chain.push(base, ValueKind::Put, &self.value)?;
-        }
-        self.key.clear();
-        self.key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
-        self.set_merged(&chain)
-    }
-
-    fn set_merged(&mut self, chain: &OperandChain) -> Result<()> {
+    fn take_answer(&mut self, answer: &Answer<'_>) -> Result<()> {
+        self.deadline = answer.deadline();
         if let Some(apart) = &mut self.apart {
-            apart.key.clone_from(&self.key);
-            apart.parts = chain.parts();
+            answer.key().clone_into(&mut apart.key);
+            apart.parts = answer.parts();
             self.value.clear();
             return Ok(());
         }
         let (operator, keyspace) = self.operator.as_ref().map(|(operator, name)| (operator, &**name)).unzip();
-        self.value = match chain.resolve(operator, keyspace.unwrap_or_default(), &self.key, true)? {
-            Resolved::Value(value) | Resolved::Operand(value) => value,
-        };
+        self.value = answer.value(operator, keyspace.unwrap_or_default())?.unwrap_or_default();
         Ok(())
     }
 }

@@ -24,7 +24,7 @@ use crate::db::view::ReadView;
 use crate::db::write::WriteOptions;
 use crate::error::{Error, Result};
 use crate::format::deadline::NEVER;
-use crate::format::key::SeqNo;
+use crate::format::key::{SeqNo, Window};
 use crate::options::FilterMode;
 use crate::sorted::iter::{InternalCursor, Stamped};
 use crate::sorted::table::{PointRead, ReadMode};
@@ -103,7 +103,7 @@ impl Store {
             if version.largest_seqno() <= since {
                 continue;
             }
-            let point = PointRead { key: &read.key, hash: read.hash, snapshot: SeqNo::MAX, cover: 0, mode };
+            let point = PointRead { key: &read.key, hash: read.hash, window: Window::up_to(SeqNo::MAX), mode };
             // Ranges that are gone deleted nothing that the transaction's snapshot sees.
             if version.ranges().newest_after(since, &read.key).is_some_and(is_newer)
                 || version.is_newer(&point, since)?

@@ -10,9 +10,10 @@ use std::ops::{Bound, Range};
 
 use crate::db::read_set::{ReadIn, ReadSet};
 use crate::error::Result;
-use crate::format::deadline::{Deadline, split_expiring};
+use crate::format::deadline::Deadline;
+use crate::format::effect::Effect;
 use crate::format::key::{SeqNo, ValueKind};
-use crate::operator::{NamedOperator, OperandChain, Resolved, put_operand};
+use crate::operator::{Answer, NamedOperator, put_operand};
 use crate::sorted::value::Value;
 use crate::write::batch::{BatchMark, WriteBatch};
 
@@ -58,47 +59,33 @@ impl Overlay {
         key: &[u8],
         stored: Option<&[u8]>,
     ) -> Result<Option<Value>> {
-        let base = match &own.base {
-            OwnBase::Stored => stored,
-            OwnBase::Put(at) => Some(self.batch.bytes(at.clone())),
-            OwnBase::ExpiringPut(at) => self.unexpired(at),
-            OwnBase::Deleted => None,
-        };
-        if own.operands.is_empty() {
-            return Ok(base.map(Value::copy_of));
-        }
-        let mut chain = OperandChain::default();
+        let mut answer = Answer::new(key, self.at, None);
         // Numbers of their own, in the order of the writes.
         let mut seqno = own.operands.len() as SeqNo + 1;
-        let mut stored = Vec::new();
+        let mut operand = Vec::new();
         for at in own.operands.iter().rev() {
-            stored.clear();
-            put_operand(&mut stored, seqno, seqno, self.batch.bytes(at.clone()));
-            chain.push(seqno, ValueKind::Merge, &stored)?;
+            operand.clear();
+            put_operand(&mut operand, seqno, seqno, self.batch.bytes(at.clone()));
+            answer.see(seqno, ValueKind::Merge, &operand)?;
             seqno -= 1;
         }
-        if let Some(base) = base {
-            chain.push(seqno, ValueKind::Put, base)?;
+        match (&own.base, stored) {
+            (OwnBase::Written(kind, at), _) => answer.see(seqno, *kind, self.batch.bytes(at.clone()))?,
+            (OwnBase::Stored, Some(stored)) => answer.see(seqno, ValueKind::Put, stored)?,
+            (OwnBase::Stored, None) => {}
         }
-        match chain.resolve(keyspace.operator.as_ref(), &keyspace.of.name, key, true)? {
-            Resolved::Value(value) | Resolved::Operand(value) => Ok(Some(Value::from(value))),
-        }
+        Ok(answer.value(keyspace.operator.as_ref(), &keyspace.of.name)?.map(Value::from))
     }
 
     /// Whether the key has a value after `own`.
     pub(super) fn is_value(&self, own: &OwnWrite) -> bool {
         match &own.base {
-            _ if !own.operands.is_empty() => true,
-            OwnBase::Stored | OwnBase::Put(_) => true,
-            OwnBase::ExpiringPut(at) => self.unexpired(at).is_some(),
-            OwnBase::Deleted => false,
+            OwnBase::Written(kind, at) if own.operands.is_empty() => {
+                let entry = Effect::of(*kind, self.batch.bytes(at.clone()));
+                matches!(entry, Some(Effect::Put(put)) if !put.has_expired(self.at))
+            }
+            _ => true,
         }
-    }
-
-    /// A value that the transaction has put with a deadline, unless that is past.
-    fn unexpired(&self, at: &Range<usize>) -> Option<&[u8]> {
-        let (deadline, value) = split_expiring(self.batch.bytes(at.clone()));
-        (deadline > self.at).then_some(value)
     }
 
     /// Takes back the writes after `mark`. Returns false, and does nothing, if there is no such
@@ -136,11 +123,14 @@ pub(super) struct OwnWrite {
 enum OwnBase {
     /// What the snapshot holds.
     Stored,
-    /// A value that the transaction has put, at this position in the payload of its batch.
-    Put(Range<usize>),
-    /// Like `Put`, with a deadline in front of the value.
-    ExpiringPut(Range<usize>),
-    Deleted,
+    /// A put or delete of the transaction, with its value at this position in the payload of its
+    /// batch.
+    Written(ValueKind, Range<usize>),
+}
+
+impl OwnBase {
+    /// Nothing: the key, or a range with it, has been deleted.
+    const DELETED: OwnBase = OwnBase::Written(ValueKind::Delete, 0..0);
 }
 
 impl OwnWrite {
@@ -177,24 +167,15 @@ impl OwnWrites {
                     continue;
                 }
                 let is_deleted = || self.range_of(keyspace, key).is_some();
-                let stored = if is_deleted() { OwnBase::Deleted } else { OwnBase::Stored };
+                let stored = if is_deleted() { OwnBase::DELETED } else { OwnBase::Stored };
                 let writes = self.keyspaces.entry(keyspace).or_default();
-                let base = match kind {
-                    ValueKind::Put => OwnBase::Put(at),
-                    ValueKind::ExpiringPut => OwnBase::ExpiringPut(at),
-                    // A transaction's own batch has no other kinds; `DeleteRange` is above.
-                    ValueKind::Delete
-                    | ValueKind::DeleteRange
-                    | ValueKind::SeparatePut
-                    | ValueKind::SeparateExpiringPut
-                    | ValueKind::Ingest => OwnBase::Deleted,
-                    ValueKind::Merge => {
-                        let first = || OwnWrite { base: stored, operands: Vec::new() };
-                        writes.entry(key.to_vec()).or_insert_with(first).operands.push(at);
-                        continue;
-                    }
-                };
-                writes.insert(key.to_vec(), OwnWrite { base, operands: Vec::new() });
+                if kind == ValueKind::Merge {
+                    let first = || OwnWrite { base: stored, operands: Vec::new() };
+                    writes.entry(key.to_vec()).or_insert_with(first).operands.push(at);
+                } else {
+                    let base = OwnBase::Written(kind, at);
+                    writes.insert(key.to_vec(), OwnWrite { base, operands: Vec::new() });
+                }
             }
             self.indexed = end;
         }
@@ -231,7 +212,7 @@ impl OwnWrites {
 
     fn get(&self, keyspace: u32, key: &[u8]) -> Option<OwnWrite> {
         let written = self.keyspaces.get(&keyspace).and_then(|writes| writes.get(key)).cloned();
-        let deleted = || OwnWrite { base: OwnBase::Deleted, operands: Vec::new() };
+        let deleted = || OwnWrite { base: OwnBase::DELETED, operands: Vec::new() };
         written.or_else(|| self.range_of(keyspace, key).map(|_| deleted()))
     }
 

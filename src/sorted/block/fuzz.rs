@@ -4,7 +4,7 @@ use super::{BlockBuilder, BlockCursor, BlockHit, BlockRef, Frame};
 use crate::filter::KeyHash;
 use crate::format::Decoded;
 use crate::format::coding::set_u32;
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries, head4};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, Window, compare_entries, head4};
 
 /// Seed of the fingerprints.
 const SEED: u64 = 3;
@@ -64,7 +64,7 @@ pub(crate) fn data_block(sealed: bool, data: &[u8]) -> bool {
     let verified = block.verify(|key| fingerprint(SEED, key));
     for key in [&b""[..], b"key", b"key0005", &[0xff; 20]] {
         let mut cursor = BlockCursor::new(block.clone());
-        let _ = (cursor.seek(key, MAX_SEQNO), block.block().get(key, fingerprint(SEED, key), MAX_SEQNO));
+        let _ = (cursor.seek(key, MAX_SEQNO), block.block().get(key, fingerprint(SEED, key), Window::up_to(MAX_SEQNO)));
     }
     if verified.is_err() {
         return false;
@@ -80,7 +80,8 @@ pub(crate) fn data_block(sealed: bool, data: &[u8]) -> bool {
     }
     let mut builder = BlockBuilder::new();
     for (key, seqno, kind, value) in &entries {
-        let hit = block.block().get(key, fingerprint(SEED, key), *seqno).expect("what verifies is decoded");
+        let hit =
+            block.block().get(key, fingerprint(SEED, key), Window::up_to(*seqno)).expect("what verifies is decoded");
         assert!(matches!(hit, BlockHit::Found { seqno: found, .. } if found == *seqno), "{hit:?}");
         let mut cursor = BlockCursor::new(block.clone());
         cursor.seek(key, *seqno).expect("what verifies is decoded");

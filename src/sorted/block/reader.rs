@@ -8,7 +8,7 @@ use super::fingerprints::{GROUP_LEN, matches};
 use super::view::{Block, CACHE_LINE};
 use crate::format::coding::{Decoder, get_u16, get_u32, get_u64};
 use crate::format::deadline::{DEADLINE_LEN, decode_expiring};
-use crate::format::key::{HEAD4_LEN, MAX_SEQNO, SeqNo, ValueKind, check_range, equal};
+use crate::format::key::{HEAD4_LEN, MAX_SEQNO, SeqNo, ValueKind, Window, check_range, equal};
 use crate::format::pointer::ValuePointer;
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
@@ -20,8 +20,10 @@ pub(super) const PREFETCH_DISTANCE: usize = 6 * CACHE_LINE;
 /// Result of a point look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockHit<'a> {
-    /// The newest version visible to the snapshot.
+    /// The newest version in the read's window.
     Found { seqno: SeqNo, kind: ValueKind, value: &'a [u8] },
+    /// A range delete covers the newest version that the snapshot sees.
+    Covered,
     /// Every version of the key in this block is newer than the snapshot.
     Newer,
     /// The key is not in the block.
@@ -275,10 +277,9 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The newest version of `key` with a sequence number of at most `snapshot`; `fingerprint` is
-    /// that of the key's hash.
+    /// The newest version of `key` in the window; `fingerprint` is that of the key's hash.
     #[inline(always)]
-    pub(crate) fn get(&self, key: &[u8], fingerprint: u8, snapshot: SeqNo) -> Decoded<BlockHit<'a>> {
+    pub(crate) fn get(&self, key: &[u8], fingerprint: u8, window: Window) -> Decoded<BlockHit<'a>> {
         let mut hit = BlockHit::Absent;
         let Some((prefix, rest)) = key.split_at_checked(self.prefix().len()) else { return Ok(hit) };
         let mut start = 0;
@@ -292,7 +293,10 @@ impl<'a> Block<'a> {
                 if !equal(rest, entry.rest) || !equal(prefix, self.prefix()) {
                     continue;
                 }
-                if entry.seqno <= snapshot {
+                if entry.seqno <= window.newest {
+                    if entry.seqno < window.oldest {
+                        return Ok(BlockHit::Covered);
+                    }
                     let BlockEntry { seqno, kind, value_start, value_len, .. } = entry;
                     let value = &self.bytes()[value_start..value_start + value_len];
                     return Ok(BlockHit::Found { seqno, kind, value });

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::format::Decoded;
 use crate::format::checksum::crc;
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare_entries, head16};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, Window, compare_entries, head16};
 use crate::vfs::Mapping;
 
 type BlockModel = Vec<(Vec<u8>, SeqNo, ValueKind, Vec<u8>)>;
@@ -102,13 +102,14 @@ fn in_file(bytes: &[u8], before: usize, after: usize) -> Decoded<CursorBlock> {
     CursorBlock::in_file(Arc::new(Surrounded(file)), before, bytes.len())
 }
 
-fn check_get(block: Block<'_>, model: &BlockModel, key: &[u8], snapshot: SeqNo) {
-    let hit = block.get(key, fingerprint(key), snapshot).unwrap();
+fn check_get(block: Block<'_>, model: &BlockModel, key: &[u8], window: Window) {
+    let hit = block.get(key, fingerprint(key), window).unwrap();
     let versions = || model.iter().filter(|entry| entry.0 == key);
-    match versions().find(|entry| entry.1 <= snapshot) {
+    match versions().find(|entry| entry.1 <= window.newest) {
+        Some((_, seqno, ..)) if *seqno < window.oldest => assert_eq!(hit, BlockHit::Covered),
         Some((_, seqno, kind, value)) => {
             let BlockHit::Found { seqno: found, kind: found_kind, value: found_value } = hit else {
-                panic!("{key:?} at {snapshot} gives {hit:?}");
+                panic!("{key:?} in {window:?} gives {hit:?}");
             };
             assert_eq!((found, found_kind, found_value), (*seqno, *kind, &value[..]));
             let start = block.start_of(found_value) as usize;
@@ -134,7 +135,8 @@ fn check_kept(kept: CursorBlock, model: &BlockModel) {
     assert_eq!(block.len(), model.len());
     for key in probes(model) {
         for snapshot in [0, 1, 5, 20, 39, MAX_SEQNO - 1, MAX_SEQNO] {
-            check_get(block, model, &key, snapshot);
+            check_get(block, model, &key, Window::up_to(snapshot));
+            check_get(block, model, &key, Window::above(snapshot / 2, snapshot));
         }
     }
     let mut cursor = BlockCursor::new(kept);
@@ -257,7 +259,7 @@ fn exercise_kept(kept: CursorBlock) {
     let block = kept.block();
     let keys = [&b""[..], b"\0", b"tenant/customer/00000007"].map(|key| [block.prefix(), key].concat());
     for (key, fingerprint) in keys.iter().flat_map(|key| (0..=255).map(move |fingerprint| (key, fingerprint))) {
-        let _ = block.get(key, fingerprint, 9);
+        let _ = block.get(key, fingerprint, Window::up_to(9));
     }
     let mut cursor = BlockCursor::new(kept);
     for key in keys {

@@ -12,7 +12,7 @@ use crate::filter::{self, FilterPolicy, KeyHash};
 use crate::format::checksum::bound_crc;
 use crate::format::coding::{Decoder, get_u32, low_byte, set_u32, set_u64};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, IDENTITY_BIT, Magic, features};
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, head8};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, Window, head8};
 use crate::options::FilterMode;
 use crate::report::explain::Untraced;
 use crate::sorted::block;
@@ -247,7 +247,7 @@ pub(crate) fn table(sealed: bool, data: &[u8]) -> bool {
 fn get(table: &Table, key: &[u8], snapshot: SeqNo, filters: FilterMode) -> Result<Option<(ValueKind, Vec<u8>)>> {
     let seed = table.footer()?.seed;
     let mode = ReadMode { filters, fill_cache: true, values: false };
-    let read = PointRead { key, hash: KeyHash::new(seed, key), snapshot, cover: 0, mode };
+    let read = PointRead { key, hash: KeyHash::new(seed, key), window: Window::up_to(snapshot), mode };
     table.fetcher().context.epoch().pin(|pin| {
         let hit = table.get(&read, table.expects_hit(), pin, &mut Untraced)?;
         Ok(hit.map(|hit| (hit.kind, hit.value.into_value().to_vec())))

@@ -21,16 +21,17 @@ impl<'k> PendingReads<'k> {
     }
 
     /// Finishes all reads and calls `end` with each result.
-    pub(crate) fn finish(self, epoch: &Epoch, mut end: impl FnMut(usize, Option<TableHit<'_>>)) -> Result<()> {
+    pub(crate) fn finish(
+        self,
+        epoch: &Epoch,
+        mut end: impl FnMut(usize, Option<TableHit<'_>>) -> Result<()>,
+    ) -> Result<()> {
         let PendingReads(mut probes) = self;
         probes.sort_by_key(|(_, probe)| probe.address());
         let mut blocks = PlannedReads::new(&probes);
         for (turn, &(i, probe)) in probes.iter().enumerate() {
             blocks.begin(turn);
-            epoch.pin(|pin| {
-                end(i, probe.finish(pin, Some(&mut blocks), &mut Untraced)?);
-                Ok(())
-            })?;
+            epoch.pin(|pin| end(i, probe.finish(pin, Some(&mut blocks), &mut Untraced)?))?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::header::features;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::{SeqNo, ValueKind, Window};
 use crate::format::pointer::split_separate;
 use crate::memory::epoch::Pin;
 use crate::options::{Compression, FilterMode};
@@ -52,11 +52,17 @@ pub(crate) struct PointRead<'a> {
     pub(crate) key: &'a [u8],
     /// The key's hash under the store's seed. Recomputed for a table with another seed.
     pub(crate) hash: KeyHash,
-    /// Versions with greater sequence numbers are invisible.
-    pub(crate) snapshot: SeqNo,
-    /// A range delete with this number deletes older versions; 0 if there is none.
-    pub(crate) cover: SeqNo,
+    pub(crate) window: Window,
     pub(crate) mode: ReadMode,
+}
+
+impl PointRead<'_> {
+    /// Whether the table holds nothing newer than the range delete that covers the key: neither it
+    /// nor its filter is asked. A read without a range delete does not touch the table for this.
+    #[inline]
+    pub(crate) fn is_all_covered(&self, table: &Table) -> bool {
+        self.window.is_covered() && table.meta.largest_seqno < self.window.oldest
+    }
 }
 
 /// How a read uses filters and the block cache.
@@ -112,6 +118,7 @@ impl<'p> Lookup<'p> {
     fn of<'b>(hit: BlockHit<'b>, found: impl FnOnce(&'b [u8]) -> FoundValue<'p>) -> Lookup<'p> {
         match hit {
             BlockHit::Found { seqno, kind, value } => Lookup::Found(TableHit::new(seqno, kind, found(value))),
+            BlockHit::Covered => Lookup::Covered,
             BlockHit::Newer => Lookup::Newer,
             BlockHit::Absent => Lookup::Absent,
         }
@@ -121,9 +128,18 @@ impl<'p> Lookup<'p> {
 /// What index and blocks hold for a key.
 enum Lookup<'p> {
     Found(TableHit<'p>),
+    /// See [`BlockHit::Covered`].
+    Covered,
     /// Only versions newer than the snapshot.
     Newer,
     Absent,
+}
+
+/// Ends a read that has found nothing.
+#[inline]
+fn leave<'p>(trace: &mut impl ReadTrace, found: Found) -> Option<TableHit<'p>> {
+    trace.leave(found);
+    None
 }
 
 /// A point read in a table whose filter did not end it.
@@ -603,10 +619,9 @@ impl<'p> Probe<'p> {
         let hit = match lookup {
             Lookup::Found(hit) if hit.kind.is_separate() => table.read_value(read.key, hit, read.mode.values)?,
             Lookup::Found(hit) => hit,
-            Lookup::Newer | Lookup::Absent => {
-                trace.leave(if let Lookup::Newer = lookup { Found::Newer } else { Found::Absent });
-                return Ok(None);
-            }
+            Lookup::Covered => return Ok(leave(trace, Found::DeletedByRange)),
+            Lookup::Newer => return Ok(leave(trace, Found::Newer)),
+            Lookup::Absent => return Ok(leave(trace, Found::Absent)),
         };
         trace.leave(hit.found());
         Ok(Some(hit))
@@ -644,7 +659,7 @@ impl<'p> Probe<'p> {
                 break;
             }
             match self.look_up_in(i, pin, blocks.as_deref_mut(), trace)? {
-                Lookup::Found(hit) => return Ok(Lookup::Found(hit)),
+                found @ (Lookup::Found(_) | Lookup::Covered) => return Ok(found),
                 Lookup::Newer => {}
                 Lookup::Absent => break,
             }
@@ -661,10 +676,10 @@ impl<'p> Probe<'p> {
         blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Lookup<'p>> {
-        let Probe { table, resident, read: PointRead { key, hash, snapshot, .. }, .. } = *self;
+        let Probe { table, resident, read: PointRead { key, hash, window, .. }, .. } = *self;
         match table.block_in_memory(resident, i, self.counting(), pin) {
             Some(block) => {
-                let hit = block.block().and_then(|block| block.get(key, hash.fingerprint(), snapshot));
+                let hit = block.block().and_then(|block| block.get(key, hash.fingerprint(), window));
                 self.trace_block(i, true, trace);
                 Ok(Lookup::of(hit.map_err(|malformed| table.malformed_block(i, malformed))?, |value| {
                     block.found(value)
@@ -683,14 +698,14 @@ impl<'p> Probe<'p> {
         blocks: Option<&mut PlannedReads<'_, Probe<'_>>>,
         trace: &mut impl ReadTrace,
     ) -> Result<Lookup<'p>> {
-        let Probe { table, resident, read: PointRead { key, hash, snapshot, mode, .. }, .. } = self;
+        let Probe { table, resident, read: PointRead { key, hash, window, mode }, .. } = self;
         let read = |hint: ReadHint<'_>| table.read_block(resident, i, mode.fill_cache, self.counting(), hint);
         let block = match blocks {
             Some(blocks) => blocks.get_or((table.meta.number, i), read)?,
             None => read(ReadHint::None)?,
         };
         self.trace_block(i, false, trace);
-        let hit = block.block().get(key, hash.fingerprint(), snapshot);
+        let hit = block.block().get(key, hash.fingerprint(), window);
         let hit = hit.map_err(|malformed| table.malformed_block(i, malformed))?;
         Ok(Lookup::of(hit, |value| FoundValue::read(&block, value)))
     }

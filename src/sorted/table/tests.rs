@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::exec::{Executor, SteppedExecutor};
 use crate::filter::{FilterState, KeyHash};
 use crate::format::checksum::FileChecksum;
-use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, compare_entries};
+use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, Window, compare_entries};
 use crate::options::FilterMode;
 use crate::report::explain::{ReadTrace, Untraced};
 use crate::sorted::files::WRITE_LEN;
@@ -118,8 +118,7 @@ fn point_read(key: &[u8], snapshot: SeqNo, filters: FilterMode) -> PointRead<'_>
     PointRead {
         key,
         hash: KeyHash::new(SEED, key),
-        snapshot,
-        cover: 0,
+        window: Window::up_to(snapshot),
         mode: ReadMode { filters, fill_cache: true, values: true },
     }
 }

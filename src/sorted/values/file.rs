@@ -13,6 +13,7 @@ use super::record::{ValueRecord, decode_record};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::format::pointer::ValuePointer;
+use crate::operator::ReadValue;
 use crate::options::Compression;
 use crate::sorted::compress::{decompress_into, from_code, highest_code, raw_len};
 use crate::sorted::files::{FilePool, Janitor};
@@ -160,6 +161,15 @@ impl ValueFiles {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes_read.fetch_add(pointer.record_len.into(), Ordering::Relaxed);
         Ok((file, pointer))
+    }
+}
+
+impl ReadValue for ValueFiles {
+    fn read_value(&self, key: &[u8], pointer: &[u8]) -> Result<Vec<u8>> {
+        // The record has what the entry would store.
+        let (mut bytes, start) = self.read(key, pointer)?.into_parts();
+        bytes.drain(..start);
+        Ok(bytes)
     }
 }
 

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use super::retention::Retention;
 use crate::error::{Error, Result};
 use crate::format::deadline::{DEADLINE_LEN, Deadline, put_expiring, split_expiring};
+use crate::format::effect::{Effect, Place, Put};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
 use crate::format::pointer::{ValuePointer, split_separate};
 use crate::format::span::KeySpan;
@@ -343,45 +344,7 @@ impl<'a> RunWriter<'a> {
             } else if seqno < self.current.boundary && self.current.boundary <= self.current.chain.newest() {
                 self.end_chain(lower, false)?;
             }
-            let value;
-            let (kind, stored) = match kind {
-                ValueKind::SeparatePut if self.context.operator.is_some() && !self.current.chain.is_empty() => {
-                    match self.read_value(key, stored) {
-                        Ok(read) => {
-                            value = read;
-                            (ValueKind::Put, value.bytes())
-                        }
-                        Err(_) => {
-                            // The pointer and what is merged into its value stay as they are: reads
-                            // of the key will say why, and the others are not held up.
-                            self.note_unreadable(stored);
-                            self.end_chain(lower, false)?;
-                            (kind, stored)
-                        }
-                    }
-                }
-                ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut
-                    if split_expiring(stored).0 <= self.context.now =>
-                {
-                    (ValueKind::Delete, &[][..])
-                }
-                kind => (kind, stored),
-            };
-            if kind.whole() == ValueKind::ExpiringPut {
-                // It stays apart from what was merged into it: only the value expires.
-                self.end_chain(lower, false)?;
-                self.write_value(lower, key, seqno, kind, stored)?;
-            } else if kind == ValueKind::Merge || !self.current.chain.is_empty() {
-                self.current.chain_key.clear();
-                self.current.chain_key.extend_from_slice(key);
-                self.extend_chain(lower, seqno, kind, stored)?;
-            } else if kind == ValueKind::Delete {
-                self.write_delete(lower, key, seqno)?;
-            } else if kind.whole() == ValueKind::Put {
-                self.write_value(lower, key, seqno, kind, stored)?;
-            } else {
-                return Err(kind.misplaced("a table to be merged"));
-            }
+            self.write_version(lower, key, seqno, kind, stored)?;
             cursor.next()?;
         }
         self.end_chain(lower, true)?;
@@ -390,6 +353,45 @@ impl<'a> RunWriter<'a> {
         // interval.
         self.turn();
         Ok(RunEnd::Whole)
+    }
+
+    /// Writes a version that is kept, or adds it to the operands that change it.
+    #[inline]
+    fn write_version(
+        &mut self,
+        lower: &mut impl LowerLevels,
+        key: &[u8],
+        seqno: SeqNo,
+        kind: ValueKind,
+        stored: &[u8],
+    ) -> Result<()> {
+        let is_alone = self.current.chain.is_empty();
+        match Effect::of(kind, stored) {
+            Some(Effect::Put(put)) if put.has_expired(self.context.now) => {
+                self.write_version(lower, key, seqno, ValueKind::Delete, &[])
+            }
+            Some(Effect::Put(put)) if is_alone || put.deadline.is_some() => {
+                // With a deadline it stays apart from what was merged into it: only the value
+                // expires.
+                self.end_chain(lower, false)?;
+                self.write_value(lower, key, seqno, kind, stored)
+            }
+            Some(Effect::Put(Put { value: Place::ValueFile(pointer), .. })) if self.context.operator.is_some() => {
+                match self.read_value(key, pointer) {
+                    Ok(value) => self.extend_chain(lower, key, seqno, ValueKind::Put, value.bytes()),
+                    Err(_) => {
+                        // The pointer and what is merged into its value stay as they are: reads of
+                        // the key will say why, and the others are not held up.
+                        self.note_unreadable(pointer);
+                        self.end_chain(lower, false)?;
+                        self.write_value(lower, key, seqno, kind, stored)
+                    }
+                }
+            }
+            Some(Effect::Delete) if is_alone => self.write_delete(lower, key, seqno),
+            Some(_) => self.extend_chain(lower, key, seqno, kind, stored),
+            None => Err(kind.misplaced("a table to be merged")),
+        }
     }
 
     /// Writes a value of the current key that has not expired, or what the compaction filter makes
@@ -565,11 +567,14 @@ impl<'a> RunWriter<'a> {
     fn extend_chain(
         &mut self,
         lower: &mut impl LowerLevels,
+        key: &[u8],
         seqno: SeqNo,
         kind: ValueKind,
         stored: &[u8],
     ) -> Result<()> {
         let CurrentKey { chain, chain_key, is_split, combined_len, .. } = &mut self.current;
+        chain_key.clear();
+        chain_key.extend_from_slice(key);
         if chain.len() > CHAIN_LEN.max(2 * *combined_len) {
             let may_combine = !*is_split && !lower.may_hold_since(chain_key, chain.oldest());
             if may_combine && chain.shorten(self.context.operator.as_ref(), chain_key) {

@@ -24,13 +24,14 @@ pub(crate) struct MultiGet<'k, F> {
     found: F,
 }
 
-impl<'k, F: FnMut(usize, TableHit<'_>)> MultiGet<'k, F> {
+impl<'k, F: FnMut(usize, TableHit<'_>) -> Result<()>> MultiGet<'k, F> {
     pub(crate) fn new(reads: &'k [PointRead<'k>], pending: Vec<usize>, found: F) -> MultiGet<'k, F> {
         MultiGet { reads, pending, found }
     }
 
-    /// Reads from all sources of a version, newest first.
-    pub(crate) fn run(mut self, version: &'k Version, epoch: &Epoch) -> Result<()> {
+    /// Reads from all sources of a version, newest first. Returns the positions of the keys that
+    /// none of them holds.
+    pub(crate) fn run(mut self, version: &'k Version, epoch: &Epoch) -> Result<Vec<usize>> {
         let overlapping = &version.levels()[0];
         for (i, table) in overlapping.tables().iter().enumerate() {
             self.read_source(epoch, |key| {
@@ -41,7 +42,7 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> MultiGet<'k, F> {
         for level in version.sorted() {
             self.read_source(epoch, |key| level.candidate(key).map(|at| &level.tables[at]))?;
         }
-        Ok(())
+        Ok(self.pending)
     }
 
     /// Reads the pending keys from one source. `table_for` names the table that may hold a key.
@@ -65,7 +66,8 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> MultiGet<'k, F> {
         let mut tables = [None; GROUP];
         for (table, &i) in tables.iter_mut().zip(group) {
             let read = &self.reads[i];
-            *table = table_for(read.key).inspect(|table| table.prefetch_probe(read));
+            *table = table_for(read.key).filter(|table| !read.is_all_covered(table));
+            table.inspect(|table| table.prefetch_probe(read));
         }
         let mut probes: [Option<Probe<'k>>; GROUP] = [const { None }; GROUP];
         for ((probe, table), &i) in probes.iter_mut().zip(tables).zip(group) {
@@ -88,16 +90,17 @@ impl<'k, F: FnMut(usize, TableHit<'_>)> MultiGet<'k, F> {
         }
         for (probe, &i) in probes.into_iter().zip(group) {
             if let Some(probe) = probe {
-                self.finish_key(i, probe.finish(pin, None, &mut Untraced)?);
+                self.finish_key(i, probe.finish(pin, None, &mut Untraced)?)?;
             }
         }
         Ok(())
     }
 
-    fn finish_key(&mut self, i: usize, hit: Option<TableHit<'_>>) {
+    fn finish_key(&mut self, i: usize, hit: Option<TableHit<'_>>) -> Result<()> {
         match hit {
-            Some(hit) => (self.found)(i, hit),
+            Some(hit) => (self.found)(i, hit)?,
             None => self.pending.push(i),
         }
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::filter::KeyHash;
 use crate::filter::{FilterPolicy, PrefixExtractor};
-use crate::format::key::{ValueKind, compare_entries, head16};
+use crate::format::key::{ValueKind, Window, compare_entries, head16};
 use crate::options::Compression;
 use crate::report::explain::FilterAnswer;
 use crate::sorted::iter::{MergeCursor, is_within};
@@ -199,7 +199,7 @@ fn filters_probed_together_answer_trace_and_count_as_one_by_one() {
         for (key, snapshot) in (0..14).flat_map(|key| [1000, 990, 900, 750, 0].map(|snapshot| (key, snapshot))) {
             let key = run_key(key);
             let mode = ReadMode { filters: mode, fill_cache: true, values: true };
-            let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), snapshot, cover: 0, mode };
+            let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), window: Window::up_to(snapshot), mode };
             let (mut events, mut expected) = (Vec::new(), Vec::new());
             let seqno = epoch.pin(|pin| {
                 let mut candidates = Candidates::default();
@@ -411,7 +411,7 @@ fn a_key_is_newer_exactly_if_a_table_has_a_later_version_of_it() {
     for (key, since) in (0..14).flat_map(|key| (690..=1000).step_by(3).map(move |since| (key, since))) {
         let key = run_key(key);
         let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
-        let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), snapshot: 0, cover: 0, mode };
+        let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), window: Window::up_to(0), mode };
         let has_newer =
             |meta: &TableMeta| meta.largest_seqno > since && (*meta.smallest == *key || *meta.largest == *key);
         let expected = version.tables().any(|(_, table)| has_newer(table.meta()));
@@ -422,7 +422,7 @@ fn a_key_is_newer_exactly_if_a_table_has_a_later_version_of_it() {
     let version = Version::default().edited(&[], vec![(6, table)]);
     for (since, expected) in [(4, true), (5, false), (6, false)] {
         let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
-        let read = PointRead { key: b"a", hash: KeyHash::new(SEED, b"a"), snapshot: 0, cover: 0, mode };
+        let read = PointRead { key: b"a", hash: KeyHash::new(SEED, b"a"), window: Window::up_to(0), mode };
         assert_eq!(version.is_newer(&read, since).unwrap(), expected, "{since}");
     }
 }
@@ -477,7 +477,7 @@ fn a_trace_tells_values_tombstones_and_newer_versions_apart() {
     for (key, found) in [("a", Found::Value(5)), ("aa", Found::Absent), ("b", Found::Deleted), ("c", Found::Newer)] {
         let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
         let read =
-            PointRead { key: key.as_bytes(), hash: KeyHash::new(SEED, key.as_bytes()), snapshot: 8, cover: 0, mode };
+            PointRead { key: key.as_bytes(), hash: KeyHash::new(SEED, key.as_bytes()), window: Window::up_to(8), mode };
         let mut events = Vec::new();
         context.epoch().pin(|pin| table.get(&read, table.expects_hit(), pin, &mut events).unwrap().is_some());
         assert_eq!(events.last(), Some(&TraceEvent::Leave(found)), "{key}");

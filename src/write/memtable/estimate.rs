@@ -3,7 +3,7 @@
 use super::Memtable;
 use super::order::entry;
 use crate::filter::KeyHash;
-use crate::format::key::{MAX_SEQNO, ValueKind};
+use crate::format::key::{MAX_SEQNO, ValueKind, Window};
 use crate::format::span::KeySpan;
 use crate::sorted::ranges::Covers;
 
@@ -31,7 +31,8 @@ impl Memtable {
                 let entry = entry(&self.entries, element);
                 sampled += 1;
                 sampled_bytes += entry.key().len() + entry.value().len();
-                let newest = self.get(keyspace, entry.key(), KeyHash::new(self.seed, entry.key()), MAX_SEQNO);
+                let newest =
+                    self.get(keyspace, entry.key(), KeyHash::new(self.seed, entry.key()), Window::up_to(MAX_SEQNO));
                 let is_deleted = covers.is_some_and(|covers| covers.cover(entry.key()) > entry.seqno());
                 if newest.is_some_and(|newest| newest.seqno == entry.seqno()) && !is_deleted {
                     sampled_keys += if entry.kind() == ValueKind::Delete { -1 } else { 1 };

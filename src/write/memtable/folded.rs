@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::format::key::SeqNo;
+use crate::format::key::{SeqNo, Window};
 
 /// Chains from this length on are folded.
 pub(crate) const FOLD_FROM: usize = 64;
@@ -50,15 +50,14 @@ pub(super) struct FoldedChains {
 }
 
 impl FoldedChains {
-    /// The newest of a key that holds for a read of `snapshot` which finds everything up to `cover`
-    /// deleted.
-    pub(super) fn find(&self, keyspace: u32, key: &[u8], snapshot: SeqNo, cover: SeqNo) -> Option<Arc<FoldedChain>> {
+    /// The newest of a key that holds for a read with this window.
+    pub(super) fn find(&self, keyspace: u32, key: &[u8], window: Window) -> Option<Arc<FoldedChain>> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
         let by_key = self.by_key.lock();
         let chains = by_key.get(&(keyspace, Box::from(key)))?.iter().flatten();
-        let holds = |chain: &&Arc<FoldedChain>| chain.newest <= snapshot && chain.oldest > cover;
+        let holds = |chain: &&Arc<FoldedChain>| chain.newest <= window.newest && window.oldest <= chain.oldest;
         chains.filter(holds).max_by_key(|chain| chain.newest).cloned()
     }
 

@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::filter::KeyHash;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::{SeqNo, ValueKind, Window};
 use crate::memory::pool::MemtablePool;
-use crate::operator::{Fold, OperandChain, decode_operand, put_operand};
+use crate::operator::{Answer, Fold, decode_operand, put_operand};
 use crate::sorted::ranges::{Fragment, RangeSource};
 
 mod bounds;
@@ -182,38 +182,39 @@ impl Memtable {
     }
 
     /// The newest version of `key` that `snapshot` sees; `hash` is the key's hash.
-    pub(crate) fn get(&self, keyspace: u32, key: &[u8], hash: KeyHash, snapshot: SeqNo) -> Option<MemEntry<'_>> {
+    pub(crate) fn get(&self, keyspace: u32, key: &[u8], hash: KeyHash, window: Window) -> Option<MemEntry<'_>> {
         debug_assert_eq!(hash, KeyHash::new(self.seed, key));
         let newest =
             self.index.find(slot_hash(keyspace, hash), |position| self.entries.entry(position).is_of(keyspace, key))?;
-        let entry = self.entries.version(self.entries.entry(newest), snapshot)?;
+        let entry = self.entries.version(self.entries.entry(newest), window.newest)?;
+        if entry.seqno() < window.oldest {
+            return None;
+        }
         Some(MemEntry { seqno: entry.seqno(), kind: entry.kind(), value: entry.value() })
     }
 
-    /// Adds the versions of `key` that `snapshot` sees to `chain`, newest first, until it is
-    /// complete. Those numbered below `cover` are deleted.
+    /// Shows `answer` the versions of `key` in the window, newest first, until it is complete.
     pub(crate) fn collect(
         &self,
         keyspace: u32,
         key: &[u8],
         hash: KeyHash,
-        snapshot: SeqNo,
-        cover: SeqNo,
-        chain: &mut OperandChain,
+        window: Window,
+        answer: &mut Answer<'_>,
     ) -> Result<()> {
         let is_key = |position| self.entries.entry(position).is_of(keyspace, key);
         let Some(newest) = self.index.find(slot_hash(keyspace, hash), is_key) else { return Ok(()) };
-        let mut next = self.entries.version(self.entries.entry(newest), snapshot);
-        let folded = self.folded.find(keyspace, key, snapshot, cover);
-        while let Some(entry) = next.filter(|entry| entry.seqno() > cover) {
+        let mut next = self.entries.version(self.entries.entry(newest), window.newest);
+        let folded = self.folded.find(keyspace, key, window);
+        while let Some(entry) = next.filter(|entry| window.sees(entry.seqno())) {
             match folded.as_ref().filter(|folded| folded.newest == entry.seqno()) {
-                Some(folded) => chain.push(folded.newest, ValueKind::Merge, &folded.stored)?,
-                None => chain.push(entry.seqno(), entry.kind(), entry.value())?,
+                Some(folded) => answer.see(folded.newest, ValueKind::Merge, &folded.stored)?,
+                None => answer.see(entry.seqno(), entry.kind(), entry.value())?,
             }
-            if chain.is_complete() {
+            if answer.is_complete() {
                 break;
             }
-            next = self.entries.version(entry, chain.oldest() - 1);
+            next = self.entries.version(entry, answer.oldest() - 1);
         }
         Ok(())
     }
@@ -227,7 +228,7 @@ impl Memtable {
     /// The number of the newest write to a key, 0 if there is none: to the key alone or to a range.
     pub(crate) fn newest_write(&self, keyspace: u32, key: &[u8], hash: KeyHash) -> SeqNo {
         let cover = self.cover(keyspace, key, || SeqNo::MAX).1;
-        self.get(keyspace, key, hash, SeqNo::MAX).map_or(cover, |entry| entry.seqno.max(cover))
+        self.get(keyspace, key, hash, Window::up_to(SeqNo::MAX)).map_or(cover, |entry| entry.seqno.max(cover))
     }
 
     /// Whether there are range deletes. Tells of all that were visible before the call.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::key::{MAX_SEQNO, compare_entries};
+use crate::format::key::{MAX_SEQNO, Window, compare_entries};
 use crate::memory::pool::CHUNK_LEN;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::ranges::{fold, steps};
@@ -29,7 +29,7 @@ fn filled(entries: &[(u32, &[u8], SeqNo, &[u8])]) -> Arc<Memtable> {
 }
 
 fn get<'a>(memtable: &'a Memtable, keyspace: u32, key: &[u8], snapshot: SeqNo) -> Option<MemEntry<'a>> {
-    memtable.get(keyspace, key, KeyHash::new(SEED, key), snapshot)
+    memtable.get(keyspace, key, KeyHash::new(SEED, key), Window::up_to(snapshot))
 }
 
 #[test]

@@ -22,6 +22,40 @@ pub const MAX_OPERAND_LEN: usize = MAX_VALUE_LEN - 16;
 /// Longest encoded batch, in bytes.
 pub const MAX_BATCH_LEN: usize = (1 << 31) - 1;
 
+/// The numbers that a read of a key sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The least: that after the newest range delete which covers the key, 0 if there is none.
+    pub oldest: SeqNo,
+    /// The greatest: that of the read.
+    pub newest: SeqNo,
+}
+
+impl Window {
+    /// That of a key which no range delete covers, for a read at `snapshot`.
+    #[inline]
+    pub fn up_to(snapshot: SeqNo) -> Window {
+        Window { oldest: 0, newest: snapshot }
+    }
+
+    /// That of a key which the range delete numbered `cover` covers, if that is not 0.
+    #[inline]
+    pub fn above(cover: SeqNo, snapshot: SeqNo) -> Window {
+        Window { oldest: if cover == 0 { 0 } else { cover + 1 }, newest: snapshot }
+    }
+
+    /// Whether there is a range delete.
+    #[inline]
+    pub fn is_covered(self) -> bool {
+        self.oldest > 0
+    }
+
+    #[inline]
+    pub fn sees(self, seqno: SeqNo) -> bool {
+        self.oldest <= seqno && seqno <= self.newest
+    }
+}
+
 /// What an entry does to its key. Part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -7,6 +7,7 @@
 pub mod checksum;
 pub mod coding;
 pub mod deadline;
+pub mod effect;
 pub mod filename;
 pub mod header;
 pub mod key;

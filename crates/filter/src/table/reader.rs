@@ -21,13 +21,13 @@ use tamis_base::memory::prefetch::prefetch;
 /// A filter with its own copy of the bits, in whole cache lines.
 pub struct Filter {
     seed: u64,
-    answer: Answer,
+    probing: Probing,
     /// `None` if and only if the filter is degraded.
     info: Option<FilterInfo>,
 }
 
 /// How the filter answers; chosen once, when it is opened.
-enum Answer {
+enum Probing {
     /// Always "maybe", for this reason.
     Maybe(&'static str),
     /// Always "no".
@@ -58,7 +58,7 @@ impl Filter {
 
     /// [`open`](Filter::open), with the lines in `memory` if that is given.
     pub fn open_in(memory: Option<&Arc<TableMemory>>, block: &[u8], seed: u64) -> Filter {
-        let degraded = |reason| Filter { seed, answer: Answer::Maybe(reason), info: None };
+        let degraded = |reason| Filter { seed, probing: Probing::Maybe(reason), info: None };
         let (header, lines) = match header::decode(block) {
             Ok(decoded) => decoded,
             Err(Malformed(rule)) => return degraded(rule),
@@ -74,14 +74,14 @@ impl Filter {
         }
         let lines = TableArray::new(memory, lines.iter().map(FilterLine::decode));
         let info = FilterInfo::new(&header, &lines);
-        let answer = match header.content {
+        let probing = match header.content {
             FilterContent::AlwaysMaybe => return degraded("the filter was given up when it was built"),
-            FilterContent::Empty => Answer::No,
-            FilterContent::Lines(Layout::Split(groups)) => Answer::Split { groups, lines, avx2: Avx2::detect() },
-            FilterContent::Lines(Layout::Standard { probes }) => Answer::Standard { probes, lines },
-            FilterContent::Fuse(shape) => Answer::Fuse { shape, lines },
+            FilterContent::Empty => Probing::No,
+            FilterContent::Lines(Layout::Split(groups)) => Probing::Split { groups, lines, avx2: Avx2::detect() },
+            FilterContent::Lines(Layout::Standard { probes }) => Probing::Standard { probes, lines },
+            FilterContent::Fuse(shape) => Probing::Fuse { shape, lines },
         };
-        Filter { seed, answer, info: Some(info) }
+        Filter { seed, probing, info: Some(info) }
     }
 
     /// Whether the table may hold the key. "No" is certain.
@@ -90,13 +90,13 @@ impl Filter {
         if hash.seed() != self.seed {
             return true;
         }
-        match &self.answer {
-            Answer::Split { groups, lines, avx2: Some(avx2) } => avx2.may_contain(*groups, lines, hash.value()),
-            Answer::Split { groups, lines, avx2: None } => split::may_contain(*groups, lines, hash.value()),
-            Answer::Standard { probes, lines } => standard::may_contain((*probes).into(), lines, hash.value()),
-            Answer::Fuse { shape, lines } => fuse::may_contain(*shape, lines, hash.value()),
-            Answer::Maybe(_) => true,
-            Answer::No => false,
+        match &self.probing {
+            Probing::Split { groups, lines, avx2: Some(avx2) } => avx2.may_contain(*groups, lines, hash.value()),
+            Probing::Split { groups, lines, avx2: None } => split::may_contain(*groups, lines, hash.value()),
+            Probing::Standard { probes, lines } => standard::may_contain((*probes).into(), lines, hash.value()),
+            Probing::Fuse { shape, lines } => fuse::may_contain(*shape, lines, hash.value()),
+            Probing::Maybe(_) => true,
+            Probing::No => false,
         }
     }
 
@@ -104,7 +104,7 @@ impl Filter {
     /// only.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
-        if let Answer::Split { lines, .. } = &self.answer
+        if let Probing::Split { lines, .. } = &self.probing
             && let Some(line) = lines.get(split::line_index(hash.value(), lines.len()))
         {
             prefetch(line);
@@ -115,7 +115,7 @@ impl Filter {
     /// Split layout only.
     #[inline]
     pub fn prefetch_all(&self, hash: KeyHash) {
-        if let Answer::Split { groups, lines, .. } = &self.answer {
+        if let Probing::Split { groups, lines, .. } = &self.probing {
             let mut g = hash.value();
             for _ in groups.iter() {
                 if let Some(line) = lines.get(split::line_index(g, lines.len())) {
@@ -129,8 +129,8 @@ impl Filter {
     /// The lines of the filter, if it has the split layout, its hashes are under `seed`, and its
     /// first group is full.
     pub(super) fn lines_of_full_group(&self, seed: u64) -> Option<&TableArray<FilterLine>> {
-        match &self.answer {
-            Answer::Split { groups, lines, .. } if self.seed == seed && groups.first() == GROUP_MAX => Some(lines),
+        match &self.probing {
+            Probing::Split { groups, lines, .. } if self.seed == seed && groups.first() == GROUP_MAX => Some(lines),
             _ => None,
         }
     }
@@ -151,8 +151,8 @@ impl Filter {
     /// Why the filter answers "maybe" to every key, if it does. To be reported, because every
     /// look-up pays for it.
     pub fn degraded(&self) -> Option<&'static str> {
-        match self.answer {
-            Answer::Maybe(reason) => Some(reason),
+        match self.probing {
+            Probing::Maybe(reason) => Some(reason),
             _ => None,
         }
     }
@@ -164,9 +164,9 @@ impl Filter {
 
     /// Bytes of memory that the filter takes.
     pub fn memory(&self) -> usize {
-        let lines = match &self.answer {
-            Answer::Maybe(_) | Answer::No => 0,
-            Answer::Split { lines, .. } | Answer::Standard { lines, .. } | Answer::Fuse { lines, .. } => {
+        let lines = match &self.probing {
+            Probing::Maybe(_) | Probing::No => 0,
+            Probing::Split { lines, .. } | Probing::Standard { lines, .. } | Probing::Fuse { lines, .. } => {
                 size_of_val(&**lines)
             }
         };
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_split_filter_uses_avx2_where_the_processor_has_it() {
         let filter = Filter::open(&block(1, 100), 1);
-        let Answer::Split { avx2, .. } = &filter.answer else { panic!("the default filter has the split layout") };
+        let Probing::Split { avx2, .. } = &filter.probing else { panic!("the default filter has the split layout") };
         assert_eq!(avx2.is_some(), Avx2::detect().is_some());
     }
 

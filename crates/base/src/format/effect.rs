@@ -1,0 +1,89 @@
+//! [`Effect`]: what an entry of a memtable or of a table does to its key.
+
+use super::deadline::{Deadline, split_expiring};
+use super::key::ValueKind;
+use super::pointer::split_separate;
+
+/// One of three things. Whether a value expires and where it lies are attributes of a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect<'a> {
+    Put(Put<'a>),
+    Delete,
+    /// An operand changes the value; as the entry stores it.
+    Merge(&'a [u8]),
+}
+
+/// A value that a key was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Put<'a> {
+    /// From then on, the put is a delete.
+    pub deadline: Option<Deadline>,
+    pub value: Place<'a>,
+}
+
+/// Where a value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// In the entry.
+    Entry(&'a [u8]),
+    /// In a value file, to which this encoded pointer leads.
+    ValueFile(&'a [u8]),
+}
+
+impl<'a> Effect<'a> {
+    /// An entry of this kind with these bytes, which have been verified. `None` for what is in logs
+    /// only.
+    #[inline]
+    pub fn of(kind: ValueKind, stored: &'a [u8]) -> Option<Effect<'a>> {
+        let put = |deadline, value| Some(Effect::Put(Put { deadline, value }));
+        match kind {
+            ValueKind::Put => put(None, Place::Entry(stored)),
+            ValueKind::Delete => Some(Effect::Delete),
+            ValueKind::Merge => Some(Effect::Merge(stored)),
+            ValueKind::ExpiringPut => {
+                let (deadline, value) = split_expiring(stored);
+                put(Some(deadline), Place::Entry(value))
+            }
+            ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => {
+                let (prefix, pointer) = split_separate(kind, stored)?;
+                put((!prefix.is_empty()).then(|| split_expiring(prefix).0), Place::ValueFile(pointer))
+            }
+            ValueKind::DeleteRange | ValueKind::Ingest => None,
+        }
+    }
+}
+
+impl Put<'_> {
+    /// Whether the deadline has passed at time `at`.
+    #[inline]
+    pub fn has_expired(&self, at: Deadline) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::deadline::put_expiring;
+
+    #[test]
+    fn an_entry_is_what_its_kind_and_bytes_say() {
+        let put = |deadline, value| Some(Effect::Put(Put { deadline, value }));
+        let mut expiring = Vec::new();
+        put_expiring(&mut expiring, 7, b"v");
+        assert_eq!(Effect::of(ValueKind::Put, b"v"), put(None, Place::Entry(b"v")));
+        assert_eq!(Effect::of(ValueKind::SeparatePut, b"v"), put(None, Place::ValueFile(b"v")));
+        assert_eq!(Effect::of(ValueKind::ExpiringPut, &expiring), put(Some(7), Place::Entry(b"v")));
+        assert_eq!(Effect::of(ValueKind::SeparateExpiringPut, &expiring), put(Some(7), Place::ValueFile(b"v")));
+        assert_eq!(Effect::of(ValueKind::Delete, b""), Some(Effect::Delete));
+        assert_eq!(Effect::of(ValueKind::Merge, b"v"), Some(Effect::Merge(b"v")));
+        assert_eq!(Effect::of(ValueKind::DeleteRange, b"v").or(Effect::of(ValueKind::Ingest, b"v")), None);
+    }
+
+    #[test]
+    fn a_put_expires_with_its_deadline() {
+        let put = |deadline| Put { deadline, value: Place::Entry(b"") };
+        assert_eq!([6, 7, 8].map(|at| put(Some(7)).has_expired(at)), [false, true, true]);
+        assert!(!put(None).has_expired(u64::MAX));
+    }
+}
