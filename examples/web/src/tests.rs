@@ -60,9 +60,13 @@ async fn the_server_answers_what_it_has_and_closes_the_store() {
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let server = tokio::spawn(serve(app, listener, async { drop(ended.await) }));
     let mut client = TcpStream::connect(address).await.unwrap();
-    client.write_all(b"PUT /keys/apple HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nr").await.unwrap();
-    // The request is half sent when the server is told to end.
-    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    let head = "PUT /keys/apple HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    // The server is told to end when it has said that it has begun with the request.
+    let mut go_on = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+    client.read_exact(&mut go_on).await.unwrap();
+    assert!(go_on.starts_with(b"HTTP/1.1 100"), "{}", go_on.escape_ascii());
+    client.write_all(b"r").await.unwrap();
     end.send(()).unwrap();
     client.write_all(b"ed").await.unwrap();
     let mut answer = String::new();
