@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +17,7 @@ use kvd::machine::{group_of, slot_of};
 use redis::{Connection, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 /// For what a healthy node does by itself. Nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -36,6 +37,16 @@ struct Node {
     resp: SocketAddr,
     groups: u32,
     child: Option<Child>,
+    _ports: [TcpSocket; 2],
+}
+
+/// A socket with an address of its own. It never listens: the node does, and no other test gets the
+/// port before that.
+fn port() -> TcpSocket {
+    let port = TcpSocket::new_v4().unwrap();
+    port.set_reuseaddr(true).unwrap();
+    port.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    port
 }
 
 impl Node {
@@ -57,9 +68,9 @@ impl Node {
 
     /// Starts a node that is in no cluster.
     fn spawn(id: u32, dir: &Path, groups: u32) -> Node {
-        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [raft, resp] = held.map(|listener| listener.local_addr().unwrap());
-        let mut node = Node { id, dir: dir.to_owned(), raft, resp, groups, child: None };
+        let ports = [(); 2].map(|()| port());
+        let [raft, resp] = [0, 1].map(|at| ports[at].local_addr().unwrap());
+        let mut node = Node { id, dir: dir.to_owned(), raft, resp, groups, child: None, _ports: ports };
         node.run();
         node
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,15 +35,26 @@ fn insist(nodes: &[SocketAddr], node: &mut usize, words: &[&str]) -> (Answer, u6
     }
 }
 
+/// What clients and the thread that kills a leader tell each other.
+#[derive(Default)]
+struct Phase {
+    done: AtomicU64,
+    has_killed: AtomicBool,
+}
+
 /// Counts from `first` on, in a session. Returns how often the outcome of a try was unknown.
-fn count(nodes: &[SocketAddr], key: &str, session: &str, first: u64, done: &AtomicU64) -> u64 {
+fn count(nodes: &[SocketAddr], key: &str, session: &str, first: u64, phase: &Phase) -> u64 {
     let (mut node, mut unknown) = (0, 0);
     for serial in first..first + PHASE {
+        // However late the kill comes on a busy machine, requests are left for after it.
+        while serial == first + PHASE / 2 && !phase.has_killed.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+        }
         let number = serial.to_string();
         let (answer, times) = insist(nodes, &mut node, &["KVD.ONCE", session, number.as_str(), "INCR", key]);
         assert_eq!(answer, Answer::Text(number), "{key}: a request was applied twice, or not at all");
         unknown += times;
-        done.fetch_add(1, Ordering::Relaxed);
+        phase.done.fetch_add(1, Ordering::Relaxed);
     }
     unknown
 }
@@ -63,17 +74,17 @@ fn a_request_with_a_serial_number_is_applied_once_whoever_leads() {
     let mut unknown = 0;
     for kill in 0..KILLS {
         let leader = hosts.leader(0);
-        let done = Arc::new(AtomicU64::new(0));
+        let phase = Arc::new(Phase::default());
         let mut clients = Vec::new();
         for (key, session) in sessions.clone() {
-            let (nodes, done) = (nodes.clone(), Arc::clone(&done));
-            clients.push(thread::spawn(move || count(&nodes, &key, &session, 1 + kill * PHASE, &done)));
+            let (nodes, phase) = (nodes.clone(), Arc::clone(&phase));
+            clients.push(thread::spawn(move || count(&nodes, &key, &session, 1 + kill * PHASE, &phase)));
         }
-        while done.load(Ordering::Relaxed) < CLIENTS * PHASE / 4 && !clients.iter().all(|client| client.is_finished()) {
+        while phase.done.load(Ordering::Relaxed) < CLIENTS * PHASE / 4 && !clients.iter().all(|it| it.is_finished()) {
             thread::sleep(Duration::from_millis(1));
         }
         hosts.kill(leader);
-        assert!(done.load(Ordering::Relaxed) < CLIENTS * PHASE, "the leader died behind the last request");
+        phase.has_killed.store(true, Ordering::Relaxed);
         for client in clients {
             unknown += client.join().unwrap();
         }

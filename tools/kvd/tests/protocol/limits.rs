@@ -6,6 +6,9 @@ use std::time::Duration;
 use super::support::{assert_kind, command, encode, eventually, limits, start, start_with};
 use kvd::resp::DecodeLimits;
 
+/// What a client is told that does not go on with a command.
+const LATE: &str = "-ERR the rest of the command did not come in time";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_command_is_answered_and_ends_the_connection() {
     let server = start().await;
@@ -62,7 +65,7 @@ async fn a_half_sent_command_ends_after_a_while_and_a_slow_one_passes() {
     let mut typed = server.client().await;
     typed.send(b"pi").await;
     for mut client in [half, typed] {
-        assert_eq!(client.shown().await, "-ERR the rest of the command did not come in time");
+        assert_eq!(client.shown().await, LATE);
         assert_eq!(client.shown().await, "closed");
     }
     eventually(|| server.metrics.stalled.load(Relaxed) == 2).await;
@@ -90,8 +93,11 @@ async fn an_idle_connection_ends_if_there_is_a_limit() {
 async fn a_client_that_takes_no_replies_is_cut_off_and_others_are_served() {
     let server = start_with(limits(|limits| limits.stall = Duration::from_millis(300)), 1).await;
     let mut client = server.client().await;
-    client.send(&encode(&[b"set", b"k", &vec![b'x'; 1 << 16]])).await;
-    assert_eq!(client.shown().await, "+OK");
+    // In pieces that arrive whole: on a busy machine a part of a long command may be late.
+    for piece in 1..=64 {
+        client.send(&encode(&[b"append", b"k", &[b'x'; 1 << 10]])).await;
+        assert_eq!(client.shown().await, (piece << 10).to_string());
+    }
     let mut slow = server.client().await;
     // 400 MiB of replies, which nobody reads.
     slow.send(&command("get k").repeat(6400)).await;
@@ -149,13 +155,19 @@ async fn long_commands_share_memory_and_wait_for_it() {
     waiting.send(&whole).await;
     // It gets the memory once they are cut off, or an error; either way the server goes on.
     let reply = waiting.shown().await;
-    assert!(reply == "+OK" || reply.contains("no memory"), "{reply}");
+    assert!(reply == "+OK" || reply.contains("no memory") || reply == LATE, "{reply}");
     for mut half in halves {
-        assert_eq!(half.shown().await, "-ERR the rest of the command did not come in time");
+        assert_eq!(half.shown().await, LATE);
     }
-    let mut later = server.client().await;
-    later.send(&whole).await;
-    assert_eq!(later.shown().await, "+OK");
+    // On a busy machine a part of a command may be late.
+    loop {
+        let mut later = server.client().await;
+        later.send(&whole).await;
+        match later.shown().await {
+            reply if reply == "+OK" => break,
+            reply => assert_eq!(reply, LATE),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
