@@ -4,7 +4,7 @@
 //! prunes and restores, one after the other; or it only restores; or it follows a store that it
 //! writes to. `TAMIS_KILLS` sets the number of kills.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -18,6 +18,9 @@ const DIR: &str = "TAMIS_BACKUP_KILL_DIR";
 const WORK: &str = "TAMIS_BACKUP_KILL_WORK";
 /// Address of the bucket, if the repository is in one.
 const ADDRESS: &str = "TAMIS_BACKUP_KILL_ADDRESS";
+
+/// What the child tells first, when it has opened everything.
+const BEGUN: &str = "begun";
 
 fn options() -> Options {
     let separate = KeyspaceOptions::new().separate_values(64);
@@ -78,6 +81,7 @@ fn child() {
 fn back_up(dir: &Path) {
     let db = options().open(dir.join("db")).unwrap();
     let repository = repository(dir);
+    tell(BEGUN);
     let mut n = last(&db);
     for round in 0u64.. {
         (0..30).for_each(|_| write(&db, &mut n));
@@ -92,6 +96,7 @@ fn back_up(dir: &Path) {
 
 fn restore(dir: &Path) {
     let repository = repository(dir);
+    tell(BEGUN);
     let point = Point::Time(std::time::SystemTime::now());
     for round in 0u64.. {
         repository.restore_to(point, Base::OnlyStore, target(dir, round)).unwrap();
@@ -102,6 +107,7 @@ fn follow(dir: &Path) {
     let db = options().open(dir.join("db")).unwrap();
     let every = FollowOptions::new().generation_every(Duration::from_millis(30)).keep(3);
     let follower = repository(dir).follow(&db, every.segments(Duration::from_millis(5), 1 << 20)).unwrap();
+    tell(BEGUN);
     let (mut n, mut told) = (last(&db), 0);
     loop {
         write(&db, &mut n);
@@ -114,8 +120,9 @@ fn follow(dir: &Path) {
     }
 }
 
-/// Starts the child, and kills it after at most `longest` milliseconds; returns the last line that
-/// it has told.
+/// Starts the child, and kills it at most `longest` milliseconds after its work has begun, or in
+/// some cases after its start: a busy machine then kills it no earlier in its work than an idle
+/// one. Returns the last of what it has told.
 fn kill_one(
     dir: &Path,
     work: &str,
@@ -133,12 +140,16 @@ fn kill_one(
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_micros(rng.u64(5_000..longest * 1000)));
+    let mut output = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let waits = usize::from(rng.u8(0..4) > 0);
+    let begun: Vec<String> = output.by_ref().take(waits).collect();
+    assert!(begun.iter().all(|line| line == BEGUN), "{begun:?}");
+    std::thread::sleep(Duration::from_micros(rng.u64(1_000..longest * 1000)));
     child.kill().unwrap();
-    let output = child.wait_with_output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(!text.contains("panicked"), "{text}");
-    let (number, n) = text.lines().last()?.split_once(' ')?;
+    child.wait().unwrap();
+    let said: Vec<String> = output.collect();
+    assert!(!said.iter().any(|line| line.contains("panicked")), "{said:?}");
+    let (number, n) = said.last()?.split_once(' ')?;
     Some((number.parse().unwrap(), n.parse().unwrap()))
 }
 

@@ -3,16 +3,17 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 pub(crate) const BUCKET: &str = "backups";
 
 /// A server of the S3 protocol, with one bucket.
 pub(crate) struct Server {
     child: Child,
+    /// Open as long as it runs: it may say more.
+    _output: BufReader<ChildStdout>,
     pub(crate) port: u16,
 }
 
@@ -27,34 +28,31 @@ impl Server {
             println!("skipped: no S3 server in target/moto; {how} installs one");
             return None;
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new(program)
+        let mut child = Command::new(program)
             .arg(here.join("tests/serve"))
-            .arg(port.to_string())
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut server = Server { child, port };
-        let mut made = server.create_bucket();
-        while made.is_none() {
-            assert!(server.child.try_wait().unwrap().is_none(), "the server has ended");
-            std::thread::sleep(Duration::from_millis(50));
-            made = server.create_bucket();
-        }
-        assert!(made.unwrap().starts_with("HTTP/1.1 200"));
+        // It tells the port at which it listens already.
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let server = Server { child, _output: output, port: line.trim().parse().expect("the server has ended") };
+        let made = server.create_bucket().unwrap();
+        assert!(made.starts_with("HTTP/1.1 200"), "{made}");
         Some(server)
     }
 
-    fn create_bucket(&self) -> Option<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+    fn create_bucket(&self) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         let request =
             format!("PUT /{BUCKET} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).ok()?;
+        stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
     }
 
     /// What a client of the bucket at `port` finds in its environment.
