@@ -251,7 +251,7 @@ impl World {
         let mut listed: Vec<PathBuf> = checkpoint.files.iter().map(|file| file.kind.path(Path::new(&dir))).collect();
         listed.sort();
         assert_eq!(files, listed);
-        World::verify(&self.fs.fs, &dir);
+        World::verify(&self.fs.fs.kill(), &dir);
         let copy = self.options(Arc::new(self.fs.fs.crash(at.seqno)), self.setup).0.paranoid(true).open(&dir).unwrap();
         self.check_at(&copy, "a copy", at, 3).unwrap();
         drop(copy);

@@ -64,6 +64,8 @@ pub(super) struct Profile {
     /// Lengths of values, one of which is drawn.
     pub(super) lens: &'static [Range<u16>],
     pub(super) takes: &'static [fn(&mut Draw<'_>) -> Take],
+    /// Of eight moves of handles, how many are those that only transactions make.
+    pub(super) of_transactions: u32,
     pub(super) ends: &'static [fn(&mut Rng) -> End],
     pub(super) troubles: &'static [fn(&mut Rng) -> Trouble],
     /// In how many calls trouble comes.
@@ -198,7 +200,18 @@ impl Draw<'_> {
     }
 
     fn one_move(&mut self) -> Move {
-        match self.rng.u8(0..26) {
+        if self.rng.u32(0..8) < self.profile.of_transactions {
+            return match self.rng.u8(0..16) {
+                0..4 => Move::Get(self.k()),
+                4..8 => Move::Scan(self.span(), (0..self.rng.usize(0..12)).map(|_| self.scan_move()).collect()),
+                8..12 => Move::Write(self.change()),
+                12 => Move::Guard(self.k()),
+                13 => Move::GuardRange(self.span()),
+                14 => Move::Savepoint,
+                _ => Move::Rollback(self.rng.u8(0..4)),
+            };
+        }
+        match self.rng.u8(0..18) {
             0..5 => Move::Next,
             5..10 => Move::Back,
             10 => Move::Seek(self.k()),
@@ -206,13 +219,7 @@ impl Draw<'_> {
             12 => Move::First,
             13 => Move::Last,
             14..17 => Move::Get(self.k()),
-            17 => Move::All(self.rng.u8(..)),
-            18 | 19 => Move::Scan(self.span(), (0..self.rng.usize(0..12)).map(|_| self.scan_move()).collect()),
-            20..23 => Move::Write(self.change()),
-            23 if self.rng.bool() => Move::Guard(self.k()),
-            23 => Move::GuardRange(self.span()),
-            24 => Move::Savepoint,
-            _ => Move::Rollback(self.rng.u8(0..4)),
+            _ => Move::All(self.rng.u8(..)),
         }
     }
 

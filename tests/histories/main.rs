@@ -33,6 +33,7 @@ mod world;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Once;
+use std::time::Instant;
 
 use crate::support::{count_from_env, for_each_seed};
 use draw::Profile;
@@ -76,11 +77,12 @@ fn fails(history: &History, settles: bool) -> bool {
 
 /// Runs the histories of a profile.
 fn run(profile: &Profile) {
-    let cases = profile.cases * count_from_env("TAMIS_TIMES", 1);
+    let (cases, start) = (profile.cases * count_from_env("TAMIS_TIMES", 1), Instant::now());
     for_each_seed(cases, |seed| {
         let history = profile.history(seed);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| replay(&history, profile.settles))) {
-            eprintln!("{}, seed {seed}: {} operations fail", profile.name, history.ops.len());
+            let seconds = start.elapsed().as_secs_f32();
+            eprintln!("{}, seed {seed}, after {seconds:.1} s: {} operations fail", profile.name, history.ops.len());
             if history.setup.jobs == op::Jobs::Threads {
                 eprintln!("with threads, it may not fail again");
             } else if !fails(&history, profile.settles) {

@@ -32,7 +32,7 @@ const TAKES: &[fn(&mut Draw<'_>) -> Take] = &[
 /// Everything at once.
 const ALL: Profile = Profile {
     name: "all",
-    cases: 300,
+    cases: 200,
     steps: 20..300,
     weights: &[
         (30, Write),
@@ -69,6 +69,7 @@ const ALL: Profile = Profile {
     shapes: &[Shape::Decimal, Shape::Sensors, Shape::Letters, Shape::Random, Shape::Long(200)],
     lens: &[0..60, 0..60, 0..1, 100..600, 1000..3000],
     takes: TAKES,
+    of_transactions: 3,
     ends: ENDS,
     troubles: DEATHS,
     calls: 60,
@@ -124,7 +125,7 @@ const PROFILES: &[Profile] = &[
     // Lives that end by a kill or a power cut at any call, while others look.
     Profile {
         name: "lives",
-        cases: 250,
+        cases: 180,
         weights: &[
             (60, Write),
             (10, Batch),
@@ -179,7 +180,7 @@ const PROFILES: &[Profile] = &[
     // A call fails, or all from one on.
     Profile {
         name: "faults",
-        cases: 400,
+        cases: 350,
         steps: 10..80,
         weights: &[
             (30, Write),
@@ -214,7 +215,7 @@ const PROFILES: &[Profile] = &[
     // Short histories with a death in most of their calls.
     Profile {
         name: "deaths",
-        cases: 600,
+        cases: 450,
         steps: 10..60,
         weights: &[
             (30, Write),
@@ -261,6 +262,7 @@ const PROFILES: &[Profile] = &[
         shapes: &[Shape::Decimal, Shape::Sensors],
         kinds: plain,
         settles: true,
+        of_transactions: 0,
         ..ALL
     },
     Profile {
@@ -306,6 +308,7 @@ const PROFILES: &[Profile] = &[
         ],
         keys: &[8, 40],
         takes: &[|_| Take::Transaction],
+        of_transactions: 8,
         ..ALL
     },
     // What a handle has read once it reads again.
@@ -325,14 +328,14 @@ const PROFILES: &[Profile] = &[
             (1, Release),
             (3, Amid),
         ],
-        changes: [5, 25, 5, 3, 2, 0, 0],
+        changes: [5, 25, 0, 3, 2, 0, 0],
         keys: &[60],
         lens: &[4..60, 0..10],
         ..ALL
     },
     Profile {
         name: "unlogged",
-        cases: 300,
+        cases: 200,
         weights: &[(60, Write), (40, Batch), (5, Step), (4, Flush), (4, Sync), (2, Configure), (4, Arm), (2, Reopen)],
         keys: &[10, 40],
         lens: &[0..60, 300..400],
@@ -343,7 +346,7 @@ const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "feed",
-        cases: 200,
+        cases: 150,
         weights: &[
             (30, Write),
             (20, Batch),
@@ -364,7 +367,7 @@ const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "refresh",
-        cases: 120,
+        cases: 90,
         weights: &[
             (40, Write),
             (8, Batch),
@@ -391,7 +394,7 @@ const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "ingests",
-        cases: 150,
+        cases: 100,
         weights: &[
             (10, Write),
             (12, Ingest),
@@ -412,7 +415,7 @@ const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "checkpoints",
-        cases: 120,
+        cases: 80,
         weights: &[
             (40, Write),
             (10, Batch),
