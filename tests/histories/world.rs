@@ -367,6 +367,10 @@ impl World {
         let keyspace = self.db().keyspace_with(&name(n), kind.options())?;
         assert_eq!(keyspace.options()?, kind.options());
         let of = former.unwrap_or(self.model.kinds.len() - 1);
+        if former.is_some() && self.model.kinds[of].wal != kind.wal {
+            // The change has flushed what was written before it.
+            (self.model.durable, self.model.flushed) = (self.model.last, self.model.last);
+        }
         (self.model.kinds[of], self.model.in_doubt) = (kind, None);
         self.model.names.insert(n, of);
         Ok(())
