@@ -45,14 +45,18 @@
 
 use super::branch::Branch;
 use super::definition::{keyspace_name, options, put_options, set_once};
+use super::table_fields::{add_fact, number, put_facts, put_table, table};
+use super::tag;
 use super::unfinished::{CONTRADICTION, UnfinishedTask};
-use crate::format::coding::{Decoder, put_bytes, put_field, put_u64_field, put_varint, put_varint_field};
+use crate::format::coding::{
+    Decoder, put_bytes, put_field_with, put_u64_field, put_varint, put_varint_field, put_varints,
+};
 use crate::format::deadline::Deadline;
 use crate::format::header::features;
-use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, SeqNo};
+use crate::format::key::SeqNo;
 use crate::format::{Decoded, Malformed};
 use crate::options::KeyspaceOptions;
-use crate::sorted::table::{Deadlines, Ingested, References, TableMeta};
+use crate::sorted::table::TableMeta;
 use crate::sorted::values::ValueFileMeta;
 use crate::write::wal::SyncedLog;
 
@@ -60,32 +64,6 @@ use crate::write::wal::SyncedLog;
 pub(crate) const LEVEL_COUNT: usize = 7;
 /// The level of a keyspace's range tables, after all others. Part of the format.
 pub(crate) const RANGE_LEVEL: u8 = 7;
-
-/// Tags of the fields. Part of the format.
-mod tag {
-    pub(super) const NEXT_FILE_NUMBER: u64 = 1;
-    pub(super) const MIN_LOG: u64 = 2;
-    pub(super) const FLUSHED_SEQNO: u64 = 3;
-    pub(super) const HASH_SEED: u64 = 4;
-    pub(super) const CREATED: u64 = 5;
-    pub(super) const DROPPED: u64 = 6;
-    pub(super) const ADDED: u64 = 7;
-    pub(super) const REMOVED: u64 = 8;
-    pub(super) const SYNCED_LOG: u64 = 9;
-    pub(super) const CLEARED: u64 = 10;
-    pub(super) const REFERENCES: u64 = 11;
-    pub(super) const DEADLINES: u64 = 12;
-    pub(super) const EXPIRED_BY: u64 = 13;
-    pub(super) const VALUES: u64 = 14;
-    pub(super) const INGESTED_TABLE: u64 = 15;
-    pub(super) const INGESTED: u64 = 16;
-    pub(super) const RANGE_END: u64 = 17;
-    /// Readers skip unknown tags from here on.
-    pub(super) const OPTIONAL: u64 = 64;
-    pub(super) const BRANCH: u64 = 64;
-    pub(super) const UNFINISHED: u64 = 65;
-    pub(super) const ENDED: u64 = 66;
-}
 
 /// One atomic change; absent fields keep their value. Drops take effect before creations, and
 /// removals before additions. Therefore one edit can pass a name to another keyspace or move a
@@ -165,11 +143,8 @@ impl VersionEdit {
         if let Some(seed) = self.hash_seed {
             put_u64_field(&mut out, tag::HASH_SEED, seed);
         }
-        let mut content = Vec::new();
         if let Some(SyncedLog { number, seqno }) = self.synced_log {
-            put_varint(&mut content, number);
-            put_varint(&mut content, seqno);
-            put_field(&mut out, tag::SYNCED_LOG, &content);
+            put_field_with(&mut out, tag::SYNCED_LOG, |content| put_varints(content, [number, seqno]));
         }
         if let Some(mark) = self.expired_by {
             put_varint_field(&mut out, tag::EXPIRED_BY, mark);
@@ -181,76 +156,34 @@ impl VersionEdit {
             put_varint_field(&mut out, tag::DROPPED, id.into());
         }
         for (id, name, options) in &self.created {
-            content.clear();
-            put_varint(&mut content, (*id).into());
-            put_bytes(&mut content, name.as_bytes());
-            put_options(&mut content, options);
-            put_field(&mut out, tag::CREATED, &content);
+            put_field_with(&mut out, tag::CREATED, |content| {
+                put_varint(content, (*id).into());
+                put_bytes(content, name.as_bytes());
+                put_options(content, options);
+            });
         }
         for &(id, level, number) in &self.removed {
-            content.clear();
-            put_varint(&mut content, id.into());
-            put_varint(&mut content, level.into());
-            put_varint(&mut content, number);
-            put_field(&mut out, tag::REMOVED, &content);
+            put_field_with(&mut out, tag::REMOVED, |content| put_varints(content, [id.into(), level.into(), number]));
         }
-        for (id, file) in &self.values {
-            content.clear();
-            put_varint(&mut content, (*id).into());
-            put_varint(&mut content, file.number);
-            put_varint(&mut content, file.size);
-            put_varint(&mut content, file.checksum.into());
-            put_varint(&mut content, file.count);
-            put_field(&mut out, tag::VALUES, &content);
+        for &(id, ValueFileMeta { number, size, checksum, count }) in &self.values {
+            let numbers = [id.into(), number, size, checksum.into(), count];
+            put_field_with(&mut out, tag::VALUES, |content| put_varints(content, numbers));
         }
         for (id, level, table) in &self.added {
-            content.clear();
-            put_varint(&mut content, (*id).into());
-            put_varint(&mut content, (*level).into());
-            put_table(&mut content, table);
-            put_field(&mut out, tag::ADDED, &content);
-            if table.cleared > 0 {
-                content.clear();
-                put_varint(&mut content, table.number);
-                put_varint(&mut content, table.cleared);
-                put_field(&mut out, tag::CLEARED, &content);
-            }
-            if !table.references.is_empty() {
-                content.clear();
-                put_varint(&mut content, table.number);
-                table.references.put(&mut content);
-                put_field(&mut out, tag::REFERENCES, &content);
-            }
-            if table.deadlines.count > 0 {
-                content.clear();
-                put_varint(&mut content, table.number);
-                table.deadlines.put(&mut content);
-                put_field(&mut out, tag::DEADLINES, &content);
-            }
-            if let Some(Ingested { identity, seqno }) = table.ingested {
-                content.clear();
-                put_varint(&mut content, table.number);
-                put_varint(&mut content, identity);
-                put_varint(&mut content, seqno);
-                put_field(&mut out, tag::INGESTED_TABLE, &content);
-            }
-            if let Some(end) = &table.range_end {
-                content.clear();
-                put_varint(&mut content, table.number);
-                put_bytes(&mut content, end);
-                put_field(&mut out, tag::RANGE_END, &content);
-            }
+            put_field_with(&mut out, tag::ADDED, |content| {
+                put_varints(content, [(*id).into(), (*level).into()]);
+                put_table(content, table);
+            });
+            put_facts(&mut out, table);
         }
         for branch in &self.branches {
-            content.clear();
-            branch.put(&mut content);
-            put_field(&mut out, tag::BRANCH, &content);
+            put_field_with(&mut out, tag::BRANCH, |content| branch.put(content));
         }
         for note in &self.unfinished {
-            content.clear();
-            note.put(&mut content);
-            put_bytes(&mut content, &files_of(note).encode());
-            put_field(&mut out, tag::UNFINISHED, &content);
+            put_field_with(&mut out, tag::UNFINISHED, |content| {
+                note.put(content);
+                put_bytes(content, &files_of(note).encode());
+            });
         }
         for &id in &self.ended {
             put_varint_field(&mut out, tag::ENDED, id);
@@ -290,23 +223,9 @@ impl VersionEdit {
                     let (id, name) = (content.varint_u32()?, keyspace_name(&mut content)?);
                     edit.created.push((id, name, options(&mut content)?));
                 }
-                tag::CLEARED => {
+                tag::CLEARED | tag::REFERENCES | tag::DEADLINES | tag::INGESTED_TABLE | tag::RANGE_END => {
                     let table = edit.added_table(number(&mut content)?)?;
-                    let cleared = number(&mut content)?;
-                    if table.cleared > 0 || cleared == 0 {
-                        return Err(Malformed("a version edit says twice, or of nothing, what a table is free of"));
-                    }
-                    table.cleared = cleared;
-                }
-                tag::REFERENCES => {
-                    let table = edit.added_table(number(&mut content)?)?;
-                    if !table.references.is_empty() {
-                        return Err(Malformed("a version edit states the value files of a table twice"));
-                    }
-                    table.references = References::decode(&mut content)?;
-                    if table.references.iter().map(|reference| reference.count).max() > Some(table.entries) {
-                        return Err(Malformed("more entries point to a value file than there are"));
-                    }
+                    add_fact(table, tag, &mut content)?;
                 }
                 tag::VALUES => {
                     let id = content.varint_u32()?;
@@ -317,38 +236,6 @@ impl VersionEdit {
                         count: number(&mut content)?,
                     };
                     edit.values.push((id, file));
-                }
-                tag::DEADLINES => {
-                    let table = edit.added_table(number(&mut content)?)?;
-                    if table.deadlines.count > 0 {
-                        return Err(Malformed("a version edit states the deadlines of a table twice"));
-                    }
-                    table.deadlines = Deadlines::decode(&mut content)?;
-                    if table.deadlines.count > table.entries {
-                        return Err(Malformed("more entries have a deadline than there are"));
-                    }
-                }
-                tag::INGESTED_TABLE => {
-                    let table = edit.added_table(number(&mut content)?)?;
-                    let ingested = Ingested { identity: content.varint()?, seqno: number(&mut content)? };
-                    if table.ingested.is_some() {
-                        return Err(Malformed("a version edit says twice how a table was ingested"));
-                    }
-                    if (table.smallest_seqno, table.largest_seqno) != (ingested.seqno, ingested.seqno) {
-                        return Err(Malformed("the entries of an ingested table have several sequence numbers"));
-                    }
-                    table.ingested = Some(ingested);
-                }
-                tag::RANGE_END => {
-                    let table = edit.added_table(number(&mut content)?)?;
-                    let end = content.bytes()?;
-                    if table.range_end.is_some() || table.ingested.is_none() {
-                        return Err(Malformed("a version edit says twice, or of another table, where ranges end"));
-                    }
-                    if *end <= *table.largest || end.len() > MAX_KEY_LEN {
-                        return Err(Malformed("the ranges of an ingested table end before the last one begins"));
-                    }
-                    table.range_end = Some(end.into());
                 }
                 tag::INGESTED => set_once(&mut edit.ingested, number(&mut content)?)?,
                 tag::EXPIRED_BY => set_once(&mut edit.expired_by, content.varint()?)?,
@@ -400,65 +287,11 @@ fn with_files(note: UnfinishedTask, written: VersionEdit) -> Decoded<UnfinishedT
     }
 }
 
-/// A sequence number, file number, size or count. The bound keeps sums of them from overflowing.
-fn number(content: &mut Decoder<'_>) -> Decoded<u64> {
-    match content.varint()? {
-        number @ 0..=MAX_SEQNO => Ok(number),
-        _ => Err(Malformed("a number in a version edit exceeds 56 bits")),
-    }
-}
-
 fn level(content: &mut Decoder<'_>) -> Decoded<u8> {
     match u8::try_from(content.varint()?) {
         Ok(level) if level <= RANGE_LEVEL => Ok(level),
         _ => Err(Malformed("a level is beyond the last one")),
     }
-}
-
-fn put_table(out: &mut Vec<u8>, table: &TableMeta) {
-    put_varint(out, table.number);
-    put_varint(out, table.size);
-    put_varint(out, table.checksum.into());
-    put_varint(out, table.entries);
-    put_varint(out, table.keys);
-    put_varint(out, table.tombstones);
-    put_varint(out, table.smallest_seqno);
-    put_varint(out, table.largest_seqno);
-    put_bytes(out, &table.smallest);
-    put_bytes(out, &table.largest);
-}
-
-fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
-    let table = TableMeta {
-        number: number(content)?,
-        size: number(content)?,
-        checksum: content.varint_u32()?,
-        entries: number(content)?,
-        keys: number(content)?,
-        tombstones: number(content)?,
-        deadlines: Deadlines::default(),
-        references: References::default(),
-        smallest_seqno: number(content)?,
-        largest_seqno: number(content)?,
-        cleared: 0,
-        smallest: content.bytes()?.into(),
-        largest: content.bytes()?.into(),
-        ingested: None,
-        range_end: None,
-    };
-    let counts = 1..=table.entries;
-    let broken = if !counts.contains(&table.keys) || table.tombstones > table.entries {
-        "a table's counts of entries, keys and tombstones contradict each other"
-    } else if table.smallest_seqno > table.largest_seqno {
-        "a table's smallest sequence number exceeds its largest"
-    } else if table.smallest > table.largest {
-        "a table's smallest key comes after its largest"
-    } else if table.smallest.len().max(table.largest.len()) > MAX_KEY_LEN {
-        "a key is longer than 1 MiB"
-    } else {
-        return Ok(table);
-    };
-    Err(Malformed(broken))
 }
 
 #[cfg(test)]
@@ -468,8 +301,11 @@ pub(super) mod tests {
     use super::super::definition::{decode_definition, encode_definition};
     use super::*;
     use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
+    use crate::format::coding::put_field;
+    use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO};
     use crate::format::span::KeySpan;
     use crate::options::{BudgetLimit, Compression, FilterBudget, LevelFilters};
+    use crate::sorted::table::{Deadlines, Ingested, References};
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;

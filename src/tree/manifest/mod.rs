@@ -30,6 +30,8 @@ pub(crate) mod moves;
 mod place;
 mod salvage;
 mod state;
+mod table_fields;
+mod tag;
 mod unfinished;
 
 pub(crate) use branch::Branch;

@@ -99,6 +99,18 @@ pub fn put_field(out: &mut Vec<u8>, tag: u64, content: &[u8]) {
     put_bytes(out, content);
 }
 
+/// Appends a field whose content is what `fill` appends.
+pub fn put_field_with(out: &mut Vec<u8>, tag: u64, fill: impl FnOnce(&mut Vec<u8>)) {
+    let mut content = Vec::new();
+    fill(&mut content);
+    put_field(out, tag, &content);
+}
+
+/// Appends varints, one after the other.
+pub fn put_varints<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
+    numbers.into_iter().for_each(|number| put_varint(out, number));
+}
+
 /// Appends a field whose content is one varint.
 pub fn put_varint_field(out: &mut Vec<u8>, tag: u64, value: u64) {
     put_varint(out, tag);
