@@ -10,7 +10,8 @@ use super::logs::{self, LogSelection};
 use super::manifests::Knowledge;
 use super::plan::{Plan, keep_or_rewrite, missing_table, note_uncertain, report_table};
 use super::report::{Loss, LossKind, RepairBasis, RepairReport};
-use super::tables::{Checked, Rewrite, check};
+use super::rewrite::{MERGED_TABLE_SIZE, Rewrite};
+use super::tables::{Checked, check};
 use super::values::{FoundValues, SoundValues, read_values};
 use super::{GREATEST_COUNTED, with_default};
 use crate::error::Result;
@@ -128,7 +129,6 @@ pub(super) fn by_evidence(
         state,
         values: Arc::new(values),
         rewrites: Vec::new(),
-        merges: Vec::new(),
         logs: None,
         min_log: None,
         uncertain: BTreeSet::new(),
@@ -494,7 +494,14 @@ fn place_tables(plan: &mut Plan, report: &mut RepairReport, id: u32, tables: Vec
             ));
             report.tables_rewritten += count as u64;
             let level = u8::try_from(LEVEL_COUNT - 1).unwrap_or(0);
-            plan.merges.push(Rewrite { keyspace: id, level, tables: shared, keys, holes });
+            plan.rewrites.push(Rewrite {
+                keyspace: id,
+                level,
+                tables: shared,
+                table_size: MERGED_TABLE_SIZE,
+                keys,
+                holes,
+            });
             Ok(Placing::Merged)
         }
     }

@@ -67,6 +67,7 @@ mod manifests;
 mod owner;
 mod plan;
 mod report;
+mod rewrite;
 mod tables;
 mod values;
 
@@ -77,25 +78,25 @@ use std::sync::Arc;
 
 pub use report::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairReport};
 
-use self::values::RescuingCursor;
+use self::values::FoundValues;
 use crate::error::{Error, IoContext, Result};
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::key::{SeqNo, ValueKind, check_range};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
-use crate::sorted::merge::MergingCursor;
 use crate::sorted::ranges::Fragment;
 use crate::sorted::table::{Input, Origin, SalvageCursor, TableContext};
 use crate::tree::manifest::moves::{self, Move};
 use crate::tree::manifest::{
-    self, Branch, DEFAULT_KEYSPACE, KeyspaceState, ManifestState, ManifestWriter, RANGE_LEVEL, VersionEdit,
+    self, Branch, DEFAULT_KEYSPACE, KeyspaceState, Loaded, ManifestState, ManifestWriter, RANGE_LEVEL, VersionEdit,
 };
 use crate::vfs::{FileLock, FileSystem, OsFileSystem, store_files};
 use files::Files;
-use logs::LogSelection;
+use logs::{AddedTable, LogSelection};
 pub(crate) use lost::LOST;
 use lost::{LostDir, TakenNames};
 use plan::Plan;
+use rewrite::Rewrite;
 use tables::{TableWriter, TargetKeyspace};
 
 /// Options of [`repair`].
@@ -137,8 +138,6 @@ impl RepairOptions {
 const OPEN_FILES: usize = 64;
 /// Larger numbers in file names are not counted, here or when a store is opened.
 const GREATEST_COUNTED: u64 = 1 << 55;
-/// Size of the tables that a merge writes.
-const TABLE_SIZE: u64 = 64 << 20;
 
 /// Makes the store in `dir` one that opens, from everything in it that verifies, and reports what
 /// is lost.
@@ -186,29 +185,7 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
     let files = Files::new(list(&*fs, dir)?);
     let mut report = RepairReport::default();
     let in_force = manifests::find_sound(&*fs, dir, &files.manifests(), &mut report.faults)?;
-    let planned = match &in_force {
-        Some(loaded) => {
-            let planned = plan::by_manifest(&context, &files, &loaded.state, &mut report)?;
-            if planned.is_none() {
-                let file = FileKind::Manifest(loaded.number).path(dir);
-                let what = "its last edits are missing: some tables are newer than it".into();
-                report.faults.push(RepairFault { file: file.clone(), offset: 0, what });
-                let why = "the last edits of the manifest, or the last entries of the logs, are missing";
-                report.losses.push(Loss { file: Some(file), ..Loss::anywhere(LossKind::Uncertain, why) });
-            }
-            planned
-        }
-        None => None,
-    };
-    let plan = match planned {
-        Some(plan) => plan,
-        None => {
-            let mut knowledge = manifests::read_parts(&*fs, dir, &files.manifests(), &mut report.faults)?;
-            let logged = logs::ingested(&*fs, dir, &LogSelection::after(0, &files.logs()))?;
-            knowledge.learn_ingests(logged, |number| files.has_number(number));
-            by_evidence::by_evidence(&context, &files, &knowledge, &mut report)?
-        }
-    };
+    let plan = plan(&context, &files, in_force.as_ref(), &mut report)?;
     if report.faults.is_empty() {
         let manifest = in_force.map(|loaded| FileKind::Manifest(loaded.number));
         let is_needed = |kind| plan.needs(kind) || manifest == Some(kind);
@@ -228,6 +205,30 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
         execution.run(plan, &mut report)?
     }
     Ok(report)
+}
+
+/// What to do, by the manifest in force if that knows all tables, else by what the files tell.
+fn plan(
+    context: &Arc<TableContext>,
+    files: &Files,
+    in_force: Option<&Loaded>,
+    report: &mut RepairReport,
+) -> Result<Plan> {
+    let (fs, dir) = (context.fs(), context.dir());
+    if let Some(loaded) = in_force {
+        if let Some(plan) = plan::by_manifest(context, files, &loaded.state, report)? {
+            return Ok(plan);
+        }
+        let file = FileKind::Manifest(loaded.number).path(dir);
+        let what = "its last edits are missing: some tables are newer than it".into();
+        report.faults.push(RepairFault { file: file.clone(), offset: 0, what });
+        let why = "the last edits of the manifest, or the last entries of the logs, are missing";
+        report.losses.push(Loss { file: Some(file), ..Loss::anywhere(LossKind::Uncertain, why) });
+    }
+    let mut knowledge = manifests::read_parts(fs, dir, &files.manifests(), &mut report.faults)?;
+    let logged = logs::ingested(fs, dir, &LogSelection::after(0, &files.logs()))?;
+    knowledge.learn_ingests(logged, |number| files.has_number(number));
+    by_evidence::by_evidence(context, files, &knowledge, report)
 }
 
 /// Takes the lock. A dry run only checks it, and writes nothing, not even the lock file.
@@ -281,7 +282,7 @@ impl Execution<'_> {
         lost::prepare(fs, dir)?;
         let moves = self.moves(&plan)?;
         report.moved = lost::moved_files(&moves);
-        let Plan { mut state, rewrites, merges, logs: selection, min_log, fs: shared, values, .. } = plan;
+        let Plan { mut state, rewrites, logs: selection, min_log, fs: shared, values, .. } = plan;
         let context = Arc::new(TableContext::new(shared, &lost::new_tables_dir(dir), 0, OPEN_FILES));
         // These tables are dead, and a power cut may undo their move.
         for (kind, _) in &moves {
@@ -294,40 +295,8 @@ impl Execution<'_> {
         // The state that was found, not the state after the repair.
         let flushed = selection.as_ref().map_or(state.flushed_seqno, |selection| selection.flushed);
         let mut added = Vec::new();
-        for rewrite in rewrites {
-            let Some(keyspace) = state.keyspaces.get(&rewrite.keyspace) else { continue };
-            let target = TargetKeyspace {
-                id: rewrite.keyspace,
-                name: &keyspace.name,
-                options: &keyspace.options,
-                level: rewrite.level,
-                keys: rewrite.keys,
-            };
-            let inputs = rewrite.tables.iter().map(|table| Input { number: table.number(), is_replaced: true });
-            let origin = Origin { flushed, inputs: inputs.collect(), ..Origin::default() };
-            let before = rewrite.passed_holes();
-            let mut cursor = SalvageCursor::new(rewrite.tables.clone());
-            let metas = match rewrite.level {
-                RANGE_LEVEL => writer.write_ranges(ranges_of(&mut cursor)?, target, origin)?.into_iter().collect(),
-                _ => writer.write(&mut RescuingCursor::new(cursor, &values), target, u64::MAX, origin)?,
-            };
-            rewrite.check_holes(dir, before)?;
-            added.extend(metas.into_iter().map(|meta| (rewrite.keyspace, rewrite.level, meta)));
-        }
-        for merge in merges {
-            let Some(keyspace) = state.keyspaces.get(&merge.keyspace) else { continue };
-            let (name, options) = (keyspace.name.as_str(), &keyspace.options);
-            let target = TargetKeyspace { id: merge.keyspace, name, options, level: merge.level, keys: merge.keys };
-            let mut inputs: Vec<Input> =
-                merge.tables.iter().map(|table| Input { number: table.number(), is_replaced: true }).collect();
-            inputs.sort_unstable();
-            let origin = Origin { flushed, inputs, ..Origin::default() };
-            let runs = levels::runs(&merge.tables).into_iter().map(SalvageCursor::new);
-            let sources = runs.map(|run| RescuingCursor::new(run, &values)).collect();
-            let before = merge.passed_holes();
-            let metas = writer.write(&mut MergingCursor::new(sources), target, TABLE_SIZE, origin)?;
-            merge.check_holes(dir, before)?;
-            added.extend(metas.into_iter().map(|meta| (merge.keyspace, merge.level, meta)));
+        for rewrite in &rewrites {
+            self.rewrite(rewrite, &writer, &state, flushed, &values, &mut added)?;
         }
         let mut last_seqno: SeqNo = state.flushed_seqno;
         if let Some(selection) = &selection {
@@ -344,9 +313,9 @@ impl Execution<'_> {
         lost::install_new(fs, dir, &new)?;
 
         let number = self.new_number();
-        state.next_file_number = self.next.get();
         // Numbers of files that were lost may be given again.
         state.branches = vec![Branch::undrawn(1)];
+        state.next_file_number = self.next.get();
         state.min_log = min_log.unwrap_or(number);
         for (keyspace, level, meta) in added {
             state.add_table(keyspace, level, meta).map_err(Error::invalid)?;
@@ -358,17 +327,43 @@ impl Execution<'_> {
             let newest = tables.map(|(_, meta)| meta.largest_seqno).fold(state.ingested, SeqNo::max);
             state.flushed_seqno = newest.max(last_seqno);
         }
-        let stated = VersionEdit::decode(&state.snapshot_edit().encode());
-        if let Err(Malformed(rule)) = stated.and_then(|edit| ManifestState::from_snapshot(&edit)) {
-            // Better no manifest than one that cannot be read.
-            return Err(Error::corruption(&FileKind::Manifest(number).path(dir), 0, rule));
-        }
+        check_readable(&state).map_err(|rule| Error::corruption(&FileKind::Manifest(number).path(dir), 0, rule))?;
         report.manifest = number;
         let current = FileKind::Current.path(dir);
         let copy_current = report.faults.iter().any(|fault| fault.file == current);
         lost::write_report(fs, dir, number, &report.to_string(), &moves, copy_current)?;
         ManifestWriter::create(fs, dir, number, &state)?;
         moves::finish(fs, dir, &moves)
+    }
+
+    /// Writes what can be read of some tables to new ones, and adds these to `added`.
+    fn rewrite(
+        &self,
+        rewrite: &Rewrite,
+        writer: &TableWriter<'_>,
+        state: &ManifestState,
+        flushed: SeqNo,
+        values: &Arc<FoundValues>,
+        added: &mut Vec<AddedTable>,
+    ) -> Result<()> {
+        let Some(keyspace) = state.keyspaces.get(&rewrite.keyspace) else { return Ok(()) };
+        let (name, options) = (keyspace.name.as_str(), &keyspace.options);
+        let target = TargetKeyspace { id: rewrite.keyspace, name, options, level: rewrite.level, keys: rewrite.keys };
+        let inputs = rewrite.tables.iter().map(|table| Input { number: table.number(), is_replaced: true });
+        let mut inputs: Vec<Input> = inputs.collect();
+        inputs.sort_unstable();
+        let origin = Origin { flushed, inputs, ..Origin::default() };
+        let before = rewrite.passed_holes();
+        let metas = match rewrite.level {
+            RANGE_LEVEL => {
+                let ranges = ranges_of(&mut SalvageCursor::new(rewrite.tables.clone()))?;
+                writer.write_ranges(ranges, target, origin)?.into_iter().collect()
+            }
+            _ => writer.write(&mut rewrite.cursor(values), target, rewrite.table_size, origin)?,
+        };
+        rewrite.check_holes(self.dir, before)?;
+        added.extend(metas.into_iter().map(|meta| (rewrite.keyspace, rewrite.level, meta)));
+        Ok(())
     }
 
     /// The files that no longer belong to the store, and where they go.
@@ -388,6 +383,13 @@ impl Execution<'_> {
 }
 
 /// The range deletes that can be read from a table.
+/// Better no manifest than one that cannot be read.
+fn check_readable(state: &ManifestState) -> std::result::Result<(), &'static str> {
+    let stated = VersionEdit::decode(&state.snapshot_edit().encode());
+    let read = stated.and_then(|edit| ManifestState::from_snapshot(&edit));
+    read.map(drop).map_err(|Malformed(rule)| rule)
+}
+
 fn ranges_of(cursor: &mut SalvageCursor) -> Result<Vec<Fragment>> {
     let mut ranges = Vec::new();
     cursor.seek_to_first()?;

@@ -7,18 +7,17 @@ use std::sync::Arc;
 
 use super::GREATEST_COUNTED;
 use super::files::Files;
-use super::levels::runs;
 use super::logs::{self, LogSelection, SalvagedLogs};
 use super::manifests::note_damage;
 use super::report::{Loss, LossKind, RepairBasis, RepairFault, RepairReport};
-use super::tables::{Checked, Rewrite, check, whole_table};
-use super::values::{FoundValues, RescuingCursor, read_values};
+use super::rewrite::Rewrite;
+use super::tables::{Checked, check, whole_table};
+use super::values::{FoundValues, read_values};
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
-use crate::sorted::merge::MergingCursor;
-use crate::sorted::table::{SalvageCursor, SalvageTable, TableContext, TableMeta};
+use crate::sorted::table::{SalvageTable, TableContext, TableMeta};
 use crate::tree::manifest::{KeyspaceState, ManifestState, RANGE_LEVEL};
 use crate::vfs::FileSystem;
 use crate::write::log::reader::LogReader;
@@ -29,7 +28,6 @@ pub(super) struct Plan {
     /// The new state, with the tables that stay as they are.
     pub(super) state: ManifestState,
     pub(super) rewrites: Vec<Rewrite>,
-    pub(super) merges: Vec<Rewrite>,
     /// The logs to be written to tables, unless they stay.
     pub(super) logs: Option<LogSelection>,
     /// The first log that stays.
@@ -44,13 +42,7 @@ impl Plan {
     pub(super) fn drop_unused_values(&mut self) -> Result<()> {
         let mut used = BTreeSet::new();
         for rewrite in self.rewrites.iter().filter(|rewrite| rewrite.level != RANGE_LEVEL) {
-            let cursor = SalvageCursor::new(rewrite.tables.clone());
-            used.append(&mut FoundValues::used(&mut RescuingCursor::new(cursor, &self.values))?);
-        }
-        for merge in &self.merges {
-            let runs = runs(&merge.tables).into_iter().map(SalvageCursor::new);
-            let sources = runs.map(|run| RescuingCursor::new(run, &self.values)).collect();
-            used.append(&mut FoundValues::used(&mut MergingCursor::new(sources))?);
+            used.append(&mut FoundValues::used(&mut rewrite.cursor(&self.values))?);
         }
         let kept = self.state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
         used.extend(kept.flat_map(|(_, meta)| meta.references.iter()).map(|reference| reference.file));
@@ -149,7 +141,6 @@ pub(super) fn by_manifest(
         state: emptied,
         values: Arc::new(FoundValues::new(context, &values, kept)),
         rewrites: Vec::new(),
-        merges: Vec::new(),
         logs: None,
         min_log: Some(state.min_log),
         uncertain: BTreeSet::new(),
@@ -357,7 +348,7 @@ pub(super) fn keep_or_rewrite(
         _ if checked.entries > 0 => {
             report.tables_rewritten += 1;
             let (tables, keys, holes) = (vec![checked.table], checked.keys, checked.holes);
-            plan.rewrites.push(Rewrite { keyspace: id, level, tables, keys, holes });
+            plan.rewrites.push(Rewrite { keyspace: id, level, tables, table_size: u64::MAX, keys, holes });
         }
         _ => {}
     }

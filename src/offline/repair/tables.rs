@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::report::{Loss, LossKind, RepairFault};
@@ -135,36 +135,6 @@ fn salvage(
         checked.losses.push(Loss { file: Some(path), entries: missing, ..loss });
     }
     Ok(checked)
-}
-
-/// Tables to be rewritten to new ones.
-pub(super) struct Rewrite {
-    pub(super) keyspace: u32,
-    pub(super) level: u8,
-    pub(super) tables: Vec<Arc<SalvageTable>>,
-    pub(super) keys: u64,
-    /// Number of holes in the tables that the report lists.
-    pub(super) holes: u64,
-}
-
-impl Rewrite {
-    /// Fails if rewriting the tables met other holes than the report lists. `before` is
-    /// [`Self::passed_holes`] before the rewrite.
-    pub(super) fn check_holes(&self, dir: &Path, before: u64) -> Result<()> {
-        let Some(first) = self.tables.first() else { return Ok(()) };
-        match self.passed_holes() - before {
-            holes if holes == self.holes => Ok(()),
-            _ => {
-                let rule = "the second read of this table met other damage than the first";
-                Err(Error::corruption(&FileKind::Table(first.number()).path(dir), 0, rule))
-            }
-        }
-    }
-
-    /// Number of holes passed in all reads of the tables.
-    pub(super) fn passed_holes(&self) -> u64 {
-        self.tables.iter().map(|table| table.holes()).sum()
-    }
 }
 
 /// Writes new tables.
