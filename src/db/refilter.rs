@@ -126,7 +126,7 @@ impl Store {
         let copy =
             table.refilter(self.catalog.new_file_number(), policy, prefix, &origin, self.write_len(), &cancelled)?;
         // It has the same entries.
-        let copy = TableMeta { cleared: table.meta().cleared, ..copy.ok_or(Error::Closed)? };
+        let copy = TableMeta { cleared: table.meta().cleared, kept: table.meta().kept, ..copy.ok_or(Error::Closed)? };
         // The edit removes its file, unless a reader holds it.
         drop(table);
         if self.options.paranoid {

@@ -328,7 +328,7 @@ const PROFILES: &[Profile] = &[
             (1, Release),
             (3, Amid),
         ],
-        changes: [5, 25, 0, 3, 2, 0, 0],
+        changes: [5, 25, 5, 3, 2, 0, 0],
         keys: &[60],
         lens: &[4..60, 0..10],
         ..ALL

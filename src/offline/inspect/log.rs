@@ -200,6 +200,8 @@ pub enum Change {
         /// No range delete numbered up to this deletes an entry of the table; 0 if that is not
         /// known.
         cleared: SeqNo,
+        /// Hidden entries that a rewrite has kept although no snapshot needed them.
+        kept: u64,
         /// The number that an ingested file states in place of its own. All of its entries have
         /// the largest sequence number.
         identity: Option<u64>,
@@ -361,6 +363,7 @@ fn added(keyspace: u32, level: u8, table: TableMeta) -> Change {
         deadlines: table.deadlines.range(),
         value_files: table.references.iter().map(|file| (file.file, file.count, file.bytes)).collect(),
         cleared: table.cleared,
+        kept: table.kept,
         identity: table.ingested.map(|ingested| ingested.identity),
         range_end: table.range_end.map(Vec::from),
         smallest_seqno: table.smallest_seqno,
@@ -422,6 +425,7 @@ impl fmt::Display for Change {
                 deadlines,
                 value_files,
                 cleared,
+                kept,
                 identity,
                 range_end,
                 smallest_seqno,
@@ -452,6 +456,9 @@ impl fmt::Display for Change {
                 }
                 if let Some(end) = range_end {
                     write!(f, ", ranges up to {}", KeyPreview(end))?;
+                }
+                if *kept > 0 {
+                    write!(f, ", {kept} hidden entries that stay")?;
                 }
                 match cleared {
                     0 => Ok(()),

@@ -95,6 +95,10 @@ pub(crate) struct TableMeta {
     /// Of an ingested table of range deletes, the end of the last range, exclusive. `None` if that
     /// is the end of the key space, and for every other table.
     pub(crate) range_end: Option<Box<[u8]>>,
+    /// Tombstones and older versions that were in the last level when no snapshot needed them, and
+    /// that stayed all the same: operands on a value that expires, or that cannot be combined. The
+    /// manifest alone says so.
+    pub(crate) kept: u64,
 }
 
 /// What the manifest alone says of an ingested table: its file is the same wherever it is ingested.
@@ -120,6 +124,11 @@ impl Ingested {
 }
 
 impl TableMeta {
+    /// Number of tombstones and older versions.
+    pub(crate) fn hidden_entries(&self) -> u64 {
+        self.tombstones.saturating_add(self.entries.saturating_sub(self.keys))
+    }
+
     /// Whether all keys of the table come before `upper`, of which `None` is the end of the key
     /// space.
     pub(crate) fn ends_before(&self, upper: Option<&[u8]>) -> bool {

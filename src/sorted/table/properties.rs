@@ -128,6 +128,7 @@ impl Properties {
             largest: self.largest,
             ingested,
             range_end: None,
+            kept: 0,
         }
     }
 

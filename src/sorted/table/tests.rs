@@ -174,6 +174,7 @@ fn check(options: TableOptions, entries: &[TableEntry], cache_bytes: usize) -> A
         cleared: 0,
         ingested: None,
         range_end: None,
+        kept: 0,
         smallest: entries[0].0.as_slice().into(),
         largest: entries[entries.len() - 1].0.as_slice().into(),
     };

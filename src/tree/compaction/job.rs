@@ -216,6 +216,7 @@ mod tests {
             cleared: 0,
             ingested: None,
             range_end: None,
+            kept: 0,
             smallest: smallest.as_bytes().into(),
             largest: largest.as_bytes().into(),
         };

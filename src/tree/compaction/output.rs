@@ -33,6 +33,7 @@ use crate::sorted::iter::{MergeCursor, Stamped};
 use crate::sorted::ranges::{RangeSource, Sweep, drops, least_above};
 use crate::sorted::table::{Origin, Table, TableBuilder, TableContext, TableMeta, TableOptions};
 use crate::sorted::values::{SeparateValue, ValueFileMeta, ValueScan, ValueWriter};
+use crate::tree::manifest::LEVEL_COUNT;
 
 /// What the store provides for writing tables.
 pub(crate) struct OutputContext<'a> {
@@ -683,7 +684,12 @@ impl<'a> RunWriter<'a> {
         let from = std::mem::replace(&mut self.from, to.clone());
         let dead = self.context.tables.graveyard().numbers();
         builder.set_origin(&Origin { dead, from, to, ..self.context.origin.clone() });
-        let meta = TableMeta { cleared: self.cleared, ..builder.finish()? };
+        let mut meta = TableMeta { cleared: self.cleared, ..builder.finish()? };
+        let is_last = usize::from(self.context.origin.level) + 1 == LEVEL_COUNT;
+        if is_last && self.context.snapshots.first().is_none_or(|oldest| meta.largest_seqno <= *oldest) {
+            // What could be left out has been.
+            meta.kept = meta.hidden_entries();
+        }
         self.done.push(meta.clone());
         if self.context.paranoid {
             Table::new(Arc::clone(self.context.tables), meta).verify()?;

@@ -111,6 +111,7 @@ mod tests {
             cleared: 0,
             ingested: None,
             range_end: None,
+            kept: 0,
             smallest: key(smallest),
             largest: key(largest),
         };

@@ -25,6 +25,7 @@
 //! | 64 | n, id: u64 | a branch begins with file number n; see `branch` |
 //! | 65 | note | a compaction is unfinished; replaces an older note of this id; see `unfinished` |
 //! | 66 | id | the compaction of this note is over |
+//! | 67 | file number, n | as in tag 12: n hidden entries stayed although no snapshot needed them |
 //!
 //! Level 7 holds the range tables of a keyspace, which may overlap.
 //!
@@ -223,7 +224,7 @@ impl VersionEdit {
                     let (id, name) = (content.varint_u32()?, keyspace_name(&mut content)?);
                     edit.created.push((id, name, options(&mut content)?));
                 }
-                tag::CLEARED | tag::REFERENCES | tag::DEADLINES | tag::INGESTED_TABLE | tag::RANGE_END => {
+                tag::CLEARED | tag::REFERENCES | tag::DEADLINES | tag::INGESTED_TABLE | tag::RANGE_END | tag::KEPT => {
                     let table = edit.added_table(number(&mut content)?)?;
                     add_fact(table, tag, &mut content)?;
                 }
@@ -325,6 +326,7 @@ pub(super) mod tests {
             cleared: 0,
             ingested: None,
             range_end: None,
+            kept: 0,
             smallest: range.0.into(),
             largest: range.1.into(),
         }
@@ -401,6 +403,7 @@ pub(super) mod tests {
                     largest_seqno: seqnos[1],
                     cleared: 0,
                     ingested: (checksum % 5 == 0).then_some(Ingested { identity: !number, seqno: seqnos[1] }),
+                    kept: tombstones % entries,
                     range_end: (checksum % 10 == 0).then(|| [&*largest, b"\0"].concat().into()),
                     smallest: smallest.into(),
                     largest: largest.into(),
@@ -616,7 +619,7 @@ pub(super) mod tests {
 
     #[test]
     fn unknown_field_is_skipped_from_tag_64_on_only() {
-        for (tag, known) in [(0, false), (9, false), (63, false), (67, true), (999, true)] {
+        for (tag, known) in [(0, false), (9, false), (63, false), (68, true), (999, true)] {
             let mut payload = Vec::new();
             put_field(&mut payload, tag, b"whatever");
             assert_eq!(VersionEdit::decode(&payload).is_ok(), known, "tag {tag}");

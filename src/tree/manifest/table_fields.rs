@@ -41,6 +41,7 @@ pub(super) fn table(content: &mut Decoder<'_>) -> Decoded<TableMeta> {
         largest: content.bytes()?.into(),
         ingested: None,
         range_end: None,
+        kept: 0,
     };
     let counts = 1..=table.entries;
     let broken = if !counts.contains(&table.keys) || table.tombstones > table.entries {
@@ -77,6 +78,9 @@ pub(super) fn put_facts(out: &mut Vec<u8>, table: &TableMeta) {
     if let Some(Ingested { identity, seqno }) = table.ingested {
         put(tag::INGESTED_TABLE, &|content| put_varints(content, [identity, seqno]));
     }
+    if table.kept > 0 {
+        put(tag::KEPT, &|content| put_varint(content, table.kept));
+    }
     if let Some(end) = &table.range_end {
         put(tag::RANGE_END, &|content| put_bytes(content, end));
     }
@@ -109,6 +113,11 @@ pub(super) fn add_fact(table: &mut TableMeta, tag: u64, content: &mut Decoder<'_
             table.ingested = Some(ingested);
             ((table.smallest_seqno, table.largest_seqno) != (ingested.seqno, ingested.seqno))
                 .then_some("the entries of an ingested table have several sequence numbers")
+        }
+        tag::KEPT => {
+            let kept = number(content)?;
+            let is_wrong = kept == 0 || kept > table.hidden_entries() || std::mem::replace(&mut table.kept, kept) > 0;
+            is_wrong.then_some("a version edit says twice, or wrongly, what a rewrite of a table has kept")
         }
         tag::RANGE_END if table.range_end.is_some() || table.ingested.is_none() => {
             Some("a version edit says twice, or of another table, where ranges end")

@@ -22,3 +22,4 @@ pub(super) const OPTIONAL: u64 = 64;
 pub(super) const BRANCH: u64 = 64;
 pub(super) const UNFINISHED: u64 = 65;
 pub(super) const ENDED: u64 = 66;
+pub(super) const KEPT: u64 = 67;

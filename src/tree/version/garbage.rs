@@ -184,6 +184,7 @@ mod tests {
             cleared: 0,
             ingested: None,
             range_end: None,
+            kept: 0,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

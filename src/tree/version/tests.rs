@@ -27,6 +27,7 @@ fn table(context: &Arc<TableContext>, number: u64, smallest: &str, largest: &str
         cleared: 0,
         ingested: None,
         range_end: None,
+        kept: 0,
         smallest: smallest.as_bytes().into(),
         largest: largest.as_bytes().into(),
     };

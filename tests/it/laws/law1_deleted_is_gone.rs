@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tamis::inspect::FileKind;
+use tamis::operator::Append;
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{Compression, Db, Executor, IngestOptions, Keyspace, KeyspaceOptions, Options, SstWriter, SteppedExecutor};
 
@@ -404,4 +405,31 @@ fn entries_with_large_values_are_gone() {
 #[test]
 fn entries_with_separate_values_are_gone() {
     check_values(VALUES[4]);
+}
+
+/// Operands on a value that expires stay apart from it, however often a table is rewritten. Neither
+/// an idle store nor a request to compact may go on rewriting it, and a later process knows it too.
+#[test]
+fn a_store_comes_to_rest_with_operands_that_must_stay_apart() {
+    let fs = SimFileSystem::new();
+    let comes_to_rest = |executor: &SteppedExecutor| (0..1000).any(|_| !executor.step());
+    let open = || {
+        let (options, executor) = stepped_options(&fs);
+        let keyspace = KeyspaceOptions::new().merge_operator(Append);
+        (options.default_keyspace(keyspace).open("/db").unwrap(), executor)
+    };
+    let (db, executor) = open();
+    for i in 0..100u8 {
+        db.default_keyspace().put_with_expiry([i], "a", SystemTime::now() + Duration::from_secs(1 << 20)).unwrap();
+        db.default_keyspace().merge([i], "b").unwrap();
+    }
+    db.flush().unwrap();
+    assert!(comes_to_rest(&executor), "after a flush");
+    db.default_keyspace().compact_range(..).unwrap();
+    assert!(comes_to_rest(&executor), "after a request");
+    drop(db);
+    let (db, executor) = open();
+    assert!(comes_to_rest(&executor), "in a later process");
+    assert_eq!(db.stats().compactions, 0, "in a later process");
+    assert_eq!(db.get([7]).unwrap().as_deref(), Some(&b"ab"[..]));
 }

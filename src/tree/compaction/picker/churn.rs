@@ -107,6 +107,7 @@ impl ModelStore {
             cleared: 0,
             ingested: None,
             range_end: None,
+            kept: 0,
             smallest: keys().min().unwrap().to_be_bytes().into(),
             largest: keys().max().unwrap().to_be_bytes().into(),
         };

@@ -15,9 +15,9 @@ use crate::sorted::table::TableMeta;
 use crate::tree::version::DeletedBytes;
 
 /// Number of entries that are obsolete once everything older is in the same table: tombstones and
-/// older versions.
+/// older versions, without those that a rewrite has kept.
 pub(super) fn garbage(table: &TableMeta) -> u64 {
-    table.tombstones.saturating_add(table.entries.saturating_sub(table.keys))
+    table.hidden_entries().saturating_sub(table.kept)
 }
 
 /// Whether a compaction may drop entries of the table, or entries that it hides, once no snapshot
@@ -127,6 +127,7 @@ mod tests {
             cleared: 0,
             ingested: None,
             range_end: None,
+            kept: 0,
             smallest: (*b"a").into(),
             largest: (*b"z").into(),
         }

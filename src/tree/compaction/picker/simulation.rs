@@ -48,6 +48,7 @@ impl SimulatedTree {
             cleared: 0,
             ingested: None,
             range_end: None,
+            kept: 0,
             smallest: key(from),
             largest: key(to),
         });

@@ -24,6 +24,7 @@ fn table(line: &str) -> TableMeta {
         cleared: 0,
         ingested: None,
         range_end: None,
+        kept: 0,
         smallest: words[1].as_bytes().into(),
         largest: words[2].as_bytes().into(),
     }
