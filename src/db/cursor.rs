@@ -23,7 +23,7 @@ use super::parts::Apart;
 use super::view::Tree;
 use crate::error::Result;
 use crate::format::deadline::{Deadline, NEVER, split_expiring, time_of};
-use crate::format::effect::{Effect, Place, Put};
+use crate::format::effect::{Effect, Put, ValuePlace};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, Window};
 use crate::operator::NamedOperator;
 use crate::report::stats::ReadEvent;
@@ -493,7 +493,7 @@ impl Cursor {
                 hidden.expired = hidden.expired.max(put.deadline.unwrap_or(0));
                 None
             }
-            Effect::Put(Put { value: Place::ValueFile(_), .. }) => Some(CursorState::Separate),
+            Effect::Put(Put { value: ValuePlace::ValueFile(_), .. }) => Some(CursorState::Separate),
             Effect::Put(Put { deadline: Some(_), .. }) => Some(CursorState::Expiring),
             Effect::Put(_) => Some(CursorState::Forward),
             Effect::Merge(_) => Some(CursorState::Merged),

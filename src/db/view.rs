@@ -19,7 +19,7 @@ use super::persistent::PersistentMap;
 use super::sequence::Sequence;
 use crate::error::Result;
 use crate::format::deadline::{Deadline, split_expiring};
-use crate::format::effect::{Effect, Place, Put};
+use crate::format::effect::{Effect, Put, ValuePlace};
 use crate::format::key::{SeqNo, ValueKind, Window};
 use crate::memory::epoch::Pin;
 use crate::operator::Answer;
@@ -454,15 +454,15 @@ impl ReadView {
         hit: Hit<'p>,
     ) -> Result<Option<Hit<'p>>> {
         match Effect::of(kind, hit.bytes()) {
-            Some(Effect::Put(Put { deadline: None, value: Place::Entry(_) })) => Ok(Some(hit)),
-            Some(Effect::Put(Put { deadline: Some(deadline), value: Place::Entry(_) })) => {
+            Some(Effect::Put(Put { deadline: None, value: ValuePlace::Entry(_) })) => Ok(Some(hit)),
+            Some(Effect::Put(Put { deadline: Some(deadline), value: ValuePlace::Entry(_) })) => {
                 let is_past = deadline <= at.unwrap_or_else(|| tree.clock.now());
                 trace.deadline(deadline, is_past);
                 Ok((!is_past).then(|| hit.without_deadline()))
             }
             Some(Effect::Delete) => Ok(None),
             Some(Effect::Merge(_)) => Ok(self.merged(tree, read, at, trace)?.map(Hit::Owned)),
-            Some(Effect::Put(Put { value: Place::ValueFile(_), .. })) | None => Err(match hit {
+            Some(Effect::Put(Put { value: ValuePlace::ValueFile(_), .. })) | None => Err(match hit {
                 Hit::Memtable { .. } => kind.misplaced("a memtable"),
                 Hit::Table(_) | Hit::Owned(_) => tree.version.misplaced(read, kind),
             }),

@@ -13,7 +13,7 @@
 use super::{NamedOperator, OperandChain, Resolved};
 use crate::error::Result;
 use crate::format::deadline::Deadline;
-use crate::format::effect::{Effect, Place, Put};
+use crate::format::effect::{Effect, Put, ValuePlace};
 use crate::format::key::{SeqNo, ValueKind};
 
 /// Reads values that are not in their entries.
@@ -63,8 +63,8 @@ impl<'a> Answer<'a> {
             (Some(Effect::Merge(stored)), _) => self.chain.push(seqno, kind, stored),
             (Some(Effect::Delete), _) => self.chain.push(seqno, kind, &[]),
             (Some(Effect::Put(put)), _) if put.has_expired(self.at) => self.chain.push(seqno, ValueKind::Delete, &[]),
-            (Some(Effect::Put(Put { value: Place::Entry(_), .. })), _) => self.chain.push(seqno, kind, stored),
-            (Some(Effect::Put(Put { value: Place::ValueFile(pointer), .. })), Some(values)) => {
+            (Some(Effect::Put(Put { value: ValuePlace::Entry(_), .. })), _) => self.chain.push(seqno, kind, stored),
+            (Some(Effect::Put(Put { value: ValuePlace::ValueFile(pointer), .. })), Some(values)) => {
                 self.chain.push(seqno, kind.whole(), &values.read_value(self.key, pointer)?)
             }
             (Some(Effect::Put(_)) | None, _) => Err(kind.misplaced("a source of a read")),

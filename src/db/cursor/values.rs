@@ -4,7 +4,7 @@ use super::{Cursor, CursorState, SEEK_AFTER};
 use crate::db::parts::Parts;
 use crate::error::Result;
 use crate::format::deadline::{DEADLINE_LEN, split_expiring};
-use crate::format::effect::{Effect, Place, Put};
+use crate::format::effect::{Effect, Put, ValuePlace};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, Window};
 use crate::format::pointer::split_separate;
 use crate::operator::{Answer, ReadValue, oldest_of_operand};
@@ -146,14 +146,14 @@ impl Cursor {
             self.deadline = deadline;
             let prefix = if deadline.is_some() { DEADLINE_LEN } else { 0 };
             match value {
-                Place::ValueFile(pointer) => {
+                ValuePlace::ValueFile(pointer) => {
                     if self.wants_values
                         && let Some(files) = &self.files
                     {
                         files.read_into(key, pointer, &mut self.ahead, prefix, &mut self.value)?;
                     }
                 }
-                Place::Entry(_) => {
+                ValuePlace::Entry(_) => {
                     stored.drain(..prefix);
                     self.value = stored;
                 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use super::retention::Retention;
 use crate::error::{Error, Result};
 use crate::format::deadline::{DEADLINE_LEN, Deadline, put_expiring, split_expiring};
-use crate::format::effect::{Effect, Place, Put};
+use crate::format::effect::{Effect, Put, ValuePlace};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
 use crate::format::pointer::{ValuePointer, split_separate};
 use crate::format::span::KeySpan;
@@ -377,7 +377,7 @@ impl<'a> RunWriter<'a> {
                 self.end_chain(lower, false)?;
                 self.write_value(lower, key, seqno, kind, stored)
             }
-            Some(Effect::Put(Put { value: Place::ValueFile(pointer), .. })) if self.context.operator.is_some() => {
+            Some(Effect::Put(Put { value: ValuePlace::ValueFile(pointer), .. })) if self.context.operator.is_some() => {
                 match self.read_value(key, pointer) {
                     Ok(value) => self.extend_chain(lower, key, seqno, ValueKind::Put, value.bytes()),
                     Err(_) => {

@@ -18,12 +18,12 @@ pub enum Effect<'a> {
 pub struct Put<'a> {
     /// From then on, the put is a delete.
     pub deadline: Option<Deadline>,
-    pub value: Place<'a>,
+    pub value: ValuePlace<'a>,
 }
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum ValuePlace<'a> {
     /// In the entry.
     Entry(&'a [u8]),
     /// In a value file, to which this encoded pointer leads.
@@ -37,16 +37,16 @@ impl<'a> Effect<'a> {
     pub fn of(kind: ValueKind, stored: &'a [u8]) -> Option<Effect<'a>> {
         let put = |deadline, value| Some(Effect::Put(Put { deadline, value }));
         match kind {
-            ValueKind::Put => put(None, Place::Entry(stored)),
+            ValueKind::Put => put(None, ValuePlace::Entry(stored)),
             ValueKind::Delete => Some(Effect::Delete),
             ValueKind::Merge => Some(Effect::Merge(stored)),
             ValueKind::ExpiringPut => {
                 let (deadline, value) = split_expiring(stored);
-                put(Some(deadline), Place::Entry(value))
+                put(Some(deadline), ValuePlace::Entry(value))
             }
             ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => {
                 let (prefix, pointer) = split_separate(kind, stored)?;
-                put((!prefix.is_empty()).then(|| split_expiring(prefix).0), Place::ValueFile(pointer))
+                put((!prefix.is_empty()).then(|| split_expiring(prefix).0), ValuePlace::ValueFile(pointer))
             }
             ValueKind::DeleteRange | ValueKind::Ingest => None,
         }
@@ -71,10 +71,10 @@ mod tests {
         let put = |deadline, value| Some(Effect::Put(Put { deadline, value }));
         let mut expiring = Vec::new();
         put_expiring(&mut expiring, 7, b"v");
-        assert_eq!(Effect::of(ValueKind::Put, b"v"), put(None, Place::Entry(b"v")));
-        assert_eq!(Effect::of(ValueKind::SeparatePut, b"v"), put(None, Place::ValueFile(b"v")));
-        assert_eq!(Effect::of(ValueKind::ExpiringPut, &expiring), put(Some(7), Place::Entry(b"v")));
-        assert_eq!(Effect::of(ValueKind::SeparateExpiringPut, &expiring), put(Some(7), Place::ValueFile(b"v")));
+        assert_eq!(Effect::of(ValueKind::Put, b"v"), put(None, ValuePlace::Entry(b"v")));
+        assert_eq!(Effect::of(ValueKind::SeparatePut, b"v"), put(None, ValuePlace::ValueFile(b"v")));
+        assert_eq!(Effect::of(ValueKind::ExpiringPut, &expiring), put(Some(7), ValuePlace::Entry(b"v")));
+        assert_eq!(Effect::of(ValueKind::SeparateExpiringPut, &expiring), put(Some(7), ValuePlace::ValueFile(b"v")));
         assert_eq!(Effect::of(ValueKind::Delete, b""), Some(Effect::Delete));
         assert_eq!(Effect::of(ValueKind::Merge, b"v"), Some(Effect::Merge(b"v")));
         assert_eq!(Effect::of(ValueKind::DeleteRange, b"v").or(Effect::of(ValueKind::Ingest, b"v")), None);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_put_expires_with_its_deadline() {
-        let put = |deadline| Put { deadline, value: Place::Entry(b"") };
+        let put = |deadline| Put { deadline, value: ValuePlace::Entry(b"") };
         assert_eq!([6, 7, 8].map(|at| put(Some(7)).has_expired(at)), [false, true, true]);
         assert!(!put(None).has_expired(u64::MAX));
     }
