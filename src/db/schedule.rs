@@ -34,6 +34,7 @@ use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
+use crate::operator::NamedOperator;
 use crate::options::{Compression, LevelFilters};
 use crate::report::event::{BackgroundWork, Event};
 use crate::sorted::table::TableMeta;
@@ -502,6 +503,7 @@ impl Store {
             value_garbage,
             deleted: &tree.version.deleted(),
             flushed,
+            combines: tree.options.merge_operator.as_ref().is_none_or(NamedOperator::is_known),
             moves_to_last: !tree.options.compaction_filter.is_set()
                 && tree.options.compression == Compression::None
                 && tree.options.level_filters == LevelFilters::Uniform,

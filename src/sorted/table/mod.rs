@@ -96,8 +96,8 @@ pub(crate) struct TableMeta {
     /// is the end of the key space, and for every other table.
     pub(crate) range_end: Option<Box<[u8]>>,
     /// Tombstones and older versions that were in the last level when no snapshot needed them, and
-    /// that stayed all the same: operands on a value that expires, or that cannot be combined. The
-    /// manifest alone says so.
+    /// that stayed all the same: operands on a value that expires, or that the operator refuses.
+    /// The manifest alone says so.
     pub(crate) kept: u64,
 }
 

@@ -686,7 +686,8 @@ impl<'a> RunWriter<'a> {
         builder.set_origin(&Origin { dead, from, to, ..self.context.origin.clone() });
         let mut meta = TableMeta { cleared: self.cleared, ..builder.finish()? };
         let is_last = usize::from(self.context.origin.level) + 1 == LEVEL_COUNT;
-        if is_last && self.context.snapshots.first().is_none_or(|oldest| meta.largest_seqno <= *oldest) {
+        let combines = self.context.operator.as_ref().is_none_or(NamedOperator::is_known);
+        if is_last && combines && self.context.snapshots.first().is_none_or(|oldest| meta.largest_seqno <= *oldest) {
             // What could be left out has been.
             meta.kept = meta.hidden_entries();
         }

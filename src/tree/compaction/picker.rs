@@ -99,6 +99,9 @@ pub(crate) struct Picker<'a> {
     pub(crate) base_size: u64,
     /// Whether the store is idle: no data is in memory that a flush would bring to level 0.
     pub(crate) is_idle: bool,
+    /// Whether operands can be combined: the keyspace has no merge operator, or one that is known.
+    /// Otherwise a rewrite of the last level would leave them as they are.
+    pub(crate) combines: bool,
     /// The oldest live snapshot, or the highest possible sequence number if there is none.
     pub(crate) oldest_snapshot: SeqNo,
     /// The time by which deadlines are judged. Snapshots make no difference: they do not see what
@@ -517,6 +520,7 @@ impl<'a> Picker<'a> {
         let is_due = |level: usize, table: &TableMeta| {
             let free = if table.largest_seqno <= self.oldest_snapshot { garbage(table) } else { 0 };
             if level == LAST {
+                let free = if self.combines { free } else { 0 };
                 many(free.saturating_add(expired(table, self.now)), table, share)
             } else {
                 free > 0 && self.garbage_pays_off(level, table, many(free, table, GARBAGE_SHARE))
@@ -689,7 +693,7 @@ impl<'a> Picker<'a> {
             }
         }
         let is_in_place = |&(level, table): &(usize, &TableMeta)| {
-            let is_clean = garbage(table) == 0 || table.largest_seqno > self.oldest_snapshot;
+            let is_clean = garbage(table) == 0 || !self.combines || table.largest_seqno > self.oldest_snapshot;
             level == LAST && is_clean && !table.deadlines.any_expired(self.now)
         };
         if chosen.is_empty() || !rewrites_all && chosen.iter().all(is_in_place) {

@@ -149,6 +149,7 @@ impl ModelStore {
             value_garbage: &ValueGarbage::default(),
             deleted: &DeletedBytes::new(),
             flushed: SeqNo::MAX,
+            combines: true,
         })
     }
 

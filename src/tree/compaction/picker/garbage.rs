@@ -65,7 +65,7 @@ impl Judge<'_> {
                 };
                 freed = freed.saturating_add(table.total_size().saturating_sub(entries.bytes));
                 if table.largest_seqno <= self.oldest_snapshot {
-                    let versions = table.entries.saturating_sub(table.keys);
+                    let versions = table.entries.saturating_sub(table.keys).saturating_sub(table.kept);
                     freed = freed.saturating_add(entries.take(self.remaining(table, versions)));
                 }
                 freed = freed.saturating_add(entries.take(self.remaining(table, expired(table, self.now))));

@@ -92,6 +92,7 @@ impl SimulatedTree {
                 value_garbage: &ValueGarbage::default(),
                 deleted: &DeletedBytes::new(),
                 flushed: SeqNo::MAX,
+                combines: true,
             };
             let Some((_, task)) = picker.pick() else { return };
             self.carry_out(&task);
@@ -147,6 +148,7 @@ impl SimulatedTree {
                 value_garbage: &ValueGarbage::default(),
                 deleted: &DeletedBytes::new(),
                 flushed: SeqNo::MAX,
+                combines: true,
             })
         };
         let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default(), false) {

@@ -59,6 +59,7 @@ fn with_picker<R>(
         value_garbage: &ValueGarbage::default(),
         deleted: &DeletedBytes::new(),
         flushed: SeqNo::MAX,
+        combines: true,
     })
 }
 
@@ -527,6 +528,7 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
         value_garbage: &ValueGarbage::default(),
         deleted: &DeletedBytes::new(),
         flushed: SeqNo::MAX,
+        combines: true,
     };
     COMPARISONS.set(0);
     ESTIMATES.set(0);
