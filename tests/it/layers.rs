@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
 /// The layers of ARCHITECTURE.md, the lowest first. `a/{b,c}` stands for `a/b` and `a/c`.
