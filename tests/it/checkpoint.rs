@@ -316,7 +316,7 @@ fn the_power_may_fail_at_any_call() {
                 }
                 break;
             };
-            for seed in 0..20 {
+            for seed in 0..16 {
                 let crashed = cut.crash(seed);
                 match opened(&crashed, TARGET) {
                     Ok(copy) => {

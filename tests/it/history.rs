@@ -16,7 +16,7 @@ use tamis::{
 };
 
 use crate::ledger::{Effect, Incarnation, Ledger, LedgerOp};
-use crate::support::{tiny_keyspace, tiny_options};
+use crate::support::{count_from_env, tiny_keyspace, tiny_options};
 use crate::trace::{Trace, TraceEvent, TracedCall, file_number};
 
 /// The store's directory. At first neither it nor its parent exists.
@@ -42,6 +42,8 @@ pub struct History {
     /// Calls on file systems of processes that were killed.
     calls_before: u64,
     trace: Trace,
+    /// Mutating calls before the last open.
+    earlier: Vec<TraceEvent>,
     /// Numbers of files that exist or existed.
     used_numbers: BTreeSet<u64>,
     /// Those of them that no edit names.
@@ -76,6 +78,7 @@ impl History {
             trouble: Trouble::None,
             calls_before: 0,
             trace: Trace::new(fs),
+            earlier: Vec::new(),
             used_numbers: numbers_in(fs),
             unnamed_numbers: BTreeSet::new(),
             synced: 0,
@@ -98,6 +101,10 @@ impl History {
     /// Mutating calls since the last open, or the last attempt to open.
     pub fn events(&self) -> Vec<TraceEvent> {
         self.trace.events()
+    }
+
+    fn all_events(&self) -> Vec<TraceEvent> {
+        [&self.earlier[..], &self.events()].concat()
     }
 
     pub fn power_is_off(&self) -> bool {
@@ -168,7 +175,8 @@ impl History {
     /// named it: another process may reuse its number.
     fn note_numbers(&mut self) {
         let mut given_up = BTreeSet::new();
-        for TraceEvent { call, name, .. } in self.trace.events().iter().filter(|event| event.ok) {
+        let events = self.trace.events();
+        for TraceEvent { call, name, .. } in events.iter().filter(|event| event.ok) {
             match (call, file_number(name)) {
                 (TracedCall::Create, Some(number)) => {
                     assert!(self.used_numbers.insert(number), "{name} takes a number that was used before");
@@ -181,6 +189,7 @@ impl History {
                 _ => {}
             }
         }
+        self.earlier.extend(events);
         self.used_numbers.retain(|number| !given_up.contains(number));
         self.trace = Trace::new(&self.fs);
     }
@@ -420,6 +429,43 @@ impl History {
         self.ledger.promised(self.ledger.acknowledged());
         Ok(())
     }
+}
+
+/// Kinds of mutating calls: what is done, and to which sort of file.
+#[derive(Default)]
+pub struct CallKinds {
+    all: BTreeSet<String>,
+    struck: BTreeSet<String>,
+}
+
+impl CallKinds {
+    /// Notes all calls of a history without trouble.
+    pub fn note_all(&mut self, whole: &History) {
+        // Not the removal of a file that is not there; and nobody is told how a sync began.
+        let can_fail = |event: &&TraceEvent| event.ok && event.call != TracedCall::BeginSync;
+        self.all.extend(whole.all_events().iter().filter(can_fail).map(kind));
+    }
+
+    /// Notes the call that trouble has struck: the first that failed in this history alone.
+    pub fn note_struck(&mut self, whole: &History, struck: &History) {
+        let (whole, struck) = (whole.all_events(), struck.all_events());
+        let first = whole.iter().zip(&struck).find(|(whole, struck)| whole != struck);
+        self.struck.extend(first.filter(|(_, event)| !event.ok).map(|(_, event)| kind(event)));
+    }
+
+    /// Expects that each kind was struck, unless few histories were run.
+    pub fn check(&self) {
+        if std::env::var("TAMIS_SEED").is_err() && count_from_env("TAMIS_SEEDS", u64::MAX) >= 100 {
+            let missed: Vec<_> = self.all.difference(&self.struck).collect();
+            assert!(missed.is_empty(), "{missed:?} of {} kinds were never struck", self.all.len());
+            println!("{} kinds of calls were struck", self.all.len());
+        }
+    }
+}
+
+fn kind(event: &TraceEvent) -> String {
+    let sort: String = event.name.chars().filter(|char| !char.is_ascii_digit()).collect();
+    format!("{:?} {sort}", event.call)
 }
 
 /// Number of steps in the history of a seed: later seeds are for long runs.

@@ -233,7 +233,7 @@ fn write_on(db: &Db, executor: &SteppedExecutor, expected: &mut Pairs, seed: u64
 #[test]
 fn a_compaction_in_stages_may_be_interrupted_anywhere() {
     let (mut whole, mut in_part) = (0, 0);
-    for at in (1..).step_by(7) {
+    for at in (1..).step_by(11) {
         let fault =
             Fault { at, mode: [FaultMode::Io, FaultMode::NoSpace][usize::from(at % 2 == 0)], sticky: at % 3 == 0 };
         let _scene = Scene(format!("{fault:?}"));

@@ -65,7 +65,7 @@ fn a_killed_checkpoint_is_refused_or_whole() {
     let dir = tempfile::tempdir().unwrap();
     let mut rng = fastrand::Rng::with_seed(5);
     let (mut whole, mut refused) = (0, 0);
-    for round in 0..count_from_env("TAMIS_KILLS", 100) {
+    for round in 0..count_from_env("TAMIS_KILLS", 50) {
         let (lines, delay) = (rng.usize(..4), Duration::from_micros(rng.u64(5_000..80_000)));
         let said = kill_child("checkpoint::kill::child", DIR, dir.path(), lines, delay);
         // The last one of which the child said that it is finished. It would have replaced the two
