@@ -33,10 +33,10 @@ pub enum LevelFilters {
     /// to seven policies.
     Each(Vec<FilterPolicy>),
     /// All filters together stay near a memory budget (see [`FilterBudget`]), divided among the
-    /// levels so that the fewest reads are wasted (Monkey, SIGMOD 2017). A run gets 1 to 24 bits
-    /// per key, or no filter, by the tree at the time it is written. [`KeyspaceOptions::filter`]
-    /// sets the kind of filter; binary fuse filters, which have few sizes, are replaced by Bloom
-    /// filters.
+    /// levels so that the fewest reads are wasted (Monkey, SIGMOD 2017). A run gets a Bloom filter
+    /// of 1 to 24 bits per key, or no filter, by the tree at the time it is written, whatever
+    /// [`KeyspaceOptions::filter`] says: binary fuse filters have too few sizes. That policy must
+    /// not be [`FilterPolicy::None`].
     Budget(FilterBudget),
 }
 
@@ -107,7 +107,7 @@ impl LevelFilters {
                 policies.len()
             ))),
             LevelFilters::Budget(_) if filter == FilterPolicy::None => {
-                Err(Error::invalid("a filter budget needs a filter policy, which sets the kind of filter"))
+                Err(Error::invalid("a filter budget needs a filter policy other than none"))
             }
             LevelFilters::Budget(budget) => budget.validate(),
         }

@@ -124,7 +124,7 @@ pub(super) struct Kind {
 pub(super) fn policy(n: u8) -> FilterPolicy {
     match n % 8 {
         0 => FilterPolicy::DEFAULT,
-        1 => FilterPolicy::StandardBloom { bits_per_key: 6.0 },
+        1 => FilterPolicy::Bloom { bits_per_key: 6.0 },
         2 => FilterPolicy::BinaryFuse { fingerprint_bits: 8 },
         3 => FilterPolicy::Bloom { bits_per_key: 3.0 },
         _ => FilterPolicy::None,

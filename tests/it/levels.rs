@@ -145,7 +145,7 @@ fn a_budget_wastes_less_than_half_the_reads_of_uniform_filters_of_the_same_memor
     let runs = runs(&fs, &db);
     let total: u64 = runs.iter().map(|run| run.keys).sum();
     let memory_limit = filter_bytes(UNIFORM, total);
-    let planned: f64 = allocate(UNIFORM, &runs, memory_limit).into_iter().map(expected_rate).sum();
+    let planned: f64 = allocate(&runs, memory_limit).into_iter().map(expected_rate).sum();
     let uniform_planned = runs.len() as f64 * expected_rate(UNIFORM);
     println!("keys per run {:?}", runs.iter().map(|run| run.keys).collect::<Vec<_>>());
     println!("planned: uniform {uniform_planned:.5}, budget {planned:.5}");

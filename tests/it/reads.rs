@@ -115,31 +115,29 @@ fn get_reads_no_block_when_filter_says_absent() {
 
 #[test]
 fn missing_key_costs_a_hundredth_of_a_block_per_level_with_filters_and_one_without() {
-    for policy in [FilterPolicy::DEFAULT, FilterPolicy::StandardBloom { bits_per_key: 10.0 }] {
-        let bench = Bench::new();
-        let db = bench.deep(KeyspaceOptions::new().filter(policy).block_size(1024));
-        // First load every table's index and filter.
-        look_up_missing(&db, ReadOptions::new());
-        let ignored = look_up_missing(&db, ReadOptions::new().filters(FilterMode::Ignore));
-        assert_eq!(ignored.probes, 0);
+    let bench = Bench::new();
+    let db = bench.deep(KeyspaceOptions::new().block_size(1024));
+    // First load every table's index and filter.
+    look_up_missing(&db, ReadOptions::new());
+    let ignored = look_up_missing(&db, ReadOptions::new().filters(FilterMode::Ignore));
+    assert_eq!(ignored.probes, 0);
 
-        let calls = bench.fs.reads();
-        let used = look_up_missing(&db, ReadOptions::new());
-        assert_eq!(used.block_reads, bench.fs.reads() - calls, "the file system counts the same");
-        assert!(used.probes > 3 * 15_000, "{used:?}");
-        assert!(used.block_reads as f64 <= 0.01 * used.probes as f64, "{used:?}");
-        assert!(used.block_reads > 0, "{used:?}");
-        assert_eq!(used.block_reads, used.false_positives);
-        assert_eq!(ignored.skipped, used.probes);
-        assert!(ignored.block_reads >= used.probes, "{ignored:?} {used:?}");
+    let calls = bench.fs.reads();
+    let used = look_up_missing(&db, ReadOptions::new());
+    assert_eq!(used.block_reads, bench.fs.reads() - calls, "the file system counts the same");
+    assert!(used.probes > 3 * 15_000, "{used:?}");
+    assert!(used.block_reads as f64 <= 0.01 * used.probes as f64, "{used:?}");
+    assert!(used.block_reads > 0, "{used:?}");
+    assert_eq!(used.block_reads, used.false_positives);
+    assert_eq!(ignored.skipped, used.probes);
+    assert!(ignored.block_reads >= used.probes, "{ignored:?} {used:?}");
 
-        let shadow = look_up_missing(&db, ReadOptions::new().filters(FilterMode::Shadow));
-        let (mut expected, blocks) = (used, ignored);
-        (expected.block_reads, expected.block_bytes) = (blocks.block_reads, blocks.block_bytes);
-        (expected.avoidable_reads, expected.avoidable_bytes) =
-            (blocks.block_reads - used.block_reads, blocks.block_bytes - used.block_bytes);
-        assert_eq!(shadow, expected, "counts like `Use`, reads like `Ignore`, and reports the difference");
-    }
+    let shadow = look_up_missing(&db, ReadOptions::new().filters(FilterMode::Shadow));
+    let (mut expected, blocks) = (used, ignored);
+    (expected.block_reads, expected.block_bytes) = (blocks.block_reads, blocks.block_bytes);
+    (expected.avoidable_reads, expected.avoidable_bytes) =
+        (blocks.block_reads - used.block_reads, blocks.block_bytes - used.block_bytes);
+    assert_eq!(shadow, expected, "counts like `Use`, reads like `Ignore`, and reports the difference");
 }
 
 #[test]
@@ -173,7 +171,7 @@ fn tables_keep_the_filter_they_were_written_with() {
     let policies = [
         FilterPolicy::DEFAULT,
         FilterPolicy::None,
-        FilterPolicy::StandardBloom { bits_per_key: 5.0 },
+        FilterPolicy::Bloom { bits_per_key: 5.0 },
         FilterPolicy::Bloom { bits_per_key: 20.0 },
         FilterPolicy::BinaryFuse { fingerprint_bits: 6 },
     ];

@@ -170,7 +170,7 @@ pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
     let extractor = extractors[rng.usize(0..4)];
     let filter = match rng.u32(0..5) {
         0 => FilterPolicy::None,
-        1 => FilterPolicy::StandardBloom { bits_per_key: 6.0 },
+        1 => FilterPolicy::Bloom { bits_per_key: 6.0 },
         2 => FilterPolicy::BinaryFuse { fingerprint_bits: 8 },
         _ => FilterPolicy::DEFAULT,
     };

@@ -20,9 +20,9 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::fuse::slots as fuse_slots;
-use super::layout::Layout;
 use super::rate::{MILLIBITS, first_where};
-use super::sizing::bloom_millibits;
+use super::sizing::{bloom_millibits, line_count, spent_millibits};
+use super::split::{self, Groups};
 use crate::FilterPolicy;
 
 /// A sorted run of a tree: one table of level 0, or all tables of a level below. A look-up asks at
@@ -38,9 +38,8 @@ pub struct Run {
 
 /// Step between the bits per key that a run may have, in thousandths.
 const STEP: u32 = 250;
-/// False-positive rates of a large filter of 1, 1.25, … 24 bits per key, in 10^-12: the closed
-/// form of the split layout at the bits that it spends (`sizing`). The standard layout's rates
-/// agree within 3 %, which is what those bits are chosen for.
+/// False-positive rates of a large Bloom filter of 1, 1.25, … 24 bits per key, in 10^-12: the
+/// closed form of the split layout at the bits that it spends (`sizing`).
 const RATES: [u64; 93] = [
     631_385_535_214,
     550_096_446_493,
@@ -149,47 +148,48 @@ struct Choice {
 
 const NO_FILTER: Choice = Choice { millibits: 0, cost: 0, rate: 1.0 };
 
-/// The filter of each run, in the order of `runs`. Together they take at most `budget_bytes` and
-/// minimise the expected number of wasted reads. `layout` gives their kind; its bits per key are
-/// ignored. For `None`, all are `None`.
+/// The Bloom filter of each run, or none, in the order of `runs`. Together they take at most
+/// `budget_bytes` and minimise the expected number of wasted reads.
 ///
 /// ```
-/// use tamis_filter::FilterPolicy;
 /// use tamis_filter::{Run, allocate};
 ///
 /// // Levels of a thousand, a million and a billion keys, with the memory of 10 bits per key.
 /// let runs = [1e3, 1e6, 1e9].map(|keys| Run { keys: keys as u64, weight: 1.0 });
-/// let policies = allocate(FilterPolicy::DEFAULT, &runs, 1_261_000_000);
+/// let policies = allocate(&runs, 1_261_000_000);
 /// let bits = policies.iter().map(|policy| policy.bits_per_key()).collect::<Vec<_>>();
 /// assert_eq!(bits[..2], [24.0, 24.0]);
 /// assert!((9.9..10.0).contains(&bits[2]), "{bits:?}");
 /// ```
-pub fn allocate(layout: FilterPolicy, runs: &[Run], budget_bytes: u64) -> Vec<FilterPolicy> {
+pub fn allocate(runs: &[Run], budget_bytes: u64) -> Vec<FilterPolicy> {
     let budget = u128::from(budget_bytes) * 8000;
-    let choices = choices(layout);
-    let chosen =
-        distribute(&choices, runs, budget, |from, to, most| largest_affordable(layout, &choices, from, to, most));
-    chosen.into_iter().map(|choice| layout.with_millibits(choice.millibits)).collect()
+    let choices = choices();
+    let chosen = distribute(&choices, runs, budget, |from, to, most| largest_affordable(&choices, from, to, most));
+    chosen.into_iter().map(|choice| FilterPolicy::of_millibits(choice.millibits)).collect()
 }
 
 /// The false-positive rate of a large filter by `policy`; 1 for none.
 pub fn expected_rate(policy: FilterPolicy) -> f64 {
     /// Enough keys to hide the rounding to whole lines.
     const MANY: u64 = 1 << 30;
-    let millibits = policy.millibits();
-    if let FilterPolicy::BinaryFuse { fingerprint_bits } = policy {
-        return 1.0 / f64::from(1u32 << fingerprint_bits.min(31));
+    match policy {
+        FilterPolicy::None => 1.0,
+        FilterPolicy::Bloom { .. } => {
+            let millibits = policy.millibits();
+            let lines = line_count(MANY, spent_millibits(millibits));
+            split::model_fpr(Groups::for_millibits(millibits), MANY as f64 / lines as f64)
+        }
+        FilterPolicy::BinaryFuse { fingerprint_bits } => 1.0 / f64::from(1u32 << fingerprint_bits.min(31)),
     }
-    Layout::for_policy(policy).map_or(1.0, |layout| layout.model_fpr(MANY, layout.line_count(MANY, millibits)))
 }
 
-/// Memory that a large filter by `policy` takes per key, in thousandths of bits: slightly more than
-/// the policy asks for (see `sizing`). Less than 1000 is no filter's share, but can be the average
-/// over many.
-fn cost(policy: FilterPolicy) -> u32 {
-    match policy.millibits() {
+/// Memory that a large Bloom filter of `millibits` takes per key, in thousandths of bits: slightly
+/// more than was asked for (see `sizing`). Less than 1000 is no filter's share, but can be the
+/// average over many.
+fn cost(millibits: u32) -> u32 {
+    match millibits {
         less @ 0..1000 => less,
-        asked => Layout::for_policy(policy).map_or(0, |layout| layout.spent_millibits(asked)),
+        asked => spent_millibits(asked),
     }
 }
 
@@ -200,9 +200,9 @@ pub fn filter_bytes(policy: FilterPolicy, keys: u64) -> u64 {
     let millibits = match policy {
         FilterPolicy::BinaryFuse { fingerprint_bits } => match fuse_slots(keys, fingerprint_bits) {
             Some(slots) => return slots.saturating_mul(fingerprint_bits.into()) / 8,
-            None => cost(FilterPolicy::DEFAULT.with_millibits(bloom_millibits(policy))),
+            None => cost(bloom_millibits(policy)),
         },
-        _ => cost(policy),
+        _ => cost(policy.millibits()),
     };
     // Rounded up, so that a budget of this many bytes is enough for this filter.
     let bytes = (u128::from(keys) * u128::from(millibits)).div_ceil(8000);
@@ -210,28 +210,16 @@ pub fn filter_bytes(policy: FilterPolicy, keys: u64) -> u64 {
 }
 
 /// All filters that a run may have, from none to the largest.
-fn choices(layout: FilterPolicy) -> Vec<Choice> {
-    let mut choices = vec![NO_FILTER];
-    if layout != FilterPolicy::None {
-        choices.extend((1000..).step_by(STEP as usize).zip(RATES).map(|(millibits, rate)| Choice {
-            millibits,
-            cost: cost(layout.with_millibits(millibits)),
-            rate: rate as f64 / 1e12,
-        }));
-    }
-    choices
+fn choices() -> Vec<Choice> {
+    let filter = |(millibits, rate)| Choice { millibits, cost: cost(millibits), rate: rate as f64 / 1e12 };
+    let filters = (1000..).step_by(STEP as usize).zip(RATES).map(filter);
+    [NO_FILTER].into_iter().chain(filters).collect()
 }
 
 /// The largest filter between two choices, in whole hundredths of a bit, that costs at most `most`.
 /// Its rate is given as that of the tabulated choice below it.
-fn largest_affordable(
-    layout: FilterPolicy,
-    choices: &[Choice],
-    from: &Choice,
-    to: &Choice,
-    most: u32,
-) -> Option<Choice> {
-    let cost_of = |hundredths: u32| cost(layout.with_millibits(hundredths * 10));
+fn largest_affordable(choices: &[Choice], from: &Choice, to: &Choice, most: u32) -> Option<Choice> {
+    let cost_of = |hundredths: u32| cost(hundredths * 10);
     let start = (from.millibits / 10 + 1).max(MILLIBITS.start / 10);
     let hundredths = first_where(start, to.millibits.div_ceil(10), |hundredths| cost_of(hundredths) > most) - 1;
     let below = choices.iter().rfind(|choice| choice.millibits <= hundredths * 10)?;
@@ -374,20 +362,16 @@ mod tests {
     fn the_memory_of_a_filter_is_enough_for_it() {
         for keys in [1_000, 48_651, 1_000_003] {
             let bytes = filter_bytes(FilterPolicy::DEFAULT, keys);
-            assert_eq!(allocate(FilterPolicy::DEFAULT, &[Run { keys, weight: 1.0 }], bytes), [FilterPolicy::DEFAULT]);
+            assert_eq!(allocate(&[Run { keys, weight: 1.0 }], bytes), [FilterPolicy::DEFAULT]);
         }
     }
 
     #[test]
     fn rates_are_those_of_the_split_layout() {
-        for choice in choices(FilterPolicy::DEFAULT) {
-            let policy = FilterPolicy::DEFAULT.with_millibits(choice.millibits);
+        for choice in choices() {
+            let policy = FilterPolicy::of_millibits(choice.millibits);
             let rate = expected_rate(policy);
             assert!((choice.rate / rate - 1.0).abs() < 1e-5, "{policy:?}: {} and {rate}", choice.rate);
-        }
-        for choice in choices(FilterPolicy::StandardBloom { bits_per_key: 1.0 }) {
-            let policy = FilterPolicy::StandardBloom { bits_per_key: 1.0 }.with_millibits(choice.millibits);
-            assert!((choice.rate / expected_rate(policy) - 1.0).abs() < 0.03, "{policy:?}");
         }
     }
 
@@ -413,7 +397,7 @@ mod tests {
 
     #[test]
     fn all_quarters_of_a_bit_are_near_the_hull() {
-        let choices = choices(FilterPolicy::DEFAULT);
+        let choices = choices();
         let hull = lower_hull(&choices);
         assert!(hull.len() > 40, "{}", hull.len());
         assert_eq!((hull[0], hull.last()), (choices[0], choices.last()));
@@ -462,7 +446,7 @@ mod tests {
             assert!((closed / ideal - 1.0).abs() < 0.015, "{closed} {ideal}");
 
             let same = FilterPolicy::Bloom { bits_per_key: bits as f32 };
-            let policies = allocate(same, &runs, filter_bytes(same, keys));
+            let policies = allocate(&runs, filter_bytes(same, keys));
             let built = 100.0 * wasted(&runs, policies.into_iter().map(expected_rate));
             let flat = 100.0 * wasted(&runs, runs.iter().map(|_| expected_rate(same)));
             assert!((0.92..1.0).contains(&(built / sum)), "{built} {sum}");
@@ -472,21 +456,19 @@ mod tests {
 
     #[test]
     fn edges_of_budget_and_tree() {
-        let layout = FilterPolicy::DEFAULT;
         let run = |keys, weight| Run { keys, weight };
-        assert!(allocate(layout, &[], 1 << 20).is_empty());
-        assert_eq!(allocate(layout, &[run(1000, 1.0)], 0), [FilterPolicy::None]);
-        assert_eq!(allocate(layout, &[run(1000, 1.0)], u64::MAX), [FilterPolicy::Bloom { bits_per_key: 24.0 }]);
-        assert_eq!(allocate(FilterPolicy::None, &[run(1000, 1.0)], 1 << 20), [FilterPolicy::None]);
+        assert!(allocate(&[], 1 << 20).is_empty());
+        assert_eq!(allocate(&[run(1000, 1.0)], 0), [FilterPolicy::None]);
+        assert_eq!(allocate(&[run(1000, 1.0)], u64::MAX), [FilterPolicy::Bloom { bits_per_key: 24.0 }]);
         let useless = [run(0, 1.0), run(10, 0.0), run(10, f64::NAN), run(10, -1.0)];
-        assert_eq!(allocate(layout, &useless, 1 << 20), [FilterPolicy::None; 4]);
-        let huge = allocate(layout, &[run(u64::MAX, 1.0), run(1, f64::MAX)], u64::MAX);
+        assert_eq!(allocate(&useless, 1 << 20), [FilterPolicy::None; 4]);
+        let huge = allocate(&[run(u64::MAX, 1.0), run(1, f64::MAX)], u64::MAX);
         assert_eq!(huge[1].bits_per_key(), 24.0);
         assert!(huge[0].bits_per_key() > 7.0);
         // A single run gets the policy from which its budget was computed.
         for bits_per_key in [1.0, 4.5, 10.0, 12.25, 23.0] {
-            let uniform = FilterPolicy::StandardBloom { bits_per_key };
-            let alone = allocate(uniform, &[run(100_000, 1.0)], filter_bytes(uniform, 100_000));
+            let uniform = FilterPolicy::Bloom { bits_per_key };
+            let alone = allocate(&[run(100_000, 1.0)], filter_bytes(uniform, 100_000));
             assert_eq!(alone, [uniform]);
         }
     }
@@ -495,7 +477,7 @@ mod tests {
     fn memory_short_of_a_step_of_the_largest_run_still_goes_to_it() {
         let runs = [Run { keys: 1000, weight: 0.01 }, Run { keys: 107_130, weight: 0.13 }];
         let uniform = FilterPolicy::Bloom { bits_per_key: 4.0 };
-        let policies = allocate(uniform, &runs, filter_bytes(uniform, 108_130));
+        let policies = allocate(&runs, filter_bytes(uniform, 108_130));
         assert!((3.9..4.1).contains(&policies[1].bits_per_key()), "{policies:?}");
     }
 
@@ -520,7 +502,7 @@ mod tests {
         /// Worse than the best of all by no more than the one step that the memory did not pay for.
         #[test]
         fn agrees_with_trying_everything(runs in runs(1..4), bits in 0u32..26) {
-            let all = choices(FilterPolicy::DEFAULT);
+            let all = choices();
             // Every bit and a half.
             let coarse: Vec<Choice> = all[..1].iter().chain(all[1..].iter().step_by(6)).copied().collect();
             let keys: u64 = runs.iter().map(|run| run.keys).sum();
@@ -546,7 +528,7 @@ mod tests {
         fn agrees_with_the_closed_form(runs in runs(1..12), bits in 2u32..14) {
             let keys: u64 = runs.iter().map(|run| run.keys).sum();
             let budget = keys * u64::from(bits);
-            let policies = allocate(FilterPolicy::DEFAULT, &runs, budget / 8);
+            let policies = allocate(&runs, budget / 8);
             let found = wasted(&runs, policies.iter().copied().map(expected_rate));
             let ideal = closed_form(&runs, budget as f64);
             prop_assert!(found >= ideal * 0.999, "{found} {ideal}");
@@ -554,7 +536,7 @@ mod tests {
             prop_assert!(!free || found <= ideal * 1.2, "{found} {ideal} {policies:?}");
             // Not worse than uniform bits either, except for the loss where one more probe begins.
             let uniform = FilterPolicy::Bloom { bits_per_key: bits as f32 };
-            let policies = allocate(uniform, &runs, filter_bytes(uniform, keys) + 1);
+            let policies = allocate(&runs, filter_bytes(uniform, keys) + 1);
             let found = wasted(&runs, policies.into_iter().map(expected_rate));
             let flat = wasted(&runs, runs.iter().map(|_| expected_rate(uniform)));
             prop_assert!(found <= flat * 1.01, "{found} {flat}");
@@ -562,7 +544,7 @@ mod tests {
 
         #[test]
         fn more_memory_is_never_worse(runs in runs(1..8), budget in 0u64..20_000_000, more in 0u64..1_000_000) {
-            let of = |budget| wasted(&runs, allocate(FilterPolicy::DEFAULT, &runs, budget).into_iter().map(expected_rate));
+            let of = |budget| wasted(&runs, allocate(&runs, budget).into_iter().map(expected_rate));
             prop_assert!(of(budget + more) <= of(budget) * 1.05);
         }
     }

@@ -25,7 +25,7 @@
 //! |---|---|
 //! | 0 | always "maybe": the builder gave the filter up |
 //! | 1 | split-line Bloom |
-//! | 2 | standard Bloom |
+//! | 2 | standard Bloom, alone only: in a table it is not trusted |
 //! | 4 | binary fuse |
 //! | 255 | no keys: always "no" |
 //! | 3, 5 | reserved |

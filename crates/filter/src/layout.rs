@@ -1,11 +1,8 @@
 //! A filter's layout as a value: the common interface of `split` and `standard`.
 
 use super::line::{Fill, LINE_BITS, ReadLine, SetBits};
-use super::sizing::{bloom_millibits, clamp_millibits, compensated_millibits, line_count, probe_count};
 use super::split::{self, Groups};
 use super::standard;
-use crate::FilterPolicy;
-use tamis_base::format::coding::low_byte;
 
 /// A layout and its probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,32 +12,6 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    /// The Bloom layout of a policy, with the best number of probes; `None` if the policy is no
-    /// filter.
-    pub(super) fn for_policy(policy: FilterPolicy) -> Option<Layout> {
-        let k = probe_count(clamp_millibits(bloom_millibits(policy)));
-        match policy {
-            FilterPolicy::None => None,
-            FilterPolicy::Bloom { .. } | FilterPolicy::BinaryFuse { .. } => Some(Layout::Split(Groups::for_probes(k))),
-            FilterPolicy::StandardBloom { .. } => Some(Layout::Standard { probes: low_byte(k.into()) }),
-        }
-    }
-
-    /// Lines for `keys` keys when a policy asks for `millibits` thousandths of bits per key.
-    pub(super) fn line_count(self, keys: u64, millibits: u32) -> u64 {
-        line_count(keys, self.spent_millibits(millibits))
-    }
-
-    /// Thousandths of bits per key to spend when a policy asks for `millibits`, before rounding to
-    /// whole lines.
-    pub(super) fn spent_millibits(self, millibits: u32) -> u32 {
-        let millibits = clamp_millibits(millibits);
-        match self {
-            Layout::Split(_) => compensated_millibits(millibits),
-            Layout::Standard { .. } => millibits,
-        }
-    }
-
     pub(super) fn probes(self) -> u8 {
         match self {
             Layout::Split(groups) => groups.probes(),

@@ -51,17 +51,17 @@
 //! none if an older filter says "maybe" to it. Another order therefore gives other bytes, and two
 //! of them cannot be united. The same keys in the same order give the same bytes.
 // In a table, a `FilterBuilder` makes a block from the hashes of the keys; a `Filter` is that block
-// in memory. All filters work on an array of 64-byte lines. The lines hold Bloom bits, placed by
-// one of two layouts, `split` (the default) or `standard` (the textbook, for comparison), or the
-// packed fingerprints of `fuse`. `header` draws the block; `sizing` and `shape` say how many lines
-// and probes a filter takes. `probe` asks the lines of stand-alone filters, `batch` many keys at a
-// time. Nothing here knows of tables, and only `file` does I/O.
+// in memory. All filters work on an array of 64-byte lines. The lines hold Bloom bits, placed as
+// `split` says, or the packed fingerprints of `fuse`; a stand-alone filter can also place its bits
+// as the textbook does, for comparison (`standard`). `header` draws the block; `sizing` and `shape`
+// say how many lines and probes a filter takes. `probe` asks the lines of stand-alone filters,
+// `batch` many keys at a time. Nothing here knows of tables, and only `file` does I/O.
 //
 // Invariants:
 // - No filter denies a key that was added. The builder checks each finished block
 //   against all its keys.
-// - A table's block that is unknown, does not verify, or has another hash or seed answers "maybe",
-//   and says why. Bytes of a stand-alone filter that do not verify are an error.
+// - A table's block that is unknown, does not verify, or has another layout, hash or seed answers
+//   "maybe", and says why. Bytes of a stand-alone filter that do not verify are an error.
 // - The same hashes, policy and seed make the same bytes on every platform: sizes and stored rates
 //   are integer arithmetic or single IEEE operations. The exception is a stand-alone filter sized
 //   by a rate; see `shape`.

@@ -17,11 +17,6 @@ pub enum FilterPolicy {
         /// Bits per distinct key, 1 to 24; fractions count.
         bits_per_key: f32,
     },
-    /// The textbook Bloom filter, for comparison: the same rate, slower.
-    StandardBloom {
-        /// Bits per distinct key, 1 to 24; fractions count.
-        bits_per_key: f32,
-    },
     /// A binary fuse filter: 2^-r false positives at 1.13 to 1.25 times r bits per key. r = 7 has
     /// the rate of the default in four fifths of its memory, r = 8 half the rate in nine tenths.
     ///
@@ -47,9 +42,7 @@ impl FilterPolicy {
     pub fn millibits(self) -> u32 {
         match self {
             FilterPolicy::None => 0,
-            FilterPolicy::Bloom { bits_per_key } | FilterPolicy::StandardBloom { bits_per_key } => {
-                (f64::from(bits_per_key) * 1000.0).round() as u32
-            }
+            FilterPolicy::Bloom { bits_per_key } => (f64::from(bits_per_key) * 1000.0).round() as u32,
             FilterPolicy::BinaryFuse { fingerprint_bits } => 1000 * u32::from(fingerprint_bits),
         }
     }
@@ -58,26 +51,17 @@ impl FilterPolicy {
     pub fn bits_per_key(self) -> f32 {
         match self {
             FilterPolicy::None => 0.0,
-            FilterPolicy::Bloom { bits_per_key } | FilterPolicy::StandardBloom { bits_per_key } => bits_per_key,
+            FilterPolicy::Bloom { bits_per_key } => bits_per_key,
             FilterPolicy::BinaryFuse { fingerprint_bits } => f32::from(fingerprint_bits) * 1.125,
         }
     }
 
-    /// This kind of filter with another number of bits per key, in thousandths; none for 0.
+    /// The Bloom filter of `millibits` thousandths of bits per key; none for 0.
     #[doc(hidden)]
-    pub fn with_millibits(self, millibits: u32) -> FilterPolicy {
-        self.with_bits(millibits as f32 / 1000.0)
-    }
-
-    /// This kind of filter with another number of bits per key; none for 0. A binary fuse, which
-    /// has few sizes, becomes a Bloom filter.
-    #[doc(hidden)]
-    pub fn with_bits(self, bits_per_key: f32) -> FilterPolicy {
-        match self {
-            _ if bits_per_key == 0.0 => FilterPolicy::None,
-            FilterPolicy::None => FilterPolicy::None,
-            FilterPolicy::Bloom { .. } | FilterPolicy::BinaryFuse { .. } => FilterPolicy::Bloom { bits_per_key },
-            FilterPolicy::StandardBloom { .. } => FilterPolicy::StandardBloom { bits_per_key },
+    pub fn of_millibits(millibits: u32) -> FilterPolicy {
+        match millibits {
+            0 => FilterPolicy::None,
+            _ => FilterPolicy::Bloom { bits_per_key: millibits as f32 / 1000.0 },
         }
     }
 
@@ -87,7 +71,6 @@ impl FilterPolicy {
         match self {
             FilterPolicy::None => 0,
             FilterPolicy::Bloom { .. } => 1,
-            FilterPolicy::StandardBloom { .. } => 2,
             FilterPolicy::BinaryFuse { .. } => 4,
         }
     }
@@ -97,7 +80,7 @@ impl FilterPolicy {
     pub fn validate(self) -> Result<()> {
         match self {
             FilterPolicy::None => Ok(()),
-            FilterPolicy::Bloom { bits_per_key } | FilterPolicy::StandardBloom { bits_per_key } => {
+            FilterPolicy::Bloom { bits_per_key } => {
                 if (1.0..=24.0).contains(&bits_per_key) {
                     Ok(())
                 } else {

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::layout::Layout;
 use super::line::LINE_BITS;
 use super::shape::{SPLIT_EXCESS, check_rate};
-use super::sizing::{compensated_millibits, probe_count};
+use super::sizing::{probe_count, spent_millibits};
+use super::split::{self, Groups};
 use crate::FilterPolicy;
 use tamis_base::error::{Error, Result};
 
@@ -65,8 +65,8 @@ pub(super) fn first_where(mut from: u32, mut until: u32, holds: impl Fn(u32) -> 
 /// The average rate of a table's filter when a policy asks for `millibits` thousandths of bits per
 /// key.
 fn expected_rate(millibits: u32) -> f64 {
-    let layout = Layout::Split(super::split::Groups::for_probes(probe_count(millibits)));
-    layout.model_fpr(1000 * LINE_BITS, compensated_millibits(millibits).into()) * SPLIT_EXCESS
+    let keys_per_line = (1000 * LINE_BITS) as f64 / f64::from(spent_millibits(millibits));
+    split::model_fpr(Groups::for_millibits(millibits), keys_per_line) * SPLIT_EXCESS
 }
 
 #[cfg(test)]

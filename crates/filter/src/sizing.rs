@@ -61,6 +61,12 @@ pub(super) fn compensated_millibits(millibits: u32) -> u32 {
     }
 }
 
+/// Thousandths of bits per key that a table's Bloom filter spends when its policy asks for
+/// `millibits`, before rounding to whole lines.
+pub(super) fn spent_millibits(millibits: u32) -> u32 {
+    compensated_millibits(clamp_millibits(millibits))
+}
+
 /// Lines that hold `keys` keys at `millibits` thousandths of bits each.
 pub(super) fn lines_for(keys: u64, millibits: u32) -> u128 {
     (u128::from(keys) * u128::from(millibits)).div_ceil(u128::from(LINE_BITS) * 1000)

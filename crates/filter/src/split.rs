@@ -16,6 +16,7 @@
 
 use super::hash::{fastrange, remix};
 use super::line::{Fill, FilterLine, LINE_BITS, ReadLine, SetBits, word_of};
+use super::sizing::{clamp_millibits, probe_count};
 use tamis_base::format::coding::{get_u64, low_byte};
 use tamis_base::format::{Decoded, Malformed};
 
@@ -39,6 +40,11 @@ impl Groups {
             *group = rest / count + u8::from(i < rest % count);
         }
         Groups(groups)
+    }
+
+    /// The groups of a table's filter for `millibits` thousandths of bits per key.
+    pub(super) fn for_millibits(millibits: u32) -> Groups {
+        Groups::for_probes(probe_count(clamp_millibits(millibits)))
     }
 
     pub(super) fn decode(bytes: [u8; 8], count: u8, k: u8) -> Decoded<Groups> {
@@ -214,7 +220,7 @@ fn drawn_per_key(groups: Groups) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::hash::KeyHash;
-    use super::super::sizing::{compensated_millibits, probe_count};
+    use super::super::sizing::compensated_millibits;
     use super::*;
 
     #[test]

@@ -1,4 +1,5 @@
-//! The textbook layout (policy 2): k probes anywhere in one array of m bits, 512 per line.
+//! The textbook layout (policy 2), for stand-alone filters only: k probes anywhere in one array of
+//! m bits, 512 per line.
 //!
 //! ```text
 //! x = fastrange(hash, m)                      y = fastrange(remix(hash), m)

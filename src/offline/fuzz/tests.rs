@@ -133,12 +133,9 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         add("fuse_filter", &bits.to_string(), &FuseFilter::from_keys(keys(), bits).unwrap().to_bytes());
     }
     add("fuse_filter", "named", &FuseFilter::with_hasher(keys(), 8, named).unwrap().to_bytes());
-    for (name, policy) in [
-        ("split", FilterPolicy::DEFAULT),
-        ("standard", FilterPolicy::StandardBloom { bits_per_key: 12.0 }),
-        ("none", FilterPolicy::Bloom { bits_per_key: 1.0 }),
-    ] {
-        let keys = if name == "none" { 0 } else { 60u64 };
+    for (name, policy, keys) in
+        [("split", FilterPolicy::DEFAULT, 60), ("none", FilterPolicy::Bloom { bits_per_key: 1.0 }, 0)]
+    {
         add("filter_block", name, &filter::fuzz::block_of(policy, keys));
     }
     add("filter_block", "fuse", &filter::fuzz::small_fuse(7));

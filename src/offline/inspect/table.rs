@@ -87,7 +87,7 @@ pub struct TableProperties {
     pub block_size: u32,
     /// Seed of the filter's hash.
     pub hash_seed: u64,
-    /// Number of the filter policy: 0 none, 1 split-line Bloom, 2 standard Bloom, 4 binary fuse.
+    /// Number of the filter policy: 0 none, 1 split-line Bloom, 4 binary fuse.
     pub filter_policy: u64,
     /// Configured bits per key, in thousandths.
     pub filter_millibits: u32,

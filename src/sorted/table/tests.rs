@@ -258,7 +258,7 @@ fn table_options() -> impl Strategy<Value = TableOptions> {
     let filter = prop_oneof![
         Just(FilterPolicy::None),
         Just(FilterPolicy::DEFAULT),
-        Just(FilterPolicy::StandardBloom { bits_per_key: 2.5 }),
+        Just(FilterPolicy::Bloom { bits_per_key: 2.5 }),
         Just(FilterPolicy::BinaryFuse { fingerprint_bits: 5 }),
     ];
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd)]

@@ -48,8 +48,8 @@ pub(crate) fn policy_of_output(
             }
         },
     };
-    let planned = share_out(options.filter, budget, &runs).get(at).copied().unwrap_or(options.filter);
-    let bytes = budget_bytes(options.filter, budget, &runs);
+    let planned = share_out(budget, &runs).get(at).copied().unwrap_or(options.filter);
+    let bytes = budget_bytes(budget, &runs);
     let is_last = level > 0 && runs.iter().all(|(other, _)| *other <= level);
     let [in_last, above] = OVERDRAFT.map(|part| bytes.saturating_add(bytes / part));
     let left = if is_last { in_last } else { above }.saturating_sub(held());
@@ -62,14 +62,14 @@ pub(crate) fn policy_of_output(
 /// quarter bit per key.
 fn at_most(policy: FilterPolicy, keys: u64, bytes: u64) -> FilterPolicy {
     let fits = |policy: &FilterPolicy| filter_bytes(*policy, keys) <= bytes;
-    let less = (4..policy.millibits().div_ceil(250)).rev().map(|quarters| policy.with_millibits(250 * quarters));
+    let less = (4..policy.millibits().div_ceil(250)).rev().map(|quarters| FilterPolicy::of_millibits(250 * quarters));
     [policy].into_iter().chain(less).find(fits).unwrap_or(FilterPolicy::None)
 }
 
 /// The filter that each table should have, in the order of `levels`.
 pub(crate) fn policies(options: &KeyspaceOptions, levels: &LevelMetas<'_>) -> Vec<FilterPolicy> {
     let by_run = match &options.level_filters {
-        LevelFilters::Budget(budget) => share_out(options.filter, budget, &runs(levels, |_, _| false)),
+        LevelFilters::Budget(budget) => share_out(budget, &runs(levels, |_, _| false)),
         _ => Vec::new(),
     };
     let mut by_run = by_run.into_iter();
@@ -101,23 +101,23 @@ fn runs(levels: &LevelMetas<'_>, replaced: impl Fn(usize, u64) -> bool) -> Vec<(
 }
 
 /// The budget in bytes, for `runs` given as level and keys.
-fn budget_bytes(layout: FilterPolicy, budget: &FilterBudget, runs: &[(usize, u64)]) -> u64 {
+fn budget_bytes(budget: &FilterBudget, runs: &[(usize, u64)]) -> u64 {
     let keys = runs.iter().fold(0u64, |sum, (_, keys)| sum.saturating_add(*keys));
     match budget.limit {
-        BudgetLimit::BitsPerKey(bits) => filter_bytes(layout.with_bits(bits), keys),
+        BudgetLimit::BitsPerKey(bits_per_key) => filter_bytes(FilterPolicy::Bloom { bits_per_key }, keys),
         BudgetLimit::Bytes(bytes) => bytes,
     }
 }
 
 /// The filter of each of `runs`, given as level and keys.
-fn share_out(layout: FilterPolicy, budget: &FilterBudget, runs: &[(usize, u64)]) -> Vec<FilterPolicy> {
-    let bytes = budget_bytes(layout, budget, runs);
+fn share_out(budget: &FilterBudget, runs: &[(usize, u64)]) -> Vec<FilterPolicy> {
+    let bytes = budget_bytes(budget, runs);
     let last = runs.iter().map(|(level, _)| *level).max().unwrap_or_default();
     // Hits are assumed to be in the last level, which holds most of the data. This does not apply
     // if all runs are in level 0, where each may hold the key.
     let weight = |level: usize| if level == last && level > 0 { f64::from(budget.absent) } else { 1.0 };
     let runs: Vec<Run> = runs.iter().map(|&(level, keys)| Run { keys, weight: weight(level) }).collect();
-    allocate(layout, &runs, bytes)
+    allocate(&runs, bytes)
 }
 
 #[cfg(test)]

@@ -221,8 +221,7 @@ fn policy(content: &mut Decoder<'_>) -> Decoded<FilterPolicy> {
     match (policy, millibits) {
         (0, 0) => Ok(FilterPolicy::None),
         (1, 1000..=24_000) => Ok(FilterPolicy::Bloom { bits_per_key }),
-        (2, 1000..=24_000) => Ok(FilterPolicy::StandardBloom { bits_per_key }),
-        (0..=2, _) => Err(Malformed("a filter does not have 1 to 24 bits per key")),
+        (0..=1, _) => Err(Malformed("a filter does not have 1 to 24 bits per key")),
         (4, _) => match FINGERPRINT_BITS.into_iter().find(|&bits| u64::from(bits) * 1000 == millibits) {
             Some(fingerprint_bits) => Ok(FilterPolicy::BinaryFuse { fingerprint_bits }),
             None => Err(Malformed("a filter's fingerprints do not have 4 to 8, 10, 12 or 16 bits")),

@@ -333,13 +333,12 @@ pub(super) mod tests {
     }
 
     fn any_policy() -> impl Strategy<Value = FilterPolicy> {
-        (0u8..4, 1000u16..=24_000).prop_map(|(kind, millibits)| {
+        (0u8..3, 1000u16..=24_000).prop_map(|(kind, millibits)| {
             let bits_per_key = f32::from(millibits) / 1000.0;
             match kind {
                 0 => FilterPolicy::None,
                 1 => FilterPolicy::Bloom { bits_per_key },
-                2 => FilterPolicy::BinaryFuse { fingerprint_bits: FINGERPRINT_BITS[usize::from(millibits) % 8] },
-                _ => FilterPolicy::StandardBloom { bits_per_key },
+                _ => FilterPolicy::BinaryFuse { fingerprint_bits: FINGERPRINT_BITS[usize::from(millibits) % 8] },
             }
         })
     }
@@ -579,6 +578,21 @@ pub(super) mod tests {
         assert_eq!(with_field(64, 7, 2), Ok(None), "a field of a later version that may be skipped");
         for (tag, value, times) in [(2, 0x1004, 2), (2, 0, 1), (2, 0x3000, 1), (2, 1 << 16, 1), (63, 0, 1)] {
             assert!(with_field(tag, value, times).is_err(), "{tag} {value}");
+        }
+    }
+
+    #[test]
+    fn a_filter_policy_of_an_unknown_kind_is_refused() {
+        let with_code = |code: u8| {
+            let mut bytes = encode_definition("a", &KeyspaceOptions::new());
+            // Behind the name, the block size and the compression.
+            assert_eq!(bytes[5], FilterPolicy::DEFAULT.code());
+            bytes[5] = code;
+            decode_definition(&bytes).map(|(_, options)| options.filter)
+        };
+        assert_eq!(with_code(1), Ok(FilterPolicy::DEFAULT));
+        for code in [2, 3, 5, 127] {
+            assert_eq!(with_code(code), Err(Malformed("a filter policy is of an unknown kind")), "{code}");
         }
     }
 

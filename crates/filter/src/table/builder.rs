@@ -8,7 +8,8 @@ use crate::hasher::HashFunction;
 use crate::header::{self, FilterContent, FilterHeader};
 use crate::layout::Layout;
 use crate::line::FilterLine;
-use crate::sizing::bloom_millibits;
+use crate::sizing::{bloom_millibits, line_count, spent_millibits};
+use crate::split::{self, Groups};
 use crate::{FilterPolicy, PrefixExtractor};
 
 /// Collects hashes, 8 bytes per key and prefix, and makes the block when their number is known.
@@ -16,7 +17,8 @@ use crate::{FilterPolicy, PrefixExtractor};
 /// fuse takes.
 pub struct FilterBuilder {
     policy: FilterPolicy,
-    layout: Option<Layout>,
+    /// Those of its Bloom filter; `None` if the policy is no filter.
+    groups: Option<Groups>,
     seed: u64,
     prefixes: Option<PrefixExtractor>,
     /// Hash of the prefix that was added last.
@@ -42,7 +44,7 @@ impl FilterBuilder {
     pub fn new(policy: FilterPolicy, seed: u64) -> FilterBuilder {
         FilterBuilder {
             policy,
-            layout: Layout::for_policy(policy),
+            groups: (policy != FilterPolicy::None).then(|| Groups::for_millibits(bloom_millibits(policy))),
             seed,
             prefixes: None,
             last_prefix: None,
@@ -59,7 +61,7 @@ impl FilterBuilder {
     /// Adds a key, whose hash is `hash`, and its prefix. In a table, keys with one prefix are
     /// adjacent: the prefix counts once.
     pub fn add_key(&mut self, key: &[u8], hash: KeyHash) {
-        if self.layout.is_some()
+        if self.groups.is_some()
             && let Some(prefix) = self.prefixes.and_then(|extractor| extractor.extract(key))
         {
             let prefix = KeyHash::of_prefix(self.seed, prefix).value();
@@ -73,7 +75,7 @@ impl FilterBuilder {
     /// Adds a key. In a table, versions of a key are adjacent: a hash equal to the previous one
     /// counts once.
     pub fn add(&mut self, hash: KeyHash) {
-        if self.layout.is_none() {
+        if self.groups.is_none() {
             return;
         }
         self.foreign |= hash.seed() != self.seed;
@@ -89,12 +91,12 @@ impl FilterBuilder {
 
     /// The block, or `None` if the policy is no filter.
     pub fn finish(mut self) -> Option<FilterBlock> {
-        let layout = self.layout?;
+        let groups = self.groups?;
         let block = match self.policy {
             FilterPolicy::BinaryFuse { fingerprint_bits } => self.encode_fuse(fingerprint_bits),
             _ => None,
         };
-        let block = block.unwrap_or_else(|| self.encode(layout));
+        let block = block.unwrap_or_else(|| self.encode(groups));
         Some(self.verified(block))
     }
 
@@ -118,16 +120,16 @@ impl FilterBuilder {
         FilterHeader { content, hash, seed: self.seed, keys, millibits, prefixes: self.prefixes }
     }
 
-    fn encode(&self, layout: Layout) -> Vec<u8> {
+    fn encode(&self, groups: Groups) -> Vec<u8> {
         if self.hashes.is_empty() {
             return header::encode::<FilterLine>(&self.header(FilterContent::Empty), &[]);
         }
-        let count = layout.line_count(self.key_count(), bloom_millibits(self.policy));
+        let count = line_count(self.key_count(), spent_millibits(bloom_millibits(self.policy)));
         let mut lines: Vec<FilterLine> = (0..count).map(|_| FilterLine::default()).collect();
         for &hash in &self.hashes {
-            layout.insert(&mut lines[..], hash);
+            split::insert(groups, &mut lines[..], hash);
         }
-        header::encode(&self.header(FilterContent::Lines(layout)), &lines)
+        header::encode(&self.header(FilterContent::Lines(Layout::Split(groups))), &lines)
     }
 
     /// Opens the block as a reader does, asks it for every key, and gives it up if it denies one: a
@@ -278,8 +280,8 @@ mod tests {
     #[test]
     fn a_block_that_denies_a_key_is_given_up() {
         let builder = builder(100);
-        let layout = builder.layout.unwrap();
-        let good = builder.encode(layout);
+        let groups = builder.groups.unwrap();
+        let good = builder.encode(groups);
         for bit in HEADER_LEN * 8..good.len() * 8 {
             let mut bytes = good.clone();
             let mask = 1 << (bit % 8);
@@ -303,7 +305,7 @@ mod tests {
     #[test]
     fn a_block_that_does_not_verify_is_given_up() {
         let builder = builder(100);
-        let mut bytes = builder.encode(builder.layout.unwrap());
+        let mut bytes = builder.encode(builder.groups.unwrap());
         bytes[80] ^= 1;
         let block = builder.verified(bytes);
         assert_eq!(block.degraded, Some("the hash of the filter's lines does not match"));

@@ -13,7 +13,7 @@ use crate::standard;
 #[non_exhaustive]
 pub struct FilterInfo {
     /// Policy number as in the block's header: 1 split-line Bloom (also in place of a small binary
-    /// fuse), 2 standard Bloom, 4 binary fuse, 255 no keys, 0 given up.
+    /// fuse), 4 binary fuse, 255 no keys, 0 given up.
     pub policy_id: u8,
     /// Requested bits per key, in thousandths; in a binary fuse, those of a fingerprint.
     pub millibits: u32,
@@ -23,7 +23,7 @@ pub struct FilterInfo {
     pub prefixes: Option<PrefixExtractor>,
     /// Probes per key, k.
     pub probes: u8,
-    /// Probes in each line that a look-up may touch; empty outside the split layout.
+    /// Probes in each line that a look-up may touch; empty for a binary fuse.
     pub groups: Vec<u8>,
     /// Lines of 64 bytes.
     pub lines: u64,

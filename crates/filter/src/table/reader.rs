@@ -13,7 +13,6 @@ use crate::header::{self, FilterContent};
 use crate::layout::Layout;
 use crate::line::FilterLine;
 use crate::split::{self, GROUP_MAX, Groups};
-use crate::standard;
 use tamis_base::format::Malformed;
 use tamis_base::memory::pool::{TableArray, TableMemory};
 use tamis_base::memory::prefetch::prefetch;
@@ -37,10 +36,6 @@ enum Probing {
         /// Shared with the banks that the filter is part of.
         lines: TableArray<FilterLine>,
         avx2: Option<Avx2>,
-    },
-    Standard {
-        probes: u8,
-        lines: TableArray<FilterLine>,
     },
     Fuse {
         shape: FuseShape,
@@ -78,7 +73,9 @@ impl Filter {
             FilterContent::AlwaysMaybe => return degraded("the filter was given up when it was built"),
             FilterContent::Empty => Probing::No,
             FilterContent::Lines(Layout::Split(groups)) => Probing::Split { groups, lines, avx2: Avx2::detect() },
-            FilterContent::Lines(Layout::Standard { probes }) => Probing::Standard { probes, lines },
+            FilterContent::Lines(Layout::Standard { .. }) => {
+                return degraded("the filter has a layout that only stand-alone filters have");
+            }
             FilterContent::Fuse(shape) => Probing::Fuse { shape, lines },
         };
         Filter { seed, probing, info: Some(info) }
@@ -93,7 +90,6 @@ impl Filter {
         match &self.probing {
             Probing::Split { groups, lines, avx2: Some(avx2) } => avx2.may_contain(*groups, lines, hash.value()),
             Probing::Split { groups, lines, avx2: None } => split::may_contain(*groups, lines, hash.value()),
-            Probing::Standard { probes, lines } => standard::may_contain((*probes).into(), lines, hash.value()),
             Probing::Fuse { shape, lines } => fuse::may_contain(*shape, lines, hash.value()),
             Probing::Maybe(_) => true,
             Probing::No => false,
@@ -166,9 +162,7 @@ impl Filter {
     pub fn memory(&self) -> usize {
         let lines = match &self.probing {
             Probing::Maybe(_) | Probing::No => 0,
-            Probing::Split { lines, .. } | Probing::Standard { lines, .. } | Probing::Fuse { lines, .. } => {
-                size_of_val(&**lines)
-            }
+            Probing::Split { lines, .. } | Probing::Fuse { lines, .. } => size_of_val(&**lines),
         };
         size_of::<Filter>() + lines
     }

@@ -77,20 +77,30 @@ fn rates_hold_for_few_keys() {
 #[test]
 fn a_filter_has_the_bits_of_a_tables_filter() {
     let keys: Vec<[u8; 16]> = (0..1000).map(random).collect();
-    for (layout, policy) in [(BloomLayout::Split, split(10.0)), (BloomLayout::Standard, standard(10.0))] {
-        let hashes: Vec<KeyHash> = keys.iter().map(|key| KeyHash::new(3, key)).collect();
-        let block = build(policy, &hashes).bytes;
-        let mut filter = BloomFilter::builder().layout(layout).seed(3).with_bits_per_key(1000, 10.0).unwrap();
-        filter.extend(&keys);
-        assert_eq!(filter.to_bytes()[HEADER_LEN..], block[HEADER_LEN..], "{layout}");
-        // Neither is mistaken for the other: only a table's filter counts its keys.
-        let rule = "the filter is a table's: it counts its keys";
-        let refused = BloomFilter::from_bytes(&block);
-        assert!(matches!(refused, Err(Error::Filter { rule: found, .. }) if found == rule), "{refused:?}");
-        let reader = Filter::open(&filter.to_bytes(), 3);
-        assert_eq!(reader.degraded(), Some("the filter has lines but no keys"));
-        assert!(hashes.iter().all(|&hash| reader.may_contain(hash)));
-    }
+    let hashes: Vec<KeyHash> = keys.iter().map(|key| KeyHash::new(3, key)).collect();
+    let block = build(split(10.0), &hashes).bytes;
+    let mut filter = BloomFilter::builder().seed(3).with_bits_per_key(1000, 10.0).unwrap();
+    filter.extend(&keys);
+    assert_eq!(filter.to_bytes()[HEADER_LEN..], block[HEADER_LEN..]);
+    // Neither is mistaken for the other: only a table's filter counts its keys.
+    let rule = "the filter is a table's: it counts its keys";
+    let refused = BloomFilter::from_bytes(&block);
+    assert!(matches!(refused, Err(Error::Filter { rule: found, .. }) if found == rule), "{refused:?}");
+    let reader = Filter::open(&filter.to_bytes(), 3);
+    assert_eq!(reader.degraded(), Some("the filter has lines but no keys"));
+    assert!(hashes.iter().all(|&hash| reader.may_contain(hash)));
+}
+
+#[test]
+fn tables_say_maybe_to_the_textbook_layout() {
+    let mut filter = BloomFilter::builder().layout(BloomLayout::Standard).seed(3).with_rate(100, 0.01).unwrap();
+    filter.insert("key");
+    let bytes = filter.to_bytes();
+    let (header, lines) = header::decode(&bytes).unwrap();
+    let block = header::encode(&FilterHeader { keys: 1, ..header }, lines);
+    let reader = Filter::open(&block, 3);
+    assert_eq!(reader.degraded(), Some("the filter has a layout that only stand-alone filters have"));
+    assert!(reader.may_contain(KeyHash::new(3, b"other")));
 }
 
 #[test]

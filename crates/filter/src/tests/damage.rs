@@ -6,14 +6,12 @@ use crate::header::HEADER_LEN;
 use crate::header::tests::seal;
 use proptest::prelude::*;
 
-/// A block of 30 keys for each layout, one of no keys, and two binary fuses of 30 keys.
+/// A Bloom filter of 30 keys, a block of no keys, and two binary fuses of 30 keys.
 fn samples() -> Vec<(Vec<KeyHash>, Vec<u8>)> {
     let keys: Vec<KeyHash> = hashes(0..30).collect();
-    let mut samples: Vec<_> =
-        [split(10.0), standard(10.0)].map(|policy| (keys.clone(), build(policy, &keys).bytes)).into();
-    samples.push((Vec::new(), build(split(10.0), &[]).bytes));
-    samples.extend([4, 7].map(|bits| (keys.clone(), forced_fuse(bits, &keys))));
-    samples
+    let bloom = |keys: &[KeyHash]| (keys.to_vec(), build(split(10.0), keys).bytes);
+    let fuse = |bits| (keys.clone(), forced_fuse(bits, &keys));
+    vec![bloom(&keys), bloom(&[]), fuse(4), fuse(7)]
 }
 
 fn flipped(block: &[u8], bit: usize) -> Vec<u8> {
@@ -75,9 +73,8 @@ fn zeroed_and_foreign_bytes_mean_maybe() {
 }
 
 #[test]
-fn flipped_headers_that_verify_do_not_deny_a_key_of_the_split_layout_or_a_fuse() {
-    let samples = samples();
-    for (keys, block) in [&samples[0], &samples[3], &samples[4]] {
+fn flipped_headers_that_verify_do_not_deny_a_key() {
+    for (keys, block) in &samples() {
         for bit in 0..HEADER_LEN * 8 {
             let mut block = flipped(block, bit);
             seal(&mut block);
@@ -102,7 +99,7 @@ fn flipped_blocks_that_verify_do_not_panic() {
 proptest! {
     #[test]
     fn overwritten_fields_that_verify_do_not_panic(
-        sample in 0usize..5,
+        sample in 0usize..4,
         edits in proptest::collection::vec((4usize..64, any::<u8>()), 0..6),
         line_count in prop_oneof![0u64..5, Just(1 << 28), Just((1 << 28) + 1), any::<u64>()],
         payload in proptest::collection::vec(any::<u8>(), 0..200),

@@ -27,12 +27,8 @@ fn split(bits_per_key: f32) -> FilterPolicy {
     FilterPolicy::Bloom { bits_per_key }
 }
 
-fn standard(bits_per_key: f32) -> FilterPolicy {
-    FilterPolicy::StandardBloom { bits_per_key }
-}
-
 fn policies() -> impl Iterator<Item = FilterPolicy> {
-    BITS_PER_KEY.into_iter().flat_map(|bits| [split(bits), standard(bits)])
+    BITS_PER_KEY.into_iter().map(split)
 }
 
 /// Hashes of the keys `range`, each of 16 bytes that look random.

@@ -1,8 +1,10 @@
 //! No false negatives, and false positives as often as theory says.
 
+use super::alone::{LAYOUTS, absent, random};
 use super::*;
-use crate::layout::Layout;
-use crate::sizing::probe_count;
+use crate::BloomFilter;
+use crate::sizing::{line_count, probe_count, spent_millibits};
+use crate::split::Groups;
 use crate::standard;
 
 /// Share of absent keys to which `filter` says "maybe".
@@ -61,26 +63,17 @@ fn measured_rates_are_those_of_the_bits_and_near_theory() {
 #[test]
 fn small_filters_are_as_good_as_large_ones() {
     let absent: Vec<KeyHash> = hashes(1 << 40..(1 << 40) + 2000).collect();
-    for policy in [split(10.0), standard(10.0)] {
-        for count in [1, 10, 50, 200] {
-            let (mut rate, mut expected) = (0.0, 0.0);
-            for set in 0..40u64 {
-                let keys: Vec<KeyHash> = hashes(set * 1000..set * 1000 + count).collect();
-                let filter = open(&build(policy, &keys));
-                rate += measured(&filter, &absent) / 40.0;
-                expected += filter.info().unwrap().expected_fpr / 40.0;
-            }
-            // Keys that agree in both hashes modulo m agree in all probes of the standard layout.
-            let bits = f64::from(512 * u16::try_from(count).unwrap().div_ceil(51));
-            let collisions = match policy {
-                FilterPolicy::StandardBloom { .. } => 4.0 * count as f64 / (bits * bits),
-                _ => 0.0,
-            };
-            let asked = absent.len() * 40;
-            let most = expected + collisions + noise(expected + collisions, asked, 4.0);
-            assert!(rate <= most, "{policy:?}, {count} keys: {rate} > {expected}");
-            assert!(rate < 0.011, "{policy:?}, {count} keys: {rate}");
+    for count in [1, 10, 50, 200] {
+        let (mut rate, mut expected) = (0.0, 0.0);
+        for set in 0..40u64 {
+            let keys: Vec<KeyHash> = hashes(set * 1000..set * 1000 + count).collect();
+            let filter = open(&build(split(10.0), &keys));
+            rate += measured(&filter, &absent) / 40.0;
+            expected += filter.info().unwrap().expected_fpr / 40.0;
         }
+        let most = expected + noise(expected, absent.len() * 40, 4.0);
+        assert!(rate <= most, "{count} keys: {rate} > {expected}");
+        assert!(rate < 0.011, "{count} keys: {rate}");
     }
 }
 
@@ -97,25 +90,21 @@ fn the_rate_in_the_header_is_that_of_the_bits() {
 #[test]
 fn a_full_filter_reports_rate_one() {
     let keys: Vec<KeyHash> = hashes(0..10).collect();
-    for policy in [split(10.0), standard(10.0)] {
-        let mut block = build(policy, &keys);
-        block.bytes[64..].fill(0xff);
-        crate::header::tests::seal(&mut block.bytes);
-        let filter = open(&block);
-        let info = filter.info().unwrap();
-        assert_eq!((info.fill_ratio, info.expected_fpr), (1.0, 1.0));
-        assert_eq!(info.estimated_keys, f64::INFINITY);
-    }
+    let mut block = build(split(10.0), &keys);
+    block.bytes[64..].fill(0xff);
+    crate::header::tests::seal(&mut block.bytes);
+    let filter = open(&block);
+    let info = filter.info().unwrap();
+    assert_eq!((info.fill_ratio, info.expected_fpr), (1.0, 1.0));
+    assert_eq!(info.estimated_keys, f64::INFINITY);
 }
 
 #[test]
 fn options_outside_their_range_are_clamped() {
     for (bits, lines) in [(0.0, 2), (-1.0, 2), (f32::NAN, 2), (1e9, 48)] {
-        for policy in [split(bits), standard(bits)] {
-            let layout = Layout::for_policy(policy).unwrap();
-            assert!((1..=17).contains(&layout.probes()));
-            assert!(layout.line_count(1000, policy.millibits()).abs_diff(lines) <= 1);
-        }
+        let millibits = split(bits).millibits();
+        assert!((1..=17).contains(&Groups::for_millibits(millibits).probes()));
+        assert!(line_count(1000, spent_millibits(millibits)).abs_diff(lines) <= 1);
     }
 }
 
@@ -141,14 +130,18 @@ fn rates_of_a_million_keys_lie_within_the_published_bounds() {
         (19, 0.00886, 0.01228),
         (20, 0.00525, 0.00782),
     ];
-    let keys: Vec<KeyHash> = hashes(0..1_000_000).collect();
-    let absent: Vec<KeyHash> = hashes(1 << 40..(1 << 40) + 10_000_000).collect();
+    // The filter of a table has the bits of the split one.
+    let keys: Vec<[u8; 16]> = (0..1_000_000).map(random).collect();
+    let absent: Vec<[u8; 16]> = absent(10_000_000).collect();
     for (bits, least, most) in bounds {
-        for policy in [split(bits as f32), standard(bits as f32)] {
-            let filter = open(&build(policy, &keys));
-            assert!(keys.iter().all(|&key| filter.may_contain(key)));
-            let rate = measured(&filter, &absent) * 100.0;
-            assert!((least..=most).contains(&rate), "{policy:?}: {rate}");
+        for layout in LAYOUTS {
+            let builder = BloomFilter::builder().layout(layout).seed(3);
+            let mut filter = builder.with_bits_per_key(1_000_000, bits.into()).unwrap();
+            filter.extend(&keys);
+            assert!(keys.iter().all(|key| filter.contains(key)));
+            let maybes = absent.iter().filter(|key| filter.contains(key)).count();
+            let rate = maybes as f64 / absent.len() as f64 * 100.0;
+            assert!((least..=most).contains(&rate), "{layout}, {bits} bits: {rate}");
         }
     }
 }
@@ -157,7 +150,7 @@ fn rates_of_a_million_keys_lie_within_the_published_bounds() {
 #[ignore = "ten million keys; cargo test --release -p tamis-filter --lib -- --ignored"]
 fn none_of_ten_million_keys_is_denied() {
     let keys: Vec<KeyHash> = hashes(0..10_000_000).collect();
-    for policy in [split(10.0), standard(10.0), FilterPolicy::BinaryFuse { fingerprint_bits: 8 }] {
+    for policy in [split(10.0), FilterPolicy::BinaryFuse { fingerprint_bits: 8 }] {
         let filter = open(&build(policy, &keys));
         assert!(keys.iter().all(|&key| filter.may_contain(key)), "{policy:?}");
     }

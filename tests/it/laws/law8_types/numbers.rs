@@ -154,9 +154,9 @@ fn law8_filters_take_any_numbers_issue_29() {
         }
         for policy in [FilterPolicy::DEFAULT, FilterPolicy::BinaryFuse { fingerprint_bits: 8 }, FilterPolicy::None] {
             tamis::filter::filter_bytes(policy, keys);
-            let runs = [keys, 1, keys].map(|keys| tamis::filter::Run { keys, weight: 1.0 });
-            U64.iter().for_each(|budget| _ = tamis::filter::allocate(policy, &runs, *budget));
         }
+        let runs = [keys, 1, keys].map(|keys| tamis::filter::Run { keys, weight: 1.0 });
+        U64.iter().for_each(|budget| _ = tamis::filter::allocate(&runs, *budget));
     }
     for size in USIZE {
         may_refuse(Environment::new(EnvironmentOptions::new().cache_size(size)));

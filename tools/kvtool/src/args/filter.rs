@@ -81,8 +81,6 @@ pub(crate) enum Policy {
     None,
     /// Split-line Bloom filter, 10 bits per key unless --bits says otherwise
     Bloom,
-    /// Textbook Bloom filter, 10 bits per key unless --bits says otherwise
-    Standard,
     /// Binary fuse: denser and slower to build. --bits is the size of a fingerprint: 4, 5, 6, 7, 8
     /// (default), 10, 12 or 16
     Fuse,

@@ -75,7 +75,6 @@ fn decimal(number: f32) -> Value {
 fn filter_json(policy: FilterPolicy) -> Value {
     match policy {
         FilterPolicy::Bloom { bits_per_key } => json!({ "bloom": decimal(bits_per_key) }),
-        FilterPolicy::StandardBloom { bits_per_key } => json!({ "standard_bloom": decimal(bits_per_key) }),
         FilterPolicy::BinaryFuse { fingerprint_bits } => json!({ "binary_fuse": fingerprint_bits }),
         _ => json!("none"),
     }
@@ -138,9 +137,6 @@ fn parse_filter(value: &Value) -> Read<FilterPolicy> {
     let policy = match (value.as_str(), only_field(value)) {
         (Some("none"), _) => Some(FilterPolicy::None),
         (_, Some(("bloom", bits))) => float(Some(bits)).map(|bits_per_key| FilterPolicy::Bloom { bits_per_key }),
-        (_, Some(("standard_bloom", bits))) => {
-            float(Some(bits)).map(|bits_per_key| FilterPolicy::StandardBloom { bits_per_key })
-        }
         (_, Some(("binary_fuse", bits))) => {
             Some(FilterPolicy::BinaryFuse { fingerprint_bits: number("binary_fuse", bits)? })
         }
@@ -190,7 +186,6 @@ mod tests {
         let filters = [
             FilterPolicy::None,
             FilterPolicy::Bloom { bits_per_key: 7.3 },
-            FilterPolicy::StandardBloom { bits_per_key: 1.1 },
             FilterPolicy::BinaryFuse { fingerprint_bits: 12 },
         ];
         round_trip(new());

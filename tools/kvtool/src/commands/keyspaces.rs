@@ -57,7 +57,6 @@ fn filter_in_words(options: &KeyspaceOptions) -> String {
     match options.filter {
         FilterPolicy::None => "none".into(),
         FilterPolicy::Bloom { bits_per_key } => format!("Bloom, {bits_per_key} bits per key"),
-        FilterPolicy::StandardBloom { bits_per_key } => format!("standard Bloom, {bits_per_key} bits per key"),
         FilterPolicy::BinaryFuse { fingerprint_bits } => {
             format!("binary fuse, fingerprints of {fingerprint_bits} bits")
         }

@@ -166,7 +166,6 @@ fn policy_in_words(policy: u64) -> &'static str {
     match policy {
         0 => "none",
         1 => "split-line Bloom",
-        2 => "standard Bloom",
         4 => "binary fuse",
         255 => "no keys",
         _ => "unknown",

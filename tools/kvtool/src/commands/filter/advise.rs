@@ -27,11 +27,7 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
         Some(file) => Some(tree.weigh(&keyspace, common, file)?),
         None => None,
     };
-    let layout = match keyspace.options()?.filter {
-        FilterPolicy::None => FilterPolicy::DEFAULT,
-        policy => policy,
-    };
-    let rows: Vec<Row> = BITS.map(|bits| tree.row(layout, bits)).collect();
+    let rows: Vec<Row> = BITS.map(|bits| tree.row(bits)).collect();
     let mut output = Output::new();
     if common.json {
         output.json(json!({
@@ -140,14 +136,11 @@ impl Runs {
         self.runs.iter().map(|run| run.run.weight * run.rate).sum()
     }
 
-    fn row(&self, layout: FilterPolicy, bits: u8) -> Row {
-        let uniform = match layout {
-            FilterPolicy::StandardBloom { .. } => FilterPolicy::StandardBloom { bits_per_key: bits.into() },
-            _ => FilterPolicy::Bloom { bits_per_key: bits.into() },
-        };
+    fn row(&self, bits: u8) -> Row {
+        let uniform = FilterPolicy::Bloom { bits_per_key: bits.into() };
         let runs: Vec<Run> = self.runs.iter().map(|run| run.run).collect();
         let memory = filter_bytes(uniform, runs.iter().map(|run| run.keys).sum());
-        let policies = allocate(uniform, &runs, memory);
+        let policies = allocate(&runs, memory);
         let shared = runs.iter().zip(&policies).map(|(run, policy)| run.weight * expected_rate(*policy)).sum();
         Row {
             bits,

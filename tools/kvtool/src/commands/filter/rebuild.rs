@@ -77,7 +77,6 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
 fn new_policy(args: &FilterRebuild, old: FilterPolicy) -> Result<Option<FilterPolicy>> {
     let bits_per_key = args.bits.unwrap_or(10.0);
     let kind = args.policy.or(args.bits.map(|_| match old {
-        FilterPolicy::StandardBloom { .. } => Policy::Standard,
         FilterPolicy::BinaryFuse { .. } if !args.allocate => Policy::Fuse,
         _ => Policy::Bloom,
     }));
@@ -85,7 +84,6 @@ fn new_policy(args: &FilterRebuild, old: FilterPolicy) -> Result<Option<FilterPo
         (None, _) => None,
         (Some(Policy::None), None) => Some(FilterPolicy::None),
         (Some(Policy::None), Some(_)) => return Err(Failure::usage("--policy none takes no --bits")),
-        (Some(Policy::Standard), _) => Some(FilterPolicy::StandardBloom { bits_per_key }),
         (Some(Policy::Fuse), _) => Some(FilterPolicy::BinaryFuse { fingerprint_bits: fingerprint_bits(args.bits)? }),
         (Some(Policy::Bloom), _) => Some(FilterPolicy::Bloom { bits_per_key }),
     })
