@@ -93,7 +93,7 @@ fn new(pool: &Arc<MemtablePool>) -> Arc<Memtable> {
 fn fill(memtable: &Memtable, keys: &[Key], value: &[u8]) {
     for (key, seqno) in keys.iter().zip(1..) {
         // One writer per entry, like a store without batches.
-        memtable.writer().insert(0, key, seqno, ValueKind::Put, value);
+        memtable.writer().insert_hashed(0, key, KeyHash::new(SEED, key), seqno, ValueKind::Put, value);
     }
 }
 
@@ -131,7 +131,7 @@ fn main() {
         figures.time("get, miss", count, || missing.iter().map(|key| get(&memtable, key)).sum::<usize>());
         figures.time("overwrite random", count, || {
             for (key, seqno) in asked.iter().zip(count as u64 + 1..) {
-                memtable.writer().insert(0, key, seqno, ValueKind::Put, &value);
+                memtable.writer().insert_hashed(0, key, KeyHash::new(SEED, key), seqno, ValueKind::Put, &value);
             }
         });
         let memtable = new(&pool);
@@ -153,14 +153,14 @@ fn main() {
             for (i, key) in asked[..seeks].iter().enumerate() {
                 if i % WRITE_EVERY == 0 {
                     let (key, seqno) = writes.next().unwrap();
-                    memtable.writer().insert(0, key, seqno, ValueKind::Put, &value);
+                    memtable.writer().insert_hashed(0, key, KeyHash::new(SEED, key), seqno, ValueKind::Put, &value);
                 }
                 memtable.cursor(0).seek(key, MAX_SEQNO).unwrap();
             }
         });
         figures.time("open and seek, a write before each", seeks, || {
             for (key, (write, seqno)) in asked[..seeks].iter().zip(&mut writes) {
-                memtable.writer().insert(0, write, seqno, ValueKind::Put, &value);
+                memtable.writer().insert_hashed(0, write, KeyHash::new(SEED, write), seqno, ValueKind::Put, &value);
                 memtable.cursor(0).seek(key, MAX_SEQNO).unwrap();
             }
         });

@@ -208,9 +208,8 @@ impl Cursor {
 
     /// The entry on which `inner` stands.
     #[inline]
-    fn effect(&self) -> Result<Effect<'_>> {
-        let kind = self.inner.kind();
-        Effect::of(kind, self.inner.value()).ok_or_else(|| kind.misplaced("a scanned table"))
+    fn effect(&self) -> Effect<'_> {
+        Effect::of(self.inner.kind(), self.inner.value())
     }
 
     /// When the current value expires, if it does; see
@@ -488,7 +487,7 @@ impl Cursor {
     /// sees; `None` if that is no value. A function apart, so that a put costs one comparison.
     #[inline(never)]
     fn state_on_entry(&self, hidden: &mut HiddenKeys) -> Result<Option<CursorState>> {
-        Ok(match self.effect()? {
+        Ok(match self.effect() {
             Effect::Put(put) if put.has_expired(self.at) => {
                 hidden.expired = hidden.expired.max(put.deadline.unwrap_or(0));
                 None
@@ -542,7 +541,7 @@ impl Cursor {
             loop {
                 if window.sees(self.inner.seqno()) {
                     newest = self.inner.seqno();
-                    match self.effect()? {
+                    match self.effect() {
                         Effect::Merge(stored) => push_operand(&mut operands, newest, stored)?,
                         Effect::Put(put) if !put.has_expired(self.at) => {
                             base = Some((newest, self.inner.kind()));

@@ -36,7 +36,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
 use crate::format::deadline::Deadline;
 use crate::format::filename::FileKind;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::SeqNo;
 use crate::options::Options;
 use crate::report::event::Event;
 use crate::sorted::range_table::RangeTable;
@@ -45,6 +45,7 @@ use crate::tree::manifest::{
     self, Branch, FollowedManifest, KeyspaceState, ManifestState, RANGE_LEVEL, ingested_tables, read_current,
 };
 use crate::vfs::{is_out_of_descriptors, store_files};
+use crate::write::batch::{LogOp, OpKind};
 use crate::write::log::reader::LogReader;
 use crate::write::log::{Ahead, LogChain};
 use crate::write::memtable::Memtable;
@@ -201,23 +202,26 @@ impl Unflushed {
             for (at, operation) in batch.operations().enumerate() {
                 let malformed = |rule| batch.corruption(&adding.source.dir, rule);
                 let operation = operation.map_err(malformed)?;
-                if self.newest_keyspace.is_none_or(|(id, ..)| id < operation.keyspace) {
-                    self.newest_keyspace = Some((operation.keyspace, batch.log, batch.offset));
+                if self.newest_keyspace.is_none_or(|(id, ..)| id < operation.keyspace()) {
+                    self.newest_keyspace = Some((operation.keyspace(), batch.log, batch.offset));
                 }
-                let seqno = batch.first + u64::from(operation.index);
+                let seqno = batch.first + u64::from(operation.index());
                 self.operations += 1;
-                if operation.kind == ValueKind::Ingest {
-                    if seqno > adding.state.ingested {
-                        let tables = ingested_tables(&operation, seqno).map_err(malformed)?;
-                        self.ingests.push(LoggedIngest { seqno, keyspace: operation.keyspace, tables });
+                let operation = match operation {
+                    LogOp::Write(operation) => operation,
+                    LogOp::Ingest(ingest) => {
+                        if seqno > adding.state.ingested {
+                            let tables = ingested_tables(&ingest, seqno).map_err(malformed)?;
+                            self.ingests.push(LoggedIngest { seqno, keyspace: ingest.keyspace, tables });
+                        }
+                        continue;
                     }
-                    continue;
-                }
+                };
                 if group.len() == GROUP {
                     self.insert(&group, adding);
                     group.clear();
                 }
-                self.has_deadlines |= operation.kind == ValueKind::ExpiringPut;
+                self.has_deadlines |= operation.kind == OpKind::ExpiringPut;
                 let hash = KeyHash::new(adding.state.hash_seed, operation.key);
                 self.parts.last().inspect(|part| part.memtable.prefetch(operation.keyspace, hash));
                 group.push(Insertion { operation, hash, seqno, begins: (at == 0).then_some((batch.log, batch.first)) });
@@ -456,9 +460,10 @@ impl Follower {
             if self.tables.contains_key(number) {
                 continue;
             }
-            let table = Arc::new(Table::new(Arc::clone(&self.source.tables), (*meta).clone()));
+            let table = Table::new(Arc::clone(&self.source.tables), (*meta).clone());
+            let table = Arc::new(table.of_ranges(*level == RANGE_LEVEL));
             table.keep_open().map_err(|error| self.explain_missing(error, state))?;
-            let ranges = match *level == RANGE_LEVEL {
+            let ranges = match table.holds_ranges() {
                 true => Some(Arc::new(RangeTable::load(Arc::clone(&table))?)),
                 false => None,
             };

@@ -398,7 +398,7 @@ impl Store {
         if !properties.references.is_empty() {
             return Err(unfit(source, "it has values in value files"));
         }
-        let ranges = match alone.holds_ranges()? {
+        let ranges = match alone.holds_ranges() {
             true => Some(RangeTable::load(Arc::clone(&alone))?),
             false => None,
         };

@@ -1,5 +1,5 @@
-//! Inserts operations that were read from logs into memtables, for recovery (`recovery`) and for
-//! readers beside another process (`follow`).
+//! Applies operations to memtables: those of a writer, and those read from logs, by recovery
+//! (`recovery`) and by readers beside another process (`follow`).
 
 use crate::filter::KeyHash;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::Fold;
 use crate::write::batch::Op;
-use crate::write::memtable::{Memtable, any_in};
+use crate::write::memtable::{Memtable, MemtableWriter, any_in};
 
 /// Operations inserted at a time. Their index slots are prefetched first, so that the cache misses
 /// overlap.
@@ -21,6 +21,24 @@ pub(super) struct Insertion<'a> {
     /// If this is the first operation of its batch, the number of the log and of the batch's first
     /// operation, which the log may not have.
     pub(super) begins: Option<(u64, SeqNo)>,
+}
+
+/// Applies an operation of a batch; `hash` is the hash of its key. `fold` says how operands of its
+/// keyspace combine. Sequence numbers must ascend from call to call.
+#[inline(always)]
+pub(crate) fn apply(
+    writer: &mut MemtableWriter<'_>,
+    operation: &Op<'_>,
+    hash: KeyHash,
+    seqno: SeqNo,
+    fold: impl FnOnce() -> Option<Fold>,
+) {
+    let Op { keyspace, kind, key, value, .. } = *operation;
+    match kind.of_entry() {
+        None => writer.delete_range(keyspace, key, value, seqno),
+        Some(ValueKind::Merge) => writer.insert_operand(keyspace, key, hash, seqno, value, fold()),
+        Some(kind) => writer.insert_hashed(keyspace, key, hash, seqno, kind, value),
+    }
 }
 
 /// Inserts operations into a memtable until one begins a batch and the memtable has `size` bytes: a
@@ -41,14 +59,7 @@ pub(super) fn insert_until_full(
         if begins.is_some() && writer.used() >= size {
             break;
         }
-        let Op { keyspace, kind, key, value, .. } = *operation;
-        if kind == ValueKind::Merge {
-            writer.insert_operand(keyspace, key, *hash, *seqno, value, fold(keyspace));
-        } else if kind == ValueKind::DeleteRange {
-            writer.delete_range(keyspace, key, value, *seqno);
-        } else {
-            writer.insert_hashed(keyspace, key, *hash, *seqno, kind, value);
-        }
+        apply(&mut writer, operation, *hash, *seqno, || fold(operation.keyspace));
         inserted += 1;
     }
     inserted

@@ -46,7 +46,7 @@ mod gate;
 mod held;
 mod image;
 mod ingest;
-mod insert;
+pub(crate) mod insert;
 mod iter;
 mod keys;
 mod keyspace;

@@ -341,12 +341,13 @@ fn view_of(
     active: Arc<Memtable>,
     recovered: Option<Arc<Memtable>>,
 ) -> Result<ReadView> {
-    let table = |meta: &TableMeta| Arc::new(Table::new(Arc::clone(tables), meta.clone()));
+    let table = |meta: &TableMeta| Table::new(Arc::clone(tables), meta.clone());
     let tree = |(&id, keyspace): (&u32, &KeyspaceState)| -> Result<Tree> {
         let (ranges, entries): (Vec<_>, Vec<_>) = keyspace.tables().partition(|(level, _)| *level == RANGE_LEVEL);
-        let entries = entries.iter().map(|(level, meta)| (*level, table(meta))).collect();
+        let entries = entries.iter().map(|(level, meta)| (*level, Arc::new(table(meta)))).collect();
         // Damage there fails the open: reads without the ranges would return what they delete.
-        let ranges = ranges.iter().map(|(_, meta)| RangeTable::load(table(meta)).map(Arc::new));
+        let ranges =
+            ranges.iter().map(|(_, meta)| RangeTable::load(Arc::new(table(meta).of_ranges(true))).map(Arc::new));
         Ok(Tree::new(id, keyspace, entries, ranges.collect::<Result<_>>()?, clock, tables.values()))
     };
     let trees = state.keyspaces.iter().map(tree).collect::<Result<_>>()?;

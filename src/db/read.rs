@@ -302,6 +302,7 @@ impl Store {
 mod tests {
     use super::*;
     use crate::Options;
+    use crate::format::deadline::DEADLINE_LEN;
     use crate::vfs::SimFileSystem;
 
     /// A closure has the buffer with its value to itself, whatever it reads; also a value as long
@@ -334,13 +335,12 @@ mod tests {
     /// A memtable cannot come to hold such entries by any call; a reader that met one must say so.
     #[test]
     fn law8_a_kind_that_no_memtable_has_is_an_error_issue_29() {
-        let kinds = [ValueKind::DeleteRange, ValueKind::SeparatePut, ValueKind::SeparateExpiringPut, ValueKind::Ingest];
-        for kind in kinds {
+        for kind in [ValueKind::SeparatePut, ValueKind::SeparateExpiringPut] {
             let db = Options::new().file_system(Arc::new(SimFileSystem::new())).open("/db").unwrap();
             let seqno = db.put("a", "1").unwrap();
             let view = db.store().view.load();
             // Older than what is visible, and newer than nothing: the key has no other version.
-            view.active.writer().insert(0, b"b", seqno, kind, b"");
+            view.active.writer().insert(0, b"b", seqno, kind, &[0; DEADLINE_LEN]);
             let found = [db.get("b").map(drop), db.contains_key("b").map(drop), db.multi_get(&["a", "b"]).map(drop)];
             for result in found {
                 let error = result.unwrap_err().to_string();

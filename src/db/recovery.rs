@@ -16,7 +16,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::SeqNo;
 use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
 use crate::report::event::Event;
@@ -25,7 +25,7 @@ use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta,
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{ManifestState, encode_definition, missing_tables};
-use crate::write::batch::Op;
+use crate::write::batch::{Ingest, LogOp, OpKind};
 use crate::write::log::reader::LogReader;
 use crate::write::memtable::Memtable;
 use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs};
@@ -311,25 +311,29 @@ impl Rebuilt<'_> {
                 let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
                 // Dropped keyspaces have lower ids too: the manifest names a keyspace before the
                 // first write to it.
-                if u64::from(operation.keyspace) >= self.known_ids {
-                    let (id, log) = (operation.keyspace, FileKind::Wal(batch.log).name());
+                if u64::from(operation.keyspace()) >= self.known_ids {
+                    let (id, log) = (operation.keyspace(), FileKind::Wal(batch.log).name());
                     let proof = format_args!("{log} names keyspace {id} at offset {}", batch.offset);
                     return Err(self.recovery.sources.outdated(proof));
                 }
-                if group.len() == GROUP {
+                // An ingest needs one, too, which it finishes.
+                self.memtable();
+                let seqno = batch.first + u64::from(operation.index());
+                let is_ingest = matches!(operation, LogOp::Ingest(_));
+                if group.len() == GROUP || is_ingest {
                     self.insert(&group)?;
                     group.clear();
                 }
+                let operation = match operation {
+                    LogOp::Write(operation) => operation,
+                    LogOp::Ingest(ingest) => {
+                        self.ingest(&batch, &ingest, seqno)?;
+                        continue;
+                    }
+                };
                 let hash = KeyHash::new(self.state.hash_seed, operation.key);
                 self.memtable().prefetch(operation.keyspace, hash);
                 let begins = (at == 0).then_some((batch.log, batch.first));
-                let seqno = batch.first + u64::from(operation.index);
-                if operation.kind == ValueKind::Ingest {
-                    self.insert(&group)?;
-                    group.clear();
-                    self.ingest(&batch, &operation, seqno)?;
-                    continue;
-                }
                 group.push(Insertion { operation, hash, seqno, begins });
                 self.progress.operations += 1;
             }
@@ -354,9 +358,9 @@ impl Rebuilt<'_> {
 
     /// Adds the tables of an ingest whose edit is not in the manifest. When it was logged, tables
     /// held all older entries of their keys.
-    fn ingest(&mut self, batch: &LogBatch<'_>, operation: &Op<'_>, seqno: SeqNo) -> Result<()> {
+    fn ingest(&mut self, batch: &LogBatch<'_>, ingest: &Ingest<'_>, seqno: SeqNo) -> Result<()> {
         let Sources { dir, files, .. } = self.recovery.sources;
-        let tables = missing_tables(operation, seqno, self.state).map_err(|rule| batch.corruption(dir, rule))?;
+        let tables = missing_tables(ingest, seqno, self.state).map_err(|rule| batch.corruption(dir, rule))?;
         if tables.is_empty() {
             return Ok(());
         }
@@ -372,7 +376,7 @@ impl Rebuilt<'_> {
                     format!("{log} says at offset {} that it was ingested, but there is no such file", batch.offset);
                 return Err(Error::corruption(&kind.path(dir), 0, rule));
             }
-            self.state.add_table(operation.keyspace, level, meta).map_err(|rule| batch.corruption(dir, rule))?;
+            self.state.add_table(ingest.keyspace, level, meta).map_err(|rule| batch.corruption(dir, rule))?;
         }
         self.state.ingested = seqno;
         self.has_ingested = true;
@@ -382,7 +386,7 @@ impl Rebuilt<'_> {
     fn insert(&mut self, mut group: &[Insertion<'_>]) -> Result<()> {
         let Recovery { options, environment, .. } = self.recovery;
         let size = environment.full_size(options.memtable_size);
-        self.has_deadlines |= group.iter().any(|insertion| insertion.operation.kind == ValueKind::ExpiringPut);
+        self.has_deadlines |= group.iter().any(|insertion| insertion.operation.kind == OpKind::ExpiringPut);
         while !group.is_empty() {
             let memtable = Arc::clone(self.memtable());
             let fold = |id: u32| self.state.keyspaces.get(&id)?.options.merge_operator.as_ref()?.fold();

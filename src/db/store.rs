@@ -362,8 +362,8 @@ impl Store {
     fn load_ranges(&self, edit: &VersionEdit) -> Result<Vec<(u32, Arc<RangeTable>)>> {
         let added = edit.added.iter().filter(|(_, level, _)| *level == RANGE_LEVEL);
         let load = |(id, _, meta): &(u32, u8, TableMeta)| {
-            let table = Arc::new(Table::new(Arc::clone(&self.tables), meta.clone()));
-            RangeTable::load(table).map(|table| (*id, Arc::new(table)))
+            let table = Table::new(Arc::clone(&self.tables), meta.clone()).of_ranges(true);
+            RangeTable::load(Arc::new(table)).map(|table| (*id, Arc::new(table)))
         };
         added.map(load).collect()
     }

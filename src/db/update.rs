@@ -190,7 +190,7 @@ impl Store {
         for _ in 0..=STALE_ROUNDS {
             let logged = self.logged_part_of_one(target.keyspace, options)?;
             let outcome = with_encoded(target.keyspace, key, write, |payload, single| {
-                let encoded = Encoded::single(payload, single, write.features(), logged, options.sync);
+                let encoded = Encoded::single(payload, single, write.kind().features(), logged, options.sync);
                 self.write_encoded(encoded, Some(&premise))
             })?;
             match outcome {

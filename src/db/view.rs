@@ -454,18 +454,15 @@ impl ReadView {
         hit: Hit<'p>,
     ) -> Result<Option<Hit<'p>>> {
         match Effect::of(kind, hit.bytes()) {
-            Some(Effect::Put(Put { deadline: None, value: ValuePlace::Entry(_) })) => Ok(Some(hit)),
-            Some(Effect::Put(Put { deadline: Some(deadline), value: ValuePlace::Entry(_) })) => {
+            Effect::Put(Put { deadline: None, value: ValuePlace::Entry(_) }) => Ok(Some(hit)),
+            Effect::Put(Put { deadline: Some(deadline), value: ValuePlace::Entry(_) }) => {
                 let is_past = deadline <= at.unwrap_or_else(|| tree.clock.now());
                 trace.deadline(deadline, is_past);
                 Ok((!is_past).then(|| hit.without_deadline()))
             }
-            Some(Effect::Delete) => Ok(None),
-            Some(Effect::Merge(_)) => Ok(self.merged(tree, read, at, trace)?.map(Hit::Owned)),
-            Some(Effect::Put(Put { value: ValuePlace::ValueFile(_), .. })) | None => Err(match hit {
-                Hit::Memtable { .. } => kind.misplaced("a memtable"),
-                Hit::Table(_) | Hit::Owned(_) => tree.version.misplaced(read, kind),
-            }),
+            Effect::Delete => Ok(None),
+            Effect::Merge(_) => Ok(self.merged(tree, read, at, trace)?.map(Hit::Owned)),
+            Effect::Put(Put { value: ValuePlace::ValueFile(_), .. }) => Err(kind.misplaced("a source of a read")),
         }
     }
 

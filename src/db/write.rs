@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 
 use super::commit::{Commit, Encoded, GroupLen, GroupTotals, Logging, Outcome, QueuedWrite};
+use super::insert::apply;
 use super::locks::{RankedGuard, check_may_wait};
 use super::premise::{Premise, Refusal};
 use super::stalls::Cause;
@@ -28,10 +29,10 @@ use crate::error::{Error, IoContext, Result};
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, deadline_after, deadline_at};
 use crate::format::header::{FileHeader, features};
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
+use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::format::span::KeySpan;
-use crate::operator::NamedOperator;
+use crate::operator::{Fold, NamedOperator};
 use crate::write::batch::{BatchReader, LoggedPart, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
 use crate::write::memtable::{Memtable, MemtableWriter, any_in};
@@ -223,7 +224,13 @@ impl Store {
         let operation = self.with_deadline(keyspace, operation, options);
         let logged = self.logged_part_of_one(keyspace, options)?;
         with_encoded(keyspace, key, operation, |payload, single| {
-            self.write_unconditionally(Encoded::single(payload, single, operation.features(), logged, options.sync))
+            self.write_unconditionally(Encoded::single(
+                payload,
+                single,
+                operation.kind().features(),
+                logged,
+                options.sync,
+            ))
         })
     }
 
@@ -361,28 +368,16 @@ impl Store {
         })
     }
 
-    /// Inserts an operation of a batch. A failure poisons the store: see `Unfinished`.
+    /// Inserts an operation of a batch into the memtable.
     #[inline(always)]
-    fn insert(&self, writer: &mut MemtableWriter<'_>, operation: &Op<'_>, seqno: SeqNo) -> Result<()> {
-        let Op { keyspace, kind, key, value, .. } = *operation;
-        match kind {
-            ValueKind::Put | ValueKind::Delete | ValueKind::ExpiringPut => {
-                writer.insert(keyspace, key, seqno, kind, value);
-            }
-            ValueKind::Merge => self.insert_operand(writer, operation, seqno),
-            ValueKind::DeleteRange => writer.delete_range(keyspace, key, value, seqno),
-            ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => {
-                return Err(kind.misplaced("a batch"));
-            }
-        }
-        Ok(())
+    fn insert(&self, writer: &mut MemtableWriter<'_>, operation: &Op<'_>, seqno: SeqNo) {
+        let hash = KeyHash::new(self.seed, operation.key);
+        apply(writer, operation, hash, seqno, || self.fold_of(operation.keyspace));
     }
 
-    #[inline(never)]
-    fn insert_operand(&self, writer: &mut MemtableWriter<'_>, operation: &Op<'_>, seqno: SeqNo) {
-        let Op { keyspace, key, value, .. } = *operation;
-        let fold = self.view.with(|view, _| view.tree(keyspace)?.options.merge_operator.as_ref()?.fold());
-        writer.insert_operand(keyspace, key, KeyHash::new(self.seed, key), seqno, value, fold);
+    #[cold]
+    fn fold_of(&self, keyspace: u32) -> Option<Fold> {
+        self.view.with(|view, _| view.tree(keyspace)?.options.merge_operator.as_ref()?.fold())
     }
 
     /// Commits a batch, which it may take.
@@ -600,12 +595,12 @@ impl Store {
         for encoded in group {
             if let Some(operation) = &encoded.single {
                 seqno += 1;
-                self.insert(&mut writer, operation, seqno)?;
+                self.insert(&mut writer, operation, seqno);
                 continue;
             }
             for operation in BatchReader::new(&encoded.payload, encoded.count) {
                 seqno += 1;
-                self.insert(&mut writer, &operation.map_err(Error::invalid)?, seqno)?;
+                self.insert(&mut writer, &operation.map_err(Error::invalid)?, seqno);
             }
         }
         Ok((seqno, writer.waited()))

@@ -114,12 +114,7 @@ impl OperandChain {
     pub(crate) fn push(&mut self, seqno: SeqNo, kind: ValueKind, stored: &[u8]) -> Result<()> {
         let (oldest, bytes) = match kind {
             ValueKind::Merge => decode_operand(seqno, stored).map_err(bug)?,
-            ValueKind::Put
-            | ValueKind::Delete
-            | ValueKind::SeparatePut
-            | ValueKind::SeparateExpiringPut
-            | ValueKind::ExpiringPut => (0, stored),
-            ValueKind::DeleteRange | ValueKind::Ingest => return Err(kind.misplaced("a chain of operands")),
+            _ => (0, stored),
         };
         while self.links.last().is_some_and(|last| last.seqno < seqno || last.seqno == seqno && oldest < last.oldest) {
             self.links.pop();

@@ -1,16 +1,16 @@
 //! [`RangeTable`]: range deletes in a table, and the set of a version.
 //!
-//! A range table is an ordinary table: an entry of kind 2 for each fragment, with the start as its
-//! key and the end as its value (empty: no end). Fragments of one *layer* do not overlap. A flush
-//! makes one layer for each stripe between snapshots in which it has ranges.
+//! A range table is an ordinary table whose properties call it one: its keys are the starts of
+//! fragments, its values their ends (empty: no end). Fragments of one *layer* do not overlap. A
+//! flush makes one layer for each stripe between snapshots in which it has ranges.
 
 use std::sync::Arc;
 
-use super::iter::{InternalCursor, MergeCursor, Stamped};
+use super::iter::{InternalCursor, MergeCursor};
 use super::ranges::{Fragment, Layers, RangeLayer, RangeSource};
 use super::table::{Table, TableMeta};
 use crate::error::{Error, Result};
-use crate::format::key::{SeqNo, ValueKind, check_range};
+use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 
 /// A range table in memory.
@@ -27,22 +27,18 @@ impl RangeTable {
             let path = table.path();
             Err(Error::corruption(path, 0, rule))
         };
-        if !table.holds_ranges()? {
-            return broken("the manifest names this table as one of range deletes");
+        if !table.holds_ranges() {
+            return broken("the table is not one of range deletes");
         }
         let mut layers = Layers::default();
         let mut cursor = table.cursor(false).for_compaction();
         cursor.seek_to_first()?;
         let mut len = 0;
         while cursor.valid() {
-            let (start, end, seqno) = (cursor.key(), cursor.value(), cursor.seqno());
-            if cursor.kind() != ValueKind::DeleteRange {
-                return broken("a range table holds an entry that deletes no range");
+            match Fragment::stored_in(cursor.stamp(), cursor.key(), cursor.value()) {
+                Ok(range) => layers.add(range.start, range.stored_end(), range.seqno),
+                Err(rule) => return broken(rule.0),
             }
-            if let Err(rule) = check_range(start, end) {
-                return broken(rule.0);
-            }
-            layers.add(start, end, seqno);
             len += 1;
             cursor.next()?;
         }

@@ -30,7 +30,8 @@ use self::heads::Heads;
 use self::maxima::Maxima;
 pub(crate) use self::sweep::Sweep;
 use super::iter::is_within;
-use crate::format::key::{MAX_SEQNO, SeqNo, compare};
+use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, check_range, compare};
+use crate::format::{Decoded, Malformed};
 
 /// A range of keys deleted under a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,17 @@ impl<K: Deref<Target = [u8]>> Fragment<K> {
     /// The end as a range table and a log store it.
     pub(crate) fn stored_end(&self) -> &[u8] {
         self.end.as_deref().unwrap_or_default()
+    }
+}
+
+impl<'a> Fragment<&'a [u8]> {
+    /// The range delete that an entry of a range table stores: a put of its end at its start.
+    pub(crate) fn stored_in((seqno, kind): (SeqNo, ValueKind), key: &'a [u8], value: &'a [u8]) -> Decoded<Self> {
+        if kind != ValueKind::Put {
+            return Err(Malformed("a range table holds an entry that deletes no range"));
+        }
+        check_range(key, value)?;
+        Ok(Fragment { start: key, end: (!value.is_empty()).then_some(value), seqno })
     }
 }
 

@@ -41,7 +41,7 @@ fn ingested(fs: &SimFileSystem, seqno: SeqNo, mmap: bool) -> Arc<Table> {
     let identity = alone.meta().ingested.unwrap().identity;
     let ingested = Some(Ingested { identity, seqno });
     let meta = TableMeta { smallest_seqno: seqno, largest_seqno: seqno, ingested, ..alone.meta().clone() };
-    Arc::new(Table::new(context(fs, mmap), meta))
+    Arc::new(Table::new(context(fs, mmap), meta).of_ranges(alone.holds_ranges()))
 }
 
 /// Key, sequence number and kind of each entry.
@@ -181,7 +181,9 @@ fn range_deletes_are_joined_and_have_a_file_of_their_own() {
     table.verify().unwrap();
     assert_eq!(table.footer().unwrap().features, features::INGEST | features::RANGE_DELETE);
     assert_eq!(table.filter_state().unwrap(), crate::filter::FilterState::None);
-    let ranges = RangeTable::load(table).unwrap();
+    let ranges = RangeTable::load(Arc::clone(&table)).unwrap();
+    let as_entries = Table::new(Arc::clone(table.context()), table.meta().clone());
+    assert!(matches!(as_entries.verify(), Err(Error::Corruption { rule, .. }) if rule.contains("range deletes")));
     let found: Vec<_> = ranges.fragments().map(|of| (of.start.to_vec(), of.stored_end().to_vec(), of.seqno)).collect();
     let range = |from: &str, to: &str| (from.as_bytes().to_vec(), to.as_bytes().to_vec(), 9);
     assert_eq!(found, [range("b", "f"), range("g", "h"), range("i", "")]);

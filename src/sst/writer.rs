@@ -13,6 +13,7 @@ use crate::format::key::{MAX_KEY_LEN, MAX_OPERAND_LEN, ValueKind};
 use crate::format::random_bits;
 use crate::format::span::KeySpan;
 use crate::operator::put_operand;
+use crate::sorted::ranges::Fragment;
 use crate::sorted::table::{Origin, TableBuilder};
 use crate::tree::manifest::{self, RANGE_LEVEL};
 use crate::vfs::{FileSystem, OsFileSystem};
@@ -79,7 +80,7 @@ struct LastRange {
 
 impl LastRange {
     fn add_to(&self, builder: &mut TableBuilder<'_>) -> Result<()> {
-        builder.add(&self.start, 0, ValueKind::DeleteRange, self.end.as_deref().unwrap_or_default())
+        builder.add_range(&Fragment { start: &*self.start, end: self.end.as_deref(), seqno: 0 })
     }
 }
 

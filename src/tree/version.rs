@@ -29,10 +29,10 @@ pub(crate) use multi_get::MultiGet;
 pub(crate) use run::RunCursor;
 pub(crate) use source::ScanSource;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filter::{FilterBank, FirstProbes};
 use crate::format::deadline::Deadline;
-use crate::format::key::{SeqNo, ValueKind, common_prefix_len, compare, equal, head8, strip};
+use crate::format::key::{SeqNo, common_prefix_len, compare, equal, head8, strip};
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::operator::Answer;
@@ -501,21 +501,6 @@ impl Version {
             Ok(is_newer)
         })?;
         Ok(is_newer)
-    }
-
-    /// The error for a read that has met an entry of a kind that no table of entries has: a table
-    /// of range deletes is among them.
-    #[cold]
-    pub(crate) fn misplaced(&self, read: &PointRead<'_>, kind: ValueKind) -> Error {
-        let mut error = None;
-        let looked = self.each_table(read, |tables, at| {
-            if tables[at].holds_ranges()? {
-                let rule = "the manifest names this table of range deletes as one of entries";
-                error = Some(Error::corruption(tables[at].path(), 0, rule));
-            }
-            Ok(error.is_some())
-        });
-        looked.err().or(error).unwrap_or_else(|| kind.misplaced("a table"))
     }
 
     /// Shows `answer` the versions of the key in the read's window, newest source first, until it

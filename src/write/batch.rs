@@ -15,22 +15,14 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 use crate::error::{Error, Result};
-use crate::format::coding::{Decoder, put_bytes, put_varint, varint_len};
-use crate::format::deadline::{DEADLINE_LEN, Deadline, deadline_at, decode_expiring, put_expiring, split_expiring};
-use crate::format::header::features;
-use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_OPERAND_LEN, MAX_VALUE_LEN, ValueKind, check_range};
+use crate::format::deadline::{Deadline, deadline_at};
 use crate::format::span::KeySpan;
-use crate::format::{Decoded, Malformed};
 
 mod logged;
+mod op;
 
 pub(crate) use logged::LoggedPart;
-
-/// Most bytes of an encoded operation beside its key and value: the kind and three varints.
-const MAX_OP_HEAD_LEN: usize = 1 + 3 * 5;
-
-/// Kind of what stands for operations that the log does not store. Part of the format.
-const UNLOGGED: u8 = 6;
+pub(crate) use op::{BatchReader, Ingest, LogOp, LogOps, Op, OpKind, Write, encode_op, put_ingest};
 
 /// Puts and deletes that become visible, and survive a crash, together or not at all.
 ///
@@ -46,12 +38,10 @@ pub struct WriteBatch {
     keyspaces: Vec<u32>,
     /// Ids of the keyspaces in which operations merge.
     merged: Vec<u32>,
-    /// Number of puts with a deadline.
-    expiring: u32,
+    /// What a reader of the operations needs; see [`OpKind::features`].
+    features: u32,
     /// Whether puts without a deadline never expire.
     keeps_deadlines: bool,
-    /// Number of range deletes.
-    ranges: u32,
     /// The first limit that an operation broke. Later operations are dropped: the batch will be
     /// refused.
     violation: Option<Error>,
@@ -107,9 +97,8 @@ impl WriteBatch {
         self.origin = None;
         self.keyspaces.clear();
         self.merged.clear();
-        self.expiring = 0;
+        self.features = 0;
         self.keeps_deadlines = false;
-        self.ranges = 0;
         self.violation = None;
     }
 
@@ -151,8 +140,7 @@ impl WriteBatch {
         if matches!(write, Write::Merge(_)) && !self.merged.contains(&keyspace) {
             self.merged.push(keyspace);
         }
-        self.expiring += u32::from(matches!(write, Write::ExpiringPut(..)));
-        self.ranges += u32::from(matches!(write, Write::DeleteRange(_)));
+        self.features |= write.kind().features();
         self.count += 1;
     }
 
@@ -185,11 +173,9 @@ impl WriteBatch {
         &self.merged
     }
 
-    /// The [`features`] that a reader of the batch needs.
+    /// The [`features`](crate::format::header::features) that a reader of the batch needs.
     pub(crate) fn features(&self) -> u32 {
-        let merge = if self.merged.is_empty() { 0 } else { features::MERGE };
-        let expiry = if self.expiring > 0 { features::EXPIRY } else { 0 };
-        merge | expiry | if self.ranges > 0 { features::RANGE_DELETE } else { 0 }
+        self.features
     }
 
     /// Says that puts without a deadline never expire, whatever the options of the write.
@@ -201,20 +187,18 @@ impl WriteBatch {
     pub(crate) fn with_deadlines(mut self, deadlines: &[(u32, Deadline)]) -> WriteBatch {
         let all = BatchMark::default();
         let deadline_of = |keyspace, kind| {
-            let mut of_puts = deadlines.iter().filter(|_| kind == ValueKind::Put);
+            let mut of_puts = deadlines.iter().filter(|_| kind == OpKind::Put);
             of_puts.find(|(id, _)| *id == keyspace).map(|(_, deadline)| *deadline)
         };
-        let is_due =
-            |(keyspace, _, kind, _): (u32, &[u8], ValueKind, Range<usize>)| deadline_of(keyspace, kind).is_some();
+        let is_due = |(keyspace, _, kind, _): (u32, &[u8], OpKind, Range<usize>)| deadline_of(keyspace, kind).is_some();
         if self.keeps_deadlines || !self.writes_from(&all).any(is_due) {
             return self;
         }
         let mut batch = WriteBatch { origin: self.origin, violation: self.violation.take(), ..WriteBatch::default() };
         for (keyspace, key, kind, at) in self.writes_from(&all) {
             match (Write::of(kind, self.bytes(at)), deadline_of(keyspace, kind)) {
-                (Some(Write::Put(value)), Some(due)) => batch.push(keyspace, key, Write::ExpiringPut(value, due)),
-                (Some(write), _) => batch.push(keyspace, key, write),
-                (None, _) => batch.violation = Some(kind.misplaced("a batch")),
+                (Write::Put(value), Some(due)) => batch.push(keyspace, key, Write::ExpiringPut(value, due)),
+                (write, _) => batch.push(keyspace, key, write),
             }
         }
         batch
@@ -251,8 +235,7 @@ pub(crate) struct BatchMark {
     count: u32,
     keyspaces: usize,
     merged: usize,
-    expiring: u32,
-    ranges: u32,
+    features: u32,
     is_violated: bool,
 }
 
@@ -264,8 +247,7 @@ impl WriteBatch {
             count: self.count,
             keyspaces: self.keyspaces.len(),
             merged: self.merged.len(),
-            expiring: self.expiring,
-            ranges: self.ranges,
+            features: self.features,
             is_violated: self.violation.is_some(),
         }
     }
@@ -280,8 +262,7 @@ impl WriteBatch {
         self.count = mark.count;
         self.keyspaces.truncate(mark.keyspaces);
         self.merged.truncate(mark.merged);
-        self.expiring = mark.expiring;
-        self.ranges = mark.ranges;
+        self.features = mark.features;
         if !mark.is_violated {
             self.violation = None;
         }
@@ -293,12 +274,12 @@ impl WriteBatch {
     pub(crate) fn writes_from<'a>(
         &'a self,
         mark: &BatchMark,
-    ) -> impl Iterator<Item = (u32, &'a [u8], ValueKind, Range<usize>)> + use<'a> {
+    ) -> impl Iterator<Item = (u32, &'a [u8], OpKind, Range<usize>)> + use<'a> {
         let mut reader = BatchReader::new(self.bytes(mark.bytes..self.payload.len()), self.count - mark.count);
         std::iter::from_fn(move || {
             // Only what this process has encoded is in a batch.
             let op = reader.next()?.ok()?;
-            let end = self.payload.len() - reader.rest.remaining();
+            let end = self.payload.len() - reader.left();
             Some((op.keyspace, op.key, op.kind, end - op.value.len()..end))
         })
     }
@@ -306,7 +287,7 @@ impl WriteBatch {
     /// Keys and operands of the merges in a keyspace.
     pub(crate) fn operands_of(&self, keyspace: u32) -> impl Iterator<Item = (&[u8], &[u8])> {
         let merges = self.writes_from(&BatchMark::default());
-        let merges = merges.filter(move |(of, _, kind, _)| *of == keyspace && *kind == ValueKind::Merge);
+        let merges = merges.filter(move |(of, _, kind, _)| *of == keyspace && *kind == OpKind::Merge);
         merges.map(|(_, key, _, at)| (key, self.bytes(at)))
     }
 
@@ -325,232 +306,14 @@ impl fmt::Debug for WriteBatch {
     }
 }
 
-/// What an operation does to its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Write<'a> {
-    Put(&'a [u8]),
-    ExpiringPut(&'a [u8], Deadline),
-    Delete,
-    Merge(&'a [u8]),
-    /// Deletes the keys up to this one; empty is no bound.
-    DeleteRange(&'a [u8]),
-}
-
-impl<'a> Write<'a> {
-    /// The operation of this kind with these stored bytes. `None` for kinds of no caller's batch.
-    pub(crate) fn of(kind: ValueKind, stored: &'a [u8]) -> Option<Write<'a>> {
-        Some(match kind {
-            ValueKind::Put => Write::Put(stored),
-            ValueKind::Delete => Write::Delete,
-            ValueKind::Merge => Write::Merge(stored),
-            ValueKind::DeleteRange => Write::DeleteRange(stored),
-            ValueKind::ExpiringPut => {
-                let (deadline, value) = split_expiring(stored);
-                Write::ExpiringPut(value, deadline)
-            }
-            ValueKind::SeparatePut | ValueKind::SeparateExpiringPut | ValueKind::Ingest => return None,
-        })
-    }
-
-    /// The [`features`] that a reader of the operation needs.
-    #[inline]
-    pub(crate) fn features(self) -> u32 {
-        match self {
-            Write::Put(_) | Write::Delete => 0,
-            Write::ExpiringPut(..) => features::EXPIRY,
-            Write::Merge(_) => features::MERGE,
-            Write::DeleteRange(_) => features::RANGE_DELETE,
-        }
-    }
-
-    /// Length of what an entry stores as its value.
-    #[inline]
-    fn stored_len(self) -> usize {
-        self.value().map_or(0, |value| self.prefix_len() + value.len())
-    }
-
-    #[inline]
-    pub(crate) fn kind(self) -> ValueKind {
-        match self {
-            Write::Put(_) => ValueKind::Put,
-            Write::ExpiringPut(..) => ValueKind::ExpiringPut,
-            Write::Delete => ValueKind::Delete,
-            Write::Merge(_) => ValueKind::Merge,
-            Write::DeleteRange(_) => ValueKind::DeleteRange,
-        }
-    }
-
-    /// The value, the operand or the end of the range.
-    fn value(self) -> Option<&'a [u8]> {
-        match self {
-            Write::Put(value) | Write::ExpiringPut(value, _) | Write::Merge(value) | Write::DeleteRange(value) => {
-                Some(value)
-            }
-            Write::Delete => None,
-        }
-    }
-
-    /// Bytes in front of the value.
-    fn prefix_len(self) -> usize {
-        if let Write::ExpiringPut(..) = self { DEADLINE_LEN } else { 0 }
-    }
-}
-
-/// Appends an operation to a payload. Returns where its value begins, as an entry stores it: it
-/// goes to the end. Fails if the operation exceeds a limit.
-pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<usize> {
-    check_op(payload.len(), keyspace, key, write)?;
-    payload.push(write.kind() as u8);
-    put_varint(payload, keyspace.into());
-    put_bytes(payload, key);
-    match write {
-        Write::ExpiringPut(value, deadline) => {
-            put_varint(payload, (DEADLINE_LEN + value.len()) as u64);
-            put_expiring(payload, deadline, value);
-        }
-        Write::Put(value) | Write::Merge(value) | Write::DeleteRange(value) => put_bytes(payload, value),
-        Write::Delete => {}
-    }
-    Ok(payload.len() - write.stored_len())
-}
-
-/// Checks the limits for an operation that is added to a batch of `batch_len` bytes.
-fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<()> {
-    if key.len() > MAX_KEY_LEN {
-        return Err(Error::invalid(format_args!("a key takes up to {MAX_KEY_LEN} bytes, not {}", key.len())));
-    }
-    let value_len = write.stored_len() - write.prefix_len();
-    let limit = match write {
-        Write::Merge(_) => MAX_OPERAND_LEN,
-        Write::DeleteRange(_) => MAX_KEY_LEN,
-        Write::Put(_) | Write::ExpiringPut(..) | Write::Delete => MAX_VALUE_LEN - write.prefix_len(),
-    };
-    if value_len > limit {
-        return Err(Error::invalid(format_args!("a value takes up to {limit} bytes, not {value_len}")));
-    }
-    // The exact length matters near the limit only.
-    let left = MAX_BATCH_LEN - batch_len;
-    if MAX_OP_HEAD_LEN + key.len() + write.stored_len() > left && op_len(keyspace, key, write) > left {
-        return Err(Error::invalid(format_args!("a batch takes up to {MAX_BATCH_LEN} bytes")));
-    }
-    Ok(())
-}
-
-/// The length of an encoded operation.
-#[cold]
-fn op_len(keyspace: u32, key: &[u8], write: Write<'_>) -> usize {
-    let len = 1 + varint_len(keyspace.into()) + varint_len(key.len() as u64) + key.len();
-    match write.value() {
-        Some(_) => len + varint_len(write.stored_len() as u64) + write.stored_len(),
-        None => len,
-    }
-}
-
-/// One operation of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Op<'a> {
-    /// How many operations of the batch are before it.
-    pub(crate) index: u32,
-    pub(crate) keyspace: u32,
-    pub(crate) kind: ValueKind,
-    pub(crate) key: &'a [u8],
-    /// As an entry stores it; empty for a delete; the end of the range for a range delete.
-    pub(crate) value: &'a [u8],
-}
-
-impl<'a> Op<'a> {
-    /// The keys that a range delete deletes; `None` for other operations.
-    pub(crate) fn as_range(&self) -> Option<KeySpan<&'a [u8]>> {
-        let upper = (!self.value.is_empty()).then_some(self.value);
-        (self.kind == ValueKind::DeleteRange).then_some(KeySpan { lower: Some(self.key), upper })
-    }
-}
-
-/// Iterates over the operations in the payload of a WAL record, without those of keyspaces without
-/// a log. Ends after an error.
-#[derive(Clone, Debug)]
-pub(crate) struct BatchReader<'a> {
-    rest: Decoder<'a>,
-    index: u32,
-    remaining: u32,
-}
-
-impl<'a> BatchReader<'a> {
-    /// A reader of a payload that must hold exactly `count` operations.
-    pub(crate) fn new(payload: &'a [u8], count: u32) -> BatchReader<'a> {
-        BatchReader { rest: Decoder::new(payload), index: 0, remaining: count }
-    }
-
-    /// Decodes the next operation, or the number of operations that are not here.
-    #[inline]
-    fn decode_op(&mut self) -> Decoded<Option<Op<'a>>> {
-        if self.remaining == 0 {
-            return Err(Malformed("a batch holds more operations than its count says"));
-        }
-        if self.rest.is_empty() {
-            return Err(Malformed("a batch holds fewer operations than its count says"));
-        }
-        let kind = self.rest.u8()?;
-        if kind == UNLOGGED {
-            let count = self.rest.varint_u32()?;
-            if !(1..=self.remaining).contains(&count) {
-                return Err(Malformed("a batch leaves out more operations than its count says"));
-            }
-            self.advance(count);
-            return Ok(None);
-        }
-        let kind = ValueKind::decode_in_batch(kind.into())?;
-        let keyspace = self.rest.varint_u32()?;
-        let key = self.rest.bytes()?;
-        let value = match kind {
-            ValueKind::Delete | ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => &[],
-            _ => self.rest.bytes()?,
-        };
-        if key.len() > MAX_KEY_LEN {
-            return Err(Malformed("a key is longer than 1 MiB"));
-        }
-        if value.len() > MAX_VALUE_LEN || kind == ValueKind::Merge && value.len() > MAX_OPERAND_LEN {
-            return Err(Malformed("a value is longer than 1 GiB"));
-        }
-        match kind {
-            ValueKind::ExpiringPut => _ = decode_expiring(value)?,
-            ValueKind::DeleteRange => check_range(key, value)?,
-            _ => {}
-        }
-        let index = self.index;
-        self.advance(1);
-        Ok(Some(Op { index, keyspace, kind, key, value }))
-    }
-
-    #[inline]
-    fn advance(&mut self, count: u32) {
-        self.index += count;
-        self.remaining -= count;
-    }
-}
-
-impl<'a> Iterator for BatchReader<'a> {
-    type Item = Decoded<Op<'a>>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Decoded<Op<'a>>> {
-        while self.remaining > 0 || !self.rest.is_empty() {
-            match self.decode_op() {
-                Ok(None) => {}
-                Ok(Some(op)) => return Some(Ok(op)),
-                Err(error) => {
-                    *self = BatchReader::new(&[], 0);
-                    return Some(Err(error));
-                }
-            }
-        }
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::op::check_op;
     use super::*;
+    use crate::format::Decoded;
+    use crate::format::coding::{put_bytes, put_varint};
+    use crate::format::header::features;
+    use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_VALUE_LEN};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -573,7 +336,7 @@ mod tests {
             prop_assert_eq!(batch.len(), ops.len());
             let decoded = decode(batch.payload(), batch.count()).unwrap();
             for (op, (keyspace, key, value)) in decoded.iter().zip(&ops) {
-                let kind = if value.is_some() { ValueKind::Put } else { ValueKind::Delete };
+                let kind = if value.is_some() { OpKind::Put } else { OpKind::Delete };
                 let value = value.as_deref().unwrap_or_default();
                 prop_assert_eq!((op.keyspace, op.kind, op.key, op.value), (*keyspace, kind, &key[..], value));
             }
@@ -728,7 +491,7 @@ mod tests {
     }
 
     /// The operations after `mark`: keyspace, key, kind, and value or operand.
-    fn listed(batch: &WriteBatch, mark: &BatchMark) -> Vec<(u32, Vec<u8>, ValueKind, Vec<u8>)> {
+    fn listed(batch: &WriteBatch, mark: &BatchMark) -> Vec<(u32, Vec<u8>, OpKind, Vec<u8>)> {
         let writes = batch.writes_from(mark);
         writes.map(|(keyspace, key, kind, at)| (keyspace, key.to_vec(), kind, batch.bytes(at).to_vec())).collect()
     }
@@ -745,12 +508,9 @@ mod tests {
         batch.merge_raw(7, b"", b"");
         let after = batch.mark();
         let write = |keyspace, key: &str, kind, value: &str| (keyspace, key.into(), kind, value.into());
-        let earlier = [write(0, "a", ValueKind::Put, "one"), write(7, "b", ValueKind::Put, "two")];
-        let later = [
-            write(9, "a", ValueKind::Delete, ""),
-            write(300, "c", ValueKind::Put, "three"),
-            write(7, "", ValueKind::Merge, ""),
-        ];
+        let earlier = [write(0, "a", OpKind::Put, "one"), write(7, "b", OpKind::Put, "two")];
+        let later =
+            [write(9, "a", OpKind::Delete, ""), write(300, "c", OpKind::Put, "three"), write(7, "", OpKind::Merge, "")];
         assert_eq!(listed(&batch, &mark), later);
         assert_eq!(listed(&batch, &start), [&earlier[..], &later[..]].concat());
         assert_eq!(listed(&batch, &after), []);

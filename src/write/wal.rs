@@ -132,9 +132,9 @@ pub(crate) fn read_on(
 mod tests {
     use super::*;
     use crate::format::checksum::crc;
-    use crate::format::key::ValueKind;
+
     use crate::vfs::OsFileSystem;
-    use crate::write::batch::WriteBatch;
+    use crate::write::batch::{LogOp, OpKind, WriteBatch};
     use crate::write::log::NewRecord;
     use crate::write::log::testing::{get_file, unhex};
 
@@ -166,7 +166,8 @@ mod tests {
                 for batch in group.batches() {
                     for op in batch.operations() {
                         let op = op.map_err(|rule| batch.corruption(dir, rule))?;
-                        let value = (op.kind == ValueKind::Put).then(|| op.value.to_vec());
+                        let LogOp::Write(op) = op else { panic!("{op:?}") };
+                        let value = (op.kind == OpKind::Put).then(|| op.value.to_vec());
                         applied.push((op.keyspace, op.key.to_vec(), value, batch.first + u64::from(op.index)));
                     }
                 }

@@ -10,8 +10,8 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic, features};
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind};
-use crate::write::batch::BatchReader;
+use crate::format::key::{MAX_SEQNO, SeqNo};
+use crate::write::batch::{LogOp, LogOps};
 use crate::write::log::{LogWriter, NewRecord};
 
 /// Adds batches of the change feed to a [`StoreCopy`]; see [`StoreCopy::log`].
@@ -131,17 +131,11 @@ impl fmt::Debug for CopiedLog<'_> {
 /// What a reader of a batch needs; checks all of the batch.
 fn features_of(encoded: &[u8], count: u32) -> Result<u32> {
     let (mut needed, mut operations) = (0, 0);
-    for operation in BatchReader::new(encoded, count) {
+    for operation in LogOps::new(encoded, count) {
         operations += 1;
-        needed |= match operation.map_err(Error::invalid)?.kind {
-            ValueKind::Put | ValueKind::Delete => 0,
-            ValueKind::ExpiringPut => features::EXPIRY,
-            ValueKind::Merge => features::MERGE,
-            ValueKind::DeleteRange => features::RANGE_DELETE,
-            ValueKind::Ingest => return Err(Error::invalid("a batch with an ingest lacks its tables")),
-            ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => {
-                return Err(Error::invalid("a batch has no values in value files"));
-            }
+        needed |= match operation.map_err(Error::invalid)? {
+            LogOp::Write(operation) => operation.kind.features(),
+            LogOp::Ingest(_) => return Err(Error::invalid("a batch with an ingest lacks its tables")),
         };
     }
     Ok(if operations < count { needed | features::UNLOGGED } else { needed })

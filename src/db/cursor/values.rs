@@ -142,7 +142,7 @@ impl Cursor {
     /// Takes the value of a put, or nothing if that is in a value file and not wanted.
     fn take_put(&mut self, key: &[u8], kind: ValueKind, mut stored: Vec<u8>) -> Result<()> {
         self.deadline = None;
-        if let Some(Effect::Put(Put { deadline, value })) = Effect::of(kind, &stored) {
+        if let Effect::Put(Put { deadline, value }) = Effect::of(kind, &stored) {
             self.deadline = deadline;
             let prefix = if deadline.is_some() { DEADLINE_LEN } else { 0 };
             match value {

@@ -9,10 +9,10 @@ use super::Names;
 use crate::db::Db;
 use crate::db::keyspace::Keyspace;
 use crate::error::{Error, Result};
-use crate::format::deadline::{split_expiring, time_of};
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::deadline::time_of;
+use crate::format::key::SeqNo;
 use crate::tree::manifest::{RANGE_LEVEL, ingested_tables};
-use crate::write::batch::{BatchReader, Op, WriteBatch};
+use crate::write::batch::{Ingest, LogOp, LogOps, Op, Write, WriteBatch};
 use crate::write::log::Record;
 
 /// A batch of the change feed: what one write has written, whole.
@@ -88,10 +88,25 @@ pub enum OperationKind<'a> {
     },
 }
 
+impl<'a> OperationKind<'a> {
+    fn of(operation: &Op<'a>) -> OperationKind<'a> {
+        let key = operation.key;
+        match Write::of(operation.kind, operation.value) {
+            Write::Put(value) => OperationKind::Put { key, value },
+            Write::ExpiringPut(value, deadline) => {
+                OperationKind::PutWithExpiry { key, value, deadline: time_of(deadline) }
+            }
+            Write::Merge(operand) => OperationKind::Merge { key, operand },
+            Write::Delete => OperationKind::Delete { key },
+            Write::DeleteRange(end) => OperationKind::DeleteRange { from: key, to: (!end.is_empty()).then_some(end) },
+        }
+    }
+}
+
 /// The tables of an ingest, as the log describes them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct IngestedTables<'a> {
-    operation: Op<'a>,
+    ingest: Ingest<'a>,
     seqno: SeqNo,
 }
 
@@ -128,7 +143,7 @@ impl IngestedTables<'_> {
     /// The tables, in the order of their smallest keys.
     pub fn iter(&self) -> impl Iterator<Item = IngestedTable> + use<> {
         // They were decoded before.
-        let tables = ingested_tables(&self.operation, self.seqno).unwrap_or_default();
+        let tables = ingested_tables(&self.ingest, self.seqno).unwrap_or_default();
         tables.into_iter().map(|(level, meta)| {
             let (entries, range_deletes, end) = match level {
                 RANGE_LEVEL => (0, meta.entries, meta.range_end.map(Vec::from)),
@@ -155,8 +170,8 @@ impl fmt::Debug for IngestedTables<'_> {
 
 /// Whether the log stores an operation of the record that is numbered less than `seqno`.
 pub(super) fn has_operation_before(record: &Record<'_>, seqno: SeqNo) -> bool {
-    let mut operations = BatchReader::new(record.payload, record.count).filter_map(|operation| operation.ok());
-    operations.any(|operation| record.first + u64::from(operation.index) < seqno)
+    let mut operations = LogOps::new(record.payload, record.count).filter_map(|operation| operation.ok());
+    operations.any(|operation| record.first + u64::from(operation.index()) < seqno)
 }
 
 impl ChangeBatch {
@@ -167,13 +182,13 @@ impl ChangeBatch {
         names: &mut Arc<Names>,
         name_of: impl Fn(u32) -> Option<Arc<str>>,
     ) -> Result<ChangeBatch> {
-        for operation in BatchReader::new(record.payload, record.count) {
+        for operation in LogOps::new(record.payload, record.count) {
             let operation = operation.map_err(|rule| record.corruption(rule))?;
-            if operation.kind == ValueKind::Ingest {
-                let seqno = record.first + u64::from(operation.index);
-                ingested_tables(&operation, seqno).map_err(|rule| record.corruption(rule))?;
+            if let LogOp::Ingest(ingest) = operation {
+                let seqno = record.first + u64::from(ingest.index);
+                ingested_tables(&ingest, seqno).map_err(|rule| record.corruption(rule))?;
             }
-            let keyspace = operation.keyspace;
+            let keyspace = operation.keyspace();
             if !names.contains_key(&keyspace) {
                 Arc::make_mut(names).insert(keyspace, name_of(keyspace));
             }
@@ -201,22 +216,13 @@ impl ChangeBatch {
     /// The operations, in order. Those of keyspaces that have been dropped since are left out.
     pub fn operations(&self) -> impl Iterator<Item = Operation<'_>> {
         // All of them were decoded before.
-        let operations = BatchReader::new(&self.payload, self.count).filter_map(|operation| operation.ok());
+        let operations = LogOps::new(&self.payload, self.count).filter_map(|operation| operation.ok());
         operations.filter_map(|operation| {
-            let keyspace = self.names.get(&operation.keyspace)?.as_deref()?;
-            let (key, seqno) = (operation.key, self.first + u64::from(operation.index));
-            let kind = match operation.kind {
-                ValueKind::Put => OperationKind::Put { key, value: operation.value },
-                ValueKind::ExpiringPut => {
-                    let (deadline, value) = split_expiring(operation.value);
-                    OperationKind::PutWithExpiry { key, value, deadline: time_of(deadline) }
-                }
-                ValueKind::Merge => OperationKind::Merge { key, operand: operation.value },
-                ValueKind::Delete => OperationKind::Delete { key },
-                ValueKind::DeleteRange => OperationKind::DeleteRange { from: key, to: operation.as_range()?.upper },
-                ValueKind::Ingest => OperationKind::Ingest { tables: IngestedTables { operation, seqno } },
-                // In tables only.
-                ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => return None,
+            let keyspace = self.names.get(&operation.keyspace())?.as_deref()?;
+            let seqno = self.first + u64::from(operation.index());
+            let kind = match operation {
+                LogOp::Write(operation) => OperationKind::of(&operation),
+                LogOp::Ingest(ingest) => OperationKind::Ingest { tables: IngestedTables { ingest, seqno } },
             };
             Some(Operation { seqno, keyspace, kind })
         })

@@ -82,7 +82,7 @@ impl Overlay {
         match &own.base {
             OwnBase::Written(kind, at) if own.operands.is_empty() => {
                 let entry = Effect::of(*kind, self.batch.bytes(at.clone()));
-                matches!(entry, Some(Effect::Put(put)) if !put.has_expired(self.at))
+                matches!(entry, Effect::Put(put) if !put.has_expired(self.at))
             }
             _ => true,
         }
@@ -161,11 +161,11 @@ impl OwnWrites {
         let end = batch.mark();
         if self.indexed != end {
             for (keyspace, key, kind, at) in batch.writes_from(&self.indexed) {
-                if kind == ValueKind::DeleteRange {
+                let Some(kind) = kind.of_entry() else {
                     let end = Some(batch.bytes(at)).filter(|end| !end.is_empty());
                     self.delete_range(keyspace, key, end);
                     continue;
-                }
+                };
                 let is_deleted = || self.range_of(keyspace, key).is_some();
                 let stored = if is_deleted() { OwnBase::DELETED } else { OwnBase::Stored };
                 let writes = self.keyspaces.entry(keyspace).or_default();

@@ -8,11 +8,11 @@ use crate::format::checksum::{bound_crc, crc};
 use crate::format::coding::{Decoder, set_u32, set_u64};
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::SeqNo;
 use crate::format::record::RecordHeader;
 use crate::tree::manifest::{self, ManifestState, VersionEdit};
 use crate::vfs::{FileSystem, SimFileSystem};
-use crate::write::batch::{BatchReader, Write, encode_op};
+use crate::write::batch::{LogOp, LogOps, Write, encode_op, put_ingest};
 use crate::write::log::reader::{LogReader, Step};
 use crate::write::wal::{self, ManifestLogs};
 
@@ -124,7 +124,7 @@ pub(super) fn log_replay(sealed: bool, data: &[u8]) -> bool {
             for batch in group.batches() {
                 for op in batch.operations() {
                     let op = op.map_err(|rule| batch.corruption(Path::new(DIR), rule))?;
-                    seqnos.push(batch.first + u64::from(op.index));
+                    seqnos.push(batch.first + u64::from(op.index()));
                 }
             }
             Ok(())
@@ -143,18 +143,24 @@ pub(super) fn log_replay(sealed: bool, data: &[u8]) -> bool {
 /// Decodes the payload of a WAL record. The first byte is the number of operations.
 pub(super) fn batch(_sealed: bool, data: &[u8]) -> bool {
     let Some((&count, payload)) = data.split_first() else { return false };
-    let operations: Result<Vec<_>, _> = BatchReader::new(payload, count.into()).collect();
+    let operations: Result<Vec<_>, _> = LogOps::new(payload, count.into()).collect();
     let Ok(operations) = operations else { return false };
     assert!(operations.len() <= usize::from(count));
-    assert!(operations.is_sorted_by(|a, b| a.index < b.index) && operations.iter().all(|op| op.index < count.into()));
-    // No batch of a caller has an ingest, and so `Write` does not know it.
-    if operations.len() < usize::from(count) || operations.iter().any(|op| op.kind == ValueKind::Ingest) {
+    assert!(
+        operations.is_sorted_by(|a, b| a.index() < b.index()) && operations.iter().all(|op| op.index() < count.into())
+    );
+    if operations.len() < usize::from(count) {
         return true;
     }
     let mut again = Vec::new();
     for op in operations {
-        let write = Write::of(op.kind, op.value).expect("an operation of a caller");
-        encode_op(&mut again, op.keyspace, op.key, write).expect("within the limits");
+        match op {
+            LogOp::Write(op) => {
+                let write = Write::of(op.kind, op.value);
+                encode_op(&mut again, op.keyspace, op.key, write).map(drop).expect("within the limits");
+            }
+            LogOp::Ingest(ingest) => put_ingest(&mut again, ingest.keyspace, ingest.edit).expect("within the limits"),
+        }
     }
     assert_eq!(again, payload, "one batch has one encoding");
     true

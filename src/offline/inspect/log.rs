@@ -14,7 +14,7 @@ use crate::options::KeyspaceOptions;
 use crate::sorted::table::TableMeta;
 use crate::tree::manifest::{Branch, RANGE_LEVEL, VersionEdit};
 use crate::vfs::FileSystem;
-use crate::write::batch::{BatchReader, Write};
+use crate::write::batch::{LogOp, LogOps, Write};
 use crate::write::log::reader::{End, LogReader, Record, Step};
 
 /// A log file being read.
@@ -289,22 +289,22 @@ fn content(record: &Record<'_>, kind: FileKind) -> Content {
 }
 
 fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
-    let operations = BatchReader::new(record.payload, record.count);
+    let operations = LogOps::new(record.payload, record.count);
     operations
         .map(|operation| {
             let operation = operation?;
-            let (value, deadline) = match Write::of(operation.kind, operation.value) {
-                // An ingest: the edit that adds its tables.
-                None => (Some(operation.value), None),
-                Some(Write::Delete) => (None, None),
-                Some(Write::Put(value) | Write::Merge(value) | Write::DeleteRange(value)) => (Some(value), None),
-                Some(Write::ExpiringPut(value, deadline)) => (Some(value), Some(time_of(deadline))),
+            let (kind, key, value, deadline) = match &operation {
+                LogOp::Write(op) => {
+                    let write = Write::of(op.kind, op.value);
+                    (op.kind.into(), op.key, write.value(), write.deadline().map(time_of))
+                }
+                LogOp::Ingest(ingest) => (WriteKind::Ingest, &[][..], Some(ingest.edit), None),
             };
             Ok(Operation {
-                seqno: record.first + u64::from(operation.index),
-                keyspace: operation.keyspace,
-                key: operation.key.to_vec(),
-                kind: operation.kind.into(),
+                seqno: record.first + u64::from(operation.index()),
+                keyspace: operation.keyspace(),
+                key: key.to_vec(),
+                kind,
                 value: value.map(<[u8]>::to_vec),
                 deadline,
             })

@@ -291,8 +291,8 @@ impl Iterator for Entries {
         let (seqno, kind, stored) = (self.cursor.seqno(), self.cursor.kind(), self.cursor.value());
         let mut deadline = None;
         let (oldest, value) = match kind {
-            ValueKind::Put | ValueKind::DeleteRange | ValueKind::SeparatePut => (seqno, Some(stored)),
-            ValueKind::Delete | ValueKind::Ingest => (seqno, None),
+            ValueKind::Put | ValueKind::SeparatePut => (seqno, Some(stored)),
+            ValueKind::Delete => (seqno, None),
             ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut => {
                 let (at, value) = split_expiring(stored);
                 deadline = Some(time_of(at));
@@ -302,7 +302,8 @@ impl Iterator for Entries {
             ValueKind::Merge => decode_operand(seqno, stored).map_or((seqno, None), |(at, bytes)| (at, Some(bytes))),
         };
         let (key, value) = (self.cursor.key().to_vec(), value.map(<[u8]>::to_vec));
-        let entry = Entry { key, seqno, kind: kind.into(), value, deadline, oldest };
+        let kind = if self.cursor.is_range() == Some(true) { WriteKind::DeleteRange } else { kind.into() };
+        let entry = Entry { key, seqno, kind, value, deadline, oldest };
         if let Err(error) = self.cursor.next() {
             self.state = ScanState::Done;
             return Some(Err(error));

@@ -34,6 +34,7 @@ use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::{ValueFileMeta, ValueScan};
 use crate::tree::manifest::{self, Loaded, ManifestState, RANGE_LEVEL, missing_tables};
+use crate::write::batch::LogOp;
 use crate::write::wal::{self, ManifestLogs};
 
 /// A fault in a store's files.
@@ -313,10 +314,11 @@ impl Verifier<'_> {
                 batches += 1;
                 let mut operations = batch.operations();
                 let read = operations.try_for_each(|operation| {
-                    let operation = operation?;
-                    let seqno = batch.first + u64::from(operation.index);
-                    let missing = missing_tables(&operation, seqno, &state)?.into_iter();
-                    tables.extend(missing.map(|(level, meta)| (operation.keyspace, level, meta)));
+                    if let LogOp::Ingest(ingest) = operation? {
+                        let seqno = batch.first + u64::from(ingest.index);
+                        let missing = missing_tables(&ingest, seqno, &state)?.into_iter();
+                        tables.extend(missing.map(|(level, meta)| (ingest.keyspace, level, meta)));
+                    }
                     Ok(())
                 });
                 read.map_err(|rule: Malformed| batch.corruption(self.dir, rule))
@@ -338,18 +340,13 @@ impl Verifier<'_> {
                     self.counts.tables += 1;
                     let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
                     if self.check_table(&table, state) && self.check_pointers(&table, &broken) {
-                        if table.holds_ranges().unwrap_or(false) {
-                            let what = "a table of range deletes is among those of entries";
-                            self.report_fault(table.path(), 0, FindingKind::Damaged, what);
-                            continue;
-                        }
                         sound.push((level, table));
                     }
                 }
             }
             for meta in keyspace.ranges.iter().chain(logged_in(RANGE_LEVEL).map(|(.., meta)| meta)) {
                 self.counts.tables += 1;
-                let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
+                let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()).of_ranges(true));
                 if self.check_table(&table, state)
                     && let Err(error) = RangeTable::load(Arc::clone(&table))
                 {

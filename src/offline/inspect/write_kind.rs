@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::format::key::ValueKind;
+use crate::write::batch::OpKind;
 
 /// What a write does to its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +36,13 @@ impl From<ValueKind> for WriteKind {
             ValueKind::SeparateExpiringPut => WriteKind::SeparateExpiringPut,
             ValueKind::Delete => WriteKind::Delete,
             ValueKind::Merge => WriteKind::Merge,
-            ValueKind::DeleteRange => WriteKind::DeleteRange,
-            ValueKind::Ingest => WriteKind::Ingest,
         }
+    }
+}
+
+impl From<OpKind> for WriteKind {
+    fn from(kind: OpKind) -> WriteKind {
+        kind.of_entry().map_or(WriteKind::DeleteRange, WriteKind::from)
     }
 }
 

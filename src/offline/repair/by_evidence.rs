@@ -172,13 +172,11 @@ fn read_tables(
     let mut found = BTreeMap::new();
     for number in files.tables() {
         let known = knowledge.tables.get(&number);
-        let Some(checked) = check(context, number, known.map(|(.., meta)| meta))? else { continue };
+        let Some(checked) = check(context, number, known.map(|(_, level, meta)| (*level, meta)))? else { continue };
         let keyspace = checked.table.properties().map(|properties| properties.keyspace);
         let level = known.map_or(checked.table.origin().level, |(_, level, _)| *level);
         let keyspace = known.map(|(id, ..)| *id).or(keyspace);
-        let holds_ranges = checked.table.properties().is_some_and(|properties| properties.ranges > 0);
-        let level = match level {
-            _ if holds_ranges => RANGE_LEVEL,
+        let level = match checked.level_of(level) {
             RANGE_LEVEL => RANGE_LEVEL,
             level => level.min(u8::try_from(LEVEL_COUNT - 1).unwrap_or(0)),
         };

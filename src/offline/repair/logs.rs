@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::tables::{TableWriter, TargetKeyspace};
+use crate::db::insert::apply;
 use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
-use crate::format::key::{SeqNo, ValueKind};
+use crate::format::key::SeqNo;
 use crate::memory::pool::MemtablePool;
 use crate::options::KeyspaceOptions;
 use crate::sorted::table::{Ingested, Origin, TableMeta};
 use crate::tree::manifest::{ManifestState, RANGE_LEVEL, missing_tables, stated_tables};
 use crate::vfs::FileSystem;
-use crate::write::batch::{BatchReader, Op};
+use crate::write::batch::{LogOp, LogOps, Op, OpKind};
 use crate::write::log::{LogGap, Needed, Record, salvage};
 use crate::write::memtable::Memtable;
 use crate::write::wal;
@@ -40,16 +41,16 @@ pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &Ma
     let mut check = |group: wal::BatchGroup<'_>| {
         group.batches().try_for_each(|batch| {
             batch.operations().try_for_each(|operation| match operation {
-                Ok(operation) if u64::from(operation.keyspace) < known_ids => {
-                    let seqno = batch.first + u64::from(operation.index);
-                    let tables =
-                        missing_tables(&operation, seqno, state).map_err(|rule| batch.corruption(dir, rule))?;
-                    ingested.extend(tables.into_iter().map(|(level, meta)| (operation.keyspace, level, meta)));
-                    Ok(())
-                }
-                Ok(_) => {
+                Ok(operation) if u64::from(operation.keyspace()) >= known_ids => {
                     let rule = Malformed("a batch names a keyspace that the manifest does not know of");
                     Err(batch.corruption(dir, rule))
+                }
+                Ok(LogOp::Write(_)) => Ok(()),
+                Ok(LogOp::Ingest(ingest)) => {
+                    let seqno = batch.first + u64::from(ingest.index);
+                    let tables = missing_tables(&ingest, seqno, state).map_err(|rule| batch.corruption(dir, rule))?;
+                    ingested.extend(tables.into_iter().map(|(level, meta)| (ingest.keyspace, level, meta)));
+                    Ok(())
                 }
                 Err(rule) => Err(batch.corruption(dir, rule)),
             })
@@ -116,11 +117,12 @@ impl LogSelection {
 pub(super) fn ingested(fs: &dyn FileSystem, dir: &Path, selection: &LogSelection) -> Result<Vec<(SeqNo, AddedTable)>> {
     let mut found = Vec::new();
     let mut apply = |record: &Record<'_>| {
-        let operations = BatchReader::new(record.payload, record.count).filter_map(|operation| operation.ok());
-        for operation in operations.filter(|operation| operation.kind == ValueKind::Ingest) {
-            let seqno = record.first + u64::from(operation.index);
-            let tables = stated_tables(&operation).unwrap_or_default().into_iter();
-            found.extend(tables.map(|(level, meta)| (seqno, (operation.keyspace, level, meta))));
+        for operation in LogOps::new(record.payload, record.count) {
+            if let Ok(LogOp::Ingest(ingest)) = operation {
+                let seqno = record.first + u64::from(ingest.index);
+                let tables = stated_tables(&ingest).unwrap_or_default().into_iter();
+                found.extend(tables.map(|(level, meta)| (seqno, (ingest.keyspace, level, meta))));
+            }
         }
         Ok(())
     };
@@ -156,16 +158,16 @@ pub(super) fn read(
 ) -> Result<SalvagedLogs> {
     let mut read = SalvagedLogs::default();
     let mut apply = |record: &Record<'_>| -> Result<()> {
-        let operations: Result<Vec<Op<'_>>, Malformed> = BatchReader::new(record.payload, record.count).collect();
+        let operations: Result<Vec<LogOp<'_>>, Malformed> = LogOps::new(record.payload, record.count).collect();
         match operations {
             Ok(operations) => {
                 for operation in &operations {
+                    let LogOp::Write(operation) = operation else { continue };
                     let seqno = record.first + u64::from(operation.index);
                     // A table of entries says nothing of the ranges before its last one, and
                     // applying a range twice does no harm.
                     let is_above = seqno > selection.floors.get(&operation.keyspace).copied().unwrap_or(0);
-                    let is_range = operation.kind == ValueKind::DeleteRange;
-                    if (is_above || is_range) && operation.kind != ValueKind::Ingest {
+                    if is_above || operation.kind == OpKind::DeleteRange {
                         read.entries += 1;
                         take(operation, seqno)?;
                     }
@@ -238,15 +240,8 @@ pub(super) fn write(
             flush(&memtable)?;
             memtable = new();
         }
-        let mut inserter = memtable.writer();
-        if operation.kind == ValueKind::Merge {
-            let hash = KeyHash::new(writer.seed, operation.key);
-            inserter.insert_operand(operation.keyspace, operation.key, hash, seqno, operation.value, None);
-        } else if operation.kind == ValueKind::DeleteRange {
-            inserter.delete_range(operation.keyspace, operation.key, operation.value, seqno);
-        } else {
-            inserter.insert(operation.keyspace, operation.key, seqno, operation.kind, operation.value);
-        }
+        let hash = KeyHash::new(writer.seed, operation.key);
+        apply(&mut memtable.writer(), operation, hash, seqno, || None);
         Ok(())
     })?;
     flush(&memtable)?;

@@ -82,8 +82,8 @@ use self::values::FoundValues;
 use crate::error::{Error, IoContext, Result};
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
-use crate::format::key::{SeqNo, ValueKind, check_range};
-use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
+use crate::format::key::SeqNo;
+use crate::sorted::iter::{InternalCursor, MergeCursor};
 use crate::sorted::ranges::Fragment;
 use crate::sorted::table::{Input, Origin, SalvageCursor, TableContext};
 use crate::tree::manifest::moves::{self, Move};
@@ -394,9 +394,8 @@ fn ranges_of(cursor: &mut SalvageCursor) -> Result<Vec<Fragment>> {
     let mut ranges = Vec::new();
     cursor.seek_to_first()?;
     while cursor.valid() {
-        if cursor.kind() == ValueKind::DeleteRange && check_range(cursor.key(), cursor.value()).is_ok() {
-            let end = Some(cursor.value()).filter(|end| !end.is_empty()).map(Arc::from);
-            ranges.push(Fragment { start: cursor.key().into(), end, seqno: cursor.seqno() });
+        if let Ok(range) = Fragment::stored_in(cursor.stamp(), cursor.key(), cursor.value()) {
+            ranges.push(Fragment { start: range.start.into(), end: range.end.map(Arc::from), seqno: range.seqno });
         }
         cursor.next()?;
     }

@@ -151,7 +151,7 @@ pub(super) fn by_manifest(
     plan.state.ingested = ingested.iter().map(|(.., meta)| meta.largest_seqno).fold(state.ingested, SeqNo::max);
     let mut replaced = BTreeSet::new();
     for (id, level, meta) in named.chain(ingested.iter().map(|(id, level, meta)| (*id, *level, meta))) {
-        let Some(checked) = check(context, meta.number, Some(meta))? else {
+        let Some(checked) = check(context, meta.number, Some((level, meta)))? else {
             let path = FileKind::Table(meta.number).path(context.dir());
             report.faults.push(RepairFault { file: path.clone(), offset: 0, what: "there is no such file".into() });
             let name = state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
@@ -161,6 +161,7 @@ pub(super) fn by_manifest(
         };
         let origin = checked.table.origin();
         replaced.extend(origin.dead.iter().copied().chain(origin.inputs.iter().map(|input| input.number)));
+        let level = checked.level_of(level);
         keep_or_rewrite(&mut plan, report, id, level, checked)?;
     }
     if let Err(error) = checked {

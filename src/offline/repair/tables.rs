@@ -18,7 +18,7 @@ use crate::sorted::ranges::{Fragment, fold};
 use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Turn, UnknownLevels, ValuePolicy, write_ranges, write_run};
-use crate::tree::manifest::{LEVEL_COUNT, encode_definition};
+use crate::tree::manifest::{LEVEL_COUNT, RANGE_LEVEL, encode_definition};
 
 /// A table that was read from front to back.
 pub(super) struct Checked {
@@ -40,10 +40,27 @@ pub(super) struct Checked {
     pub(super) fault: Option<RepairFault>,
 }
 
-/// Checks table `number`, against `meta` if a manifest names it. `None` if the file does not exist.
-pub(super) fn check(context: &Arc<TableContext>, number: u64, meta: Option<&TableMeta>) -> Result<Option<Checked>> {
-    let table = match meta {
-        Some(meta) => Ok(Table::new(Arc::clone(context), meta.clone())),
+impl Checked {
+    /// The level of the table, which is stated to be `level`: what it holds decides.
+    pub(super) fn level_of(&self, level: u8) -> u8 {
+        match self.table.holds_ranges() {
+            Some(true) => RANGE_LEVEL,
+            Some(false) if level == RANGE_LEVEL => 0,
+            _ => level,
+        }
+    }
+}
+
+/// Checks table `number`, against what a manifest says of it, if one names it. `None` if the file
+/// does not exist.
+pub(super) fn check(
+    context: &Arc<TableContext>,
+    number: u64,
+    known: Option<(u8, &TableMeta)>,
+) -> Result<Option<Checked>> {
+    let meta = known.map(|(_, meta)| meta);
+    let table = match known {
+        Some((level, meta)) => Ok(Table::new(Arc::clone(context), meta.clone()).of_ranges(level == RANGE_LEVEL)),
         None => Table::alone(Arc::clone(context), number, true),
     };
     let verified = table.and_then(|table| {

@@ -8,7 +8,7 @@ use super::fingerprints::{GROUP_LEN, matches};
 use super::view::{Block, CACHE_LINE};
 use crate::format::coding::{Decoder, get_u16, get_u32, get_u64};
 use crate::format::deadline::{DEADLINE_LEN, decode_expiring};
-use crate::format::key::{HEAD4_LEN, MAX_SEQNO, SeqNo, ValueKind, Window, check_range, equal};
+use crate::format::key::{HEAD4_LEN, MAX_SEQNO, SeqNo, ValueKind, Window, equal};
 use crate::format::pointer::ValuePointer;
 use crate::format::{Decoded, Malformed};
 use crate::memory::prefetch::prefetch;
@@ -188,7 +188,7 @@ impl<'a> Block<'a> {
                 && header.value_len <= bytes.len() - value_start
                 && seqno <= MAX_SEQNO
                 && let Ok(kind) = ValueKind::decode(packed & 7)
-                && !matches!(kind, ValueKind::Merge | ValueKind::DeleteRange)
+                && kind != ValueKind::Merge
                 && !kind.is_separate()
                 && (kind != ValueKind::ExpiringPut || header.value_len >= DEADLINE_LEN)
             {
@@ -235,8 +235,7 @@ impl<'a> Block<'a> {
             ValueKind::ExpiringPut => _ = decode_expiring(stored)?,
             ValueKind::SeparatePut => _ = ValuePointer::decode(stored)?,
             ValueKind::SeparateExpiringPut => _ = ValuePointer::decode(decode_expiring(stored)?.1)?,
-            ValueKind::DeleteRange => check_range(&[self.prefix(), rest].concat(), stored)?,
-            ValueKind::Put | ValueKind::Delete | ValueKind::Ingest => {}
+            ValueKind::Put | ValueKind::Delete => {}
         }
         Ok(BlockEntry { rest, seqno, kind, value_start, value_len })
     }

@@ -1,6 +1,7 @@
 //! [`TableBuilder`]: writes sorted entries to a table file.
 
 use std::cmp::Ordering;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use super::deadlines::DeadlineCounter;
@@ -20,6 +21,7 @@ use crate::options::Compression;
 use crate::sorted::block::BlockBuilder;
 use crate::sorted::compress::compress;
 use crate::sorted::files::{FileWriter, WRITE_LEN};
+use crate::sorted::ranges::Fragment;
 use crate::vfs::FileSystem;
 
 /// At most this fraction of a block's length becomes padding, so that the next block begins on a
@@ -171,6 +173,14 @@ impl<'a> TableBuilder<'a> {
         }
         self.properties.count_entry(key, is_new_key, seqno, kind, value);
         self.deadlines.count_entry(kind, value);
+        Ok(())
+    }
+
+    /// Adds a range delete, which must come after the one before it. All of a table's entries are
+    /// range deletes, or none.
+    pub(crate) fn add_range(&mut self, range: &Fragment<impl Deref<Target = [u8]>>) -> Result<()> {
+        self.add(&range.start, range.seqno, ValueKind::Put, range.stored_end())?;
+        self.properties.ranges += 1;
         Ok(())
     }
 

@@ -69,7 +69,8 @@ impl Table {
         let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?;
         let checksum = if checksum { file_checksum(&fetcher)? } else { 0 };
-        Ok(Table::new(context, properties.into_meta(number, size, checksum)))
+        let holds_ranges = properties.ranges > 0;
+        Ok(Table::new(context, properties.into_meta(number, size, checksum)).of_ranges(holds_ranges))
     }
 
     /// Whether the file has the length and checksum that the manifest records. Decodes nothing.

@@ -159,7 +159,6 @@ impl Properties {
         self.keys += u64::from(is_new_key);
         self.tombstones += u64::from(kind == ValueKind::Delete);
         self.operands += u64::from(kind == ValueKind::Merge);
-        self.ranges += u64::from(kind == ValueKind::DeleteRange);
         self.key_bytes += key.len() as u64;
         self.value_bytes += value.len() as u64;
         if let Some((_, pointer)) = split_separate(kind, value)

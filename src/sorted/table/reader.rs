@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
-use crate::format::header::features;
 use crate::format::key::{SeqNo, ValueKind, Window};
 use crate::format::pointer::split_separate;
 use crate::memory::epoch::Pin;
@@ -35,6 +34,8 @@ use crate::vfs::ReadableFile;
 /// not remembered: the next look-up retries.
 pub(crate) struct Table {
     meta: TableMeta,
+    /// Whether it is one of range deletes.
+    holds_ranges: bool,
     fetcher: Fetcher,
     /// The value files to which entries point.
     values: Box<[Arc<ValueFile>]>,
@@ -164,6 +165,7 @@ impl Table {
             values: values.collect(),
             fetcher: Fetcher::new(context, meta.number, meta.size, meta.ingested),
             meta,
+            holds_ranges: false,
             resident: OnceLock::new(),
             opening: Mutex::new(()),
             obsolete: AtomicBool::new(false),
@@ -180,10 +182,15 @@ impl Table {
         Ok(&self.resident()?.properties)
     }
 
+    /// This table as one of range deletes or, by default, of entries. It opens only if it is that.
+    pub(crate) fn of_ranges(mut self, holds_ranges: bool) -> Table {
+        self.holds_ranges = holds_ranges;
+        self
+    }
+
     /// Whether the table is one of range deletes.
-    pub(crate) fn holds_ranges(&self) -> Result<bool> {
-        let footer = &self.resident()?.footer;
-        Ok(footer.features & features::RANGE_DELETE != 0)
+    pub(crate) fn holds_ranges(&self) -> bool {
+        self.holds_ranges
     }
 
     /// Whether a compaction could not read a value in this value file of the store.
@@ -512,7 +519,7 @@ impl Table {
         if let Some(resident) = self.resident.get() {
             return Ok(resident);
         }
-        let resident = Resident::read(&self.fetcher, &self.meta)?;
+        let resident = Resident::read(&self.fetcher, &self.meta, self.holds_ranges)?;
         let resident = self.resident.get_or_init(|| resident);
         drop(opening);
         trace.opened(resident.footer.opening_len());

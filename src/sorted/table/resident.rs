@@ -74,8 +74,9 @@ pub(super) enum TableFilter {
 }
 
 impl Resident {
-    /// Reads the resident parts and compares them with the manifest's record.
-    pub(super) fn read(fetcher: &Fetcher, meta: &TableMeta) -> Result<Resident> {
+    /// Reads the resident parts and compares them with the manifest's record, and with what the
+    /// manifest says that the table holds.
+    pub(super) fn read(fetcher: &Fetcher, meta: &TableMeta, holds_ranges: bool) -> Result<Resident> {
         let (path, memory) = (&fetcher.path, &fetcher.context.memory);
         if fetcher.file_len()? != meta.size {
             return Err(fetcher.corrupt(0, "the file is not as long as the manifest says"));
@@ -107,7 +108,7 @@ impl Resident {
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }
-        if let Some(rule) = resident.contradiction(meta) {
+        if let Some(rule) = resident.contradiction(meta, holds_ranges) {
             return Err(fetcher.corrupt(footer.properties.offset, rule));
         }
         Ok(resident)
@@ -127,8 +128,13 @@ impl Resident {
         (end != Some(footer_offset)).then_some("there is a gap or an overlap before the footer")
     }
 
+    /// Whether the table is one of range deletes.
+    pub(super) fn holds_ranges(&self) -> bool {
+        self.properties.ranges > 0
+    }
+
     /// The rule that is broken if the table contradicts itself or the manifest.
-    fn contradiction(&self, meta: &TableMeta) -> Option<&'static str> {
+    fn contradiction(&self, meta: &TableMeta, holds_ranges: bool) -> Option<&'static str> {
         let Resident { footer, properties, .. } = self;
         let rules = [
             (
@@ -166,8 +172,12 @@ impl Resident {
             ),
             (
                 [0, properties.entries].contains(&properties.ranges)
-                    && (properties.ranges > 0) == (footer.features & features::RANGE_DELETE != 0),
+                    && self.holds_ranges() == (footer.features & features::RANGE_DELETE != 0),
                 "a table holds range deletes beside entries, or does not say so",
+            ),
+            (
+                self.holds_ranges() == holds_ranges,
+                "the manifest names a table of range deletes as one of entries, or the other way round",
             ),
         ];
         rules.iter().find(|(holds, _)| !holds).map(|(_, rule)| *rule)

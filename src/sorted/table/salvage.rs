@@ -27,7 +27,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::BoundCrc;
 use crate::format::coding::{Decoder, get_u32};
 use crate::format::filename::FileKind;
-use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic};
+use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::format::{Decoded, Malformed};
 use crate::sorted::block::{BlockCursor, BlockRef, Frame};
@@ -62,6 +62,8 @@ pub(crate) struct SalvageTable {
     number: u64,
     /// The table's properties, if they verify.
     properties: Option<Properties>,
+    /// What the footer says that readers must understand, if it verifies.
+    footer_features: Option<u32>,
     origin: Origin,
     /// The data blocks, from the index or from the search.
     blocks: Vec<BlockHandle>,
@@ -91,6 +93,7 @@ impl SalvageTable {
             fetcher,
             number,
             properties: None,
+            footer_features: None,
             origin: Origin::default(),
             blocks: Vec::new(),
             index: None,
@@ -99,6 +102,7 @@ impl SalvageTable {
         };
         table.refuse_later_version(size, &path)?;
         if let Some(footer) = none_if_damaged(table.footer())? {
+            table.footer_features = Some(footer.features);
             table.read_properties(footer.properties)?;
             if let Some(index) = none_if_damaged(table.fetcher.meta_block(footer.index))?
                 && let Ok(index) = Index::decode(&index, None)
@@ -134,6 +138,13 @@ impl SalvageTable {
     /// The table's properties, if they verify.
     pub(crate) fn properties(&self) -> Option<&Properties> {
         self.properties.as_ref()
+    }
+
+    /// Whether the table is one of range deletes; `None` if neither the footer nor the properties
+    /// verify.
+    pub(crate) fn holds_ranges(&self) -> Option<bool> {
+        let stated = self.properties.as_ref().map(|properties| properties.ranges > 0);
+        self.footer_features.map(|features| features & features::RANGE_DELETE != 0).or(stated)
     }
 
     /// The table's stated origin; empty if it does not verify.
@@ -403,6 +414,11 @@ impl SalvageCursor {
     /// Number of the table that holds the current entry.
     pub(crate) fn table(&self) -> u64 {
         self.tables.get(self.table).map_or(0, |table| table.number)
+    }
+
+    /// Whether the current entry is a range delete, as far as its table can tell.
+    pub(crate) fn is_range(&self) -> Option<bool> {
+        self.tables.get(self.table).and_then(|table| table.holds_ranges())
     }
 
     /// The holes passed, each with the number of its table.

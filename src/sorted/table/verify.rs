@@ -15,6 +15,7 @@ use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{SeqNo, compare_entries};
 use crate::format::{Decoded, Malformed};
 use crate::sorted::block::{BlockCursor, BlockRef, Frame};
+use crate::sorted::ranges::Fragment;
 
 /// Bytes per read for the checksum of the whole file.
 const READ_LEN: u64 = 1 << 20;
@@ -25,7 +26,7 @@ impl Table {
     /// this table's counters.
     pub(crate) fn verify(&self) -> Result<()> {
         let context = Arc::clone(&self.fetcher().context);
-        let table = Table::new(context, self.meta().clone());
+        let table = Table::new(context, self.meta().clone()).of_ranges(self.holds_ranges());
         if let Some(file) = self.fetcher().kept() {
             table.fetcher().keep(Arc::clone(file));
         }
@@ -167,6 +168,9 @@ impl TableChecker {
             if self.properties.entries > 0 && compare_entries(last, here).is_ge() {
                 return Err(Malformed("entries are out of order"));
             }
+            if resident.holds_ranges() {
+                Fragment::stored_in((here.1, cursor.kind()), here.0, cursor.value())?;
+            }
             let is_new_key = self.properties.entries == 0 || *here.0 != *self.last_key;
             self.properties.count_entry(here.0, is_new_key, here.1, cursor.kind(), cursor.value());
             self.deadlines.count_entry(cursor.kind(), cursor.value());
@@ -207,6 +211,7 @@ impl TableChecker {
             largest: self.last_key.into(),
             deadlines,
             number: stated.number,
+            ranges: stated.ranges,
             is_unnumbered: stated.is_unnumbered,
             compression: stated.compression,
             block_size: stated.block_size,

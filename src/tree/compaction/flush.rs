@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use super::output::{OutputContext, UnknownLevels, write_run};
 use crate::error::Result;
-use crate::format::key::ValueKind;
 use crate::format::span::KeySpan;
 use crate::sorted::ranges::{Fragment, RangeLayer, RangeSource, fold, layers_of};
 use crate::sorted::table::{Origin, TableBuilder, TableMeta};
@@ -57,8 +56,7 @@ pub(crate) fn write_ranges<K: Deref<Target = [u8]>>(
     }
     let (tables, number) = (context.tables, (context.new_number)());
     let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, context.options.for_ranges())?;
-    let add = |range: &Fragment<K>| builder.add(&range.start, range.seqno, ValueKind::DeleteRange, range.stored_end());
-    if let Err(error) = fragments.iter().try_for_each(add) {
+    if let Err(error) = fragments.iter().try_for_each(|range| builder.add_range(range)) {
         builder.abandon();
         tables.remove_file(number);
         return Err(error);

@@ -368,16 +368,16 @@ impl<'a> RunWriter<'a> {
     ) -> Result<()> {
         let is_alone = self.current.chain.is_empty();
         match Effect::of(kind, stored) {
-            Some(Effect::Put(put)) if put.has_expired(self.context.now) => {
+            Effect::Put(put) if put.has_expired(self.context.now) => {
                 self.write_version(lower, key, seqno, ValueKind::Delete, &[])
             }
-            Some(Effect::Put(put)) if is_alone || put.deadline.is_some() => {
+            Effect::Put(put) if is_alone || put.deadline.is_some() => {
                 // With a deadline it stays apart from what was merged into it: only the value
                 // expires.
                 self.end_chain(lower, false)?;
                 self.write_value(lower, key, seqno, kind, stored)
             }
-            Some(Effect::Put(Put { value: ValuePlace::ValueFile(pointer), .. })) if self.context.operator.is_some() => {
+            Effect::Put(Put { value: ValuePlace::ValueFile(pointer), .. }) if self.context.operator.is_some() => {
                 match self.read_value(key, pointer) {
                     Ok(value) => self.extend_chain(lower, key, seqno, ValueKind::Put, value.bytes()),
                     Err(_) => {
@@ -389,9 +389,8 @@ impl<'a> RunWriter<'a> {
                     }
                 }
             }
-            Some(Effect::Delete) if is_alone => self.write_delete(lower, key, seqno),
-            Some(_) => self.extend_chain(lower, key, seqno, kind, stored),
-            None => Err(kind.misplaced("a table to be merged")),
+            Effect::Delete if is_alone => self.write_delete(lower, key, seqno),
+            _ => self.extend_chain(lower, key, seqno, kind, stored),
         }
     }
 

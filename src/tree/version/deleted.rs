@@ -237,6 +237,7 @@ mod tests {
     use crate::format::key::ValueKind;
     use crate::options::Compression;
     use crate::sorted::range_table::RangeTable;
+    use crate::sorted::ranges::Fragment;
     use crate::sorted::ranges::{NO_SNAPSHOT, RangeLayer, RangeSource};
     use crate::sorted::table::{TableBuilder, TableContext, TableOptions};
     use crate::vfs::{FileSystem, SimFileSystem};
@@ -346,9 +347,10 @@ mod tests {
         let range_table = |number: u64, ranges: &[Range<usize>]| {
             let mut builder = TableBuilder::new(context.fs(), context.dir(), number, OPTIONS.for_ranges()).unwrap();
             for Range { start, end } in ranges {
-                builder.add(&keys[*start], number, ValueKind::DeleteRange, &keys[*end]).unwrap();
+                let (start, end) = (&*keys[*start], Some(&*keys[*end]));
+                builder.add_range(&Fragment { start, end, seqno: number }).unwrap();
             }
-            let table = Table::new(Arc::clone(&context), builder.finish().unwrap());
+            let table = Table::new(Arc::clone(&context), builder.finish().unwrap()).of_ranges(true);
             Arc::new(RangeTable::load(Arc::new(table)).unwrap())
         };
         let each = |step: usize, from: usize| (0..2900 / step).map(move |i| i * step + from..i * step + from + 1);

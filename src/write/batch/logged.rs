@@ -8,7 +8,8 @@
 
 use std::borrow::Cow;
 
-use super::{BatchReader, UNLOGGED};
+use super::BatchReader;
+use super::op::UNLOGGED;
 use crate::format::coding::put_varint;
 
 /// What the log stores of a batch of which it does not store all.
@@ -27,7 +28,7 @@ impl LoggedPart {
         let (mut start, mut left_out) = (0, 0);
         // Only what this process has encoded is in a batch.
         while let Some(Ok(operation)) = reader.next() {
-            let end = batch.len() - reader.rest.remaining();
+            let end = batch.len() - reader.left();
             if is_logged(operation.keyspace) {
                 if left_out > 0 {
                     payload.extend(unlogged(std::mem::take(&mut left_out)));

@@ -49,6 +49,8 @@ const CACHE_LINE: usize = 64;
 /// How many bytes ahead of its writes the writer prefetches: a few entries.
 const WRITE_AHEAD: usize = 512;
 
+/// The kind of a range delete, which is no entry of a key.
+const DELETE_RANGE: u64 = 0xfd;
 /// Low byte of a skip word, where a header has the kind.
 const SKIP: u64 = 0xff;
 /// The word after the last entry of a chunk.
@@ -124,7 +126,8 @@ pub(super) struct NewEntry<'a> {
     pub(super) keyspace: u32,
     pub(super) key: &'a [u8],
     pub(super) seqno: SeqNo,
-    pub(super) kind: ValueKind,
+    /// `None` for a range delete, whose value is its end.
+    pub(super) kind: Option<ValueKind>,
     pub(super) value: &'a [u8],
 }
 
@@ -267,7 +270,7 @@ impl EntryWriter<'_> {
     )]
     #[inline]
     pub(super) fn append(&mut self, entry: NewEntry<'_>, older: Option<Position>) -> Position {
-        if older.is_none() && entry.kind != ValueKind::DeleteRange {
+        if older.is_none() && entry.kind.is_some() {
             self.state.bounds.add(entry.keyspace, entry.key);
         }
         let len = entry.key.len() + entry.value.len();
@@ -285,7 +288,7 @@ impl EntryWriter<'_> {
                 header.cast::<u64>().sub(1).write(self.skip_word(older));
             }
             header.write(EntryHeader {
-                seqno_and_kind: entry.seqno << 8 | entry.kind as u64,
+                seqno_and_kind: entry.seqno << 8 | entry.kind.map_or(DELETE_RANGE, |kind| kind as u64),
                 keyspace: entry.keyspace,
                 key_len: entry.key.len() as u32,
                 value_len: entry.value.len() as u32 | if outside { OUTSIDE } else { 0 },
@@ -393,25 +396,18 @@ impl<'a> EntryRef<'a> {
         self.header().seqno_and_kind >> 8
     }
 
+    /// The kind of an entry of a key.
+    #[inline]
     pub(super) fn kind(self) -> ValueKind {
-        const DELETE: u64 = ValueKind::Delete as u64;
-        const PUT: u64 = ValueKind::Put as u64;
-        const DELETE_RANGE: u64 = ValueKind::DeleteRange as u64;
-        const MERGE: u64 = ValueKind::Merge as u64;
-        const SEPARATE: u64 = ValueKind::SeparatePut as u64;
-        const EXPIRING: u64 = ValueKind::ExpiringPut as u64;
-        const SEPARATE_EXPIRING: u64 = ValueKind::SeparateExpiringPut as u64;
-        match self.header().seqno_and_kind & 0xff {
-            DELETE => ValueKind::Delete,
-            PUT => ValueKind::Put,
-            DELETE_RANGE => ValueKind::DeleteRange,
-            MERGE => ValueKind::Merge,
-            SEPARATE => ValueKind::SeparatePut,
-            EXPIRING => ValueKind::ExpiringPut,
-            SEPARATE_EXPIRING => ValueKind::SeparateExpiringPut,
-            // Nothing else is stored; and no reader takes it for an entry.
-            _ => ValueKind::Ingest,
-        }
+        let Ok(kind) = ValueKind::decode(self.header().seqno_and_kind & 0xff) else {
+            unreachable!("positions of range deletes are in their tree alone")
+        };
+        kind
+    }
+
+    /// The end of a range delete, empty if it has none; `None` for an entry of a key.
+    pub(super) fn range_end(self) -> Option<&'a [u8]> {
+        (self.header().seqno_and_kind & 0xff == DELETE_RANGE).then(|| self.value())
     }
 
     pub(super) fn keyspace(self) -> u32 {

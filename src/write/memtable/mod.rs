@@ -164,7 +164,7 @@ impl Memtable {
             key: entry.key(),
             hash: KeyHash::new(self.seed, entry.key()),
             seqno: entry.seqno(),
-            range_end: (entry.kind() == ValueKind::DeleteRange).then(|| entry.value()),
+            range_end: entry.range_end(),
         })
     }
 
@@ -368,7 +368,7 @@ impl<'a> MemtableWriter<'a> {
         // Among the entries it tells checks of premises what was written, and takes its share of
         // the memtable.
         // It links to the range before it, for the flush.
-        let entry = NewEntry { keyspace, key: start, seqno, kind: ValueKind::DeleteRange, value: end };
+        let entry = NewEntry { keyspace, key: start, seqno, kind: None, value: end };
         let ranges = self.ranges.get_or_insert_with(|| self.memtable.ranges.newest());
         let position = self.writer.append(entry, ranges.newest_entry(keyspace));
         let end = (!end.is_empty()).then(|| Arc::from(end));
@@ -386,7 +386,7 @@ impl<'a> MemtableWriter<'a> {
     }
 
     /// Inserts a put or a delete. Sequence numbers must ascend from call to call.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn insert(&mut self, keyspace: u32, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
         self.insert_hashed(keyspace, key, KeyHash::new(self.memtable.seed, key), seqno, kind, value);
     }
@@ -410,15 +410,9 @@ impl<'a> MemtableWriter<'a> {
         let folded = fold.zip(newest).filter(|(_, newest)| !is_deleted(newest.seqno())).and_then(|(fold, newest)| {
             let (oldest, older) = match newest.kind() {
                 // The base and what is merged into it stay apart: only the base expires.
-                ValueKind::Delete
-                | ValueKind::ExpiringPut
-                // Never here; stored unfolded, an operand hides nothing.
-                | ValueKind::DeleteRange
-                | ValueKind::SeparatePut
-                | ValueKind::SeparateExpiringPut
-                | ValueKind::Ingest => return None,
                 ValueKind::Put => (0, newest.value()),
                 ValueKind::Merge => decode_operand(newest.seqno(), newest.value()).ok()?,
+                _ => return None,
             };
             // A long value would be written again for each short operand.
             if older.len() > operand.len() + LONGER_VALUE {
@@ -439,7 +433,8 @@ impl<'a> MemtableWriter<'a> {
         self.stored = stored;
     }
 
-    /// Like [`insert`](MemtableWriter::insert), for a key whose hash is known.
+    /// Inserts a put or a delete of a key with this hash. Sequence numbers must ascend from call to
+    /// call.
     #[inline]
     pub(crate) fn insert_hashed(
         &mut self,
@@ -454,7 +449,7 @@ impl<'a> MemtableWriter<'a> {
         let hash = slot_hash(keyspace, hash);
         let is_key = |position| memtable.entries.entry(position).is_of(keyspace, key);
         let key_slot = memtable.index.locate(hash, is_key);
-        let position = self.writer.append(NewEntry { keyspace, key, seqno, kind, value }, key_slot.newest);
+        let position = self.writer.append(NewEntry { keyspace, key, seqno, kind: Some(kind), value }, key_slot.newest);
         memtable.index.publish(key_slot, position);
         self.entry_count += 1;
         self.last_seqno = seqno;

@@ -16,9 +16,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::entries::{EntryList, EntryRef, Position};
-use crate::format::key::{
-    HEAD12_LEN, MAX_SEQNO, SeqNo, ValueKind, common_prefix_len, compare, compare_entries, head12,
-};
+use crate::format::key::{HEAD12_LEN, MAX_SEQNO, SeqNo, common_prefix_len, compare, compare_entries, head12};
 use crate::memory::pool::{MemtableChunk, MemtablePool};
 
 /// Most runs of a keyspace.
@@ -134,7 +132,7 @@ impl OrderState {
                 && entry.keyspace() == id
             {
                 // Range deletes are not among the entries of a scan; see `ranges`.
-                if entry.kind() != ValueKind::DeleteRange {
+                if entry.range_end().is_none() {
                     keyspace.keys += u64::from(entry.older().is_none());
                     keyspace.unsorted.push(position);
                 }

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
-use crate::write::batch::BatchReader;
+use crate::write::batch::LogOps;
 use crate::write::log::Record;
 
 /// Bytes of a buffer: small enough to be still in the CPU cache when it is applied.
@@ -74,8 +74,8 @@ impl<'a> LogBatch<'a> {
         LogBatch { log: number, offset, first, payload, count }
     }
 
-    pub(crate) fn operations(&self) -> BatchReader<'a> {
-        BatchReader::new(self.payload, self.count)
+    pub(crate) fn operations(&self) -> LogOps<'a> {
+        LogOps::new(self.payload, self.count)
     }
 
     /// The error for a batch that breaks `rule` although its checksum matches; `dir` is the
@@ -278,7 +278,7 @@ impl<'scope> Helper<'scope> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::write::batch::WriteBatch;
+    use crate::write::batch::{LogOp, WriteBatch};
 
     /// A batch of one operation. A buffer holds only a few; every hundredth batch is longer than a
     /// buffer.
@@ -304,9 +304,9 @@ mod tests {
                     return Err(batch.corruption(Path::new("/db"), Malformed("refused")));
                 }
                 assert_eq!((batch.log, batch.offset), (batch.first / 10, batch.first * 3));
-                let operations = batch.operations().map(|operation| operation.map(|operation| operation.key));
-                let keys: Vec<_> = operations.collect::<Result<_, _>>().unwrap();
-                assert_eq!(keys, [batch.first.to_be_bytes()]);
+                let operations: Vec<_> = batch.operations().collect::<Result<_, _>>().unwrap();
+                let [LogOp::Write(operation)] = operations[..] else { panic!("{operations:?}") };
+                assert_eq!(operation.key, batch.first.to_be_bytes());
                 applied.push(batch.first);
             }
             Ok(())

@@ -8,8 +8,8 @@ use std::path::Path;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// The type whose variants are the kinds of entries.
-const KIND: &str = "ValueKind";
+/// The types whose variants are the kinds of entries and of operations.
+const KINDS: [&str; 2] = ["ValueKind", "OpKind"];
 
 /// A file of the repository.
 pub(crate) struct Source {
@@ -151,7 +151,7 @@ impl<'a> Visit<'a> for Kinds {
     fn visit_path(&mut self, path: &'a syn::Path) {
         let mut parts = path.segments.iter().rev().map(|segment| segment.ident.to_string());
         if let (Some(variant), Some(of)) = (parts.next(), parts.next())
-            && of == KIND
+            && KINDS.contains(&of.as_str())
         {
             self.0.insert(variant);
         }

@@ -2,7 +2,6 @@
 
 use super::deadline::{Deadline, split_expiring};
 use super::key::ValueKind;
-use super::pointer::split_separate;
 
 /// One of three things. Whether a value expires and where it lies are attributes of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,24 +30,23 @@ pub enum ValuePlace<'a> {
 }
 
 impl<'a> Effect<'a> {
-    /// An entry of this kind with these bytes, which have been verified. `None` for what is in logs
-    /// only.
+    /// An entry of this kind with these bytes, which have been verified.
     #[inline]
-    pub fn of(kind: ValueKind, stored: &'a [u8]) -> Option<Effect<'a>> {
-        let put = |deadline, value| Some(Effect::Put(Put { deadline, value }));
+    pub fn of(kind: ValueKind, stored: &'a [u8]) -> Effect<'a> {
+        let put = |deadline, value| Effect::Put(Put { deadline, value });
         match kind {
             ValueKind::Put => put(None, ValuePlace::Entry(stored)),
-            ValueKind::Delete => Some(Effect::Delete),
-            ValueKind::Merge => Some(Effect::Merge(stored)),
+            ValueKind::Delete => Effect::Delete,
+            ValueKind::Merge => Effect::Merge(stored),
             ValueKind::ExpiringPut => {
                 let (deadline, value) = split_expiring(stored);
                 put(Some(deadline), ValuePlace::Entry(value))
             }
-            ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => {
-                let (prefix, pointer) = split_separate(kind, stored)?;
-                put((!prefix.is_empty()).then(|| split_expiring(prefix).0), ValuePlace::ValueFile(pointer))
+            ValueKind::SeparatePut => put(None, ValuePlace::ValueFile(stored)),
+            ValueKind::SeparateExpiringPut => {
+                let (deadline, pointer) = split_expiring(stored);
+                put(Some(deadline), ValuePlace::ValueFile(pointer))
             }
-            ValueKind::DeleteRange | ValueKind::Ingest => None,
         }
     }
 }
@@ -68,16 +66,15 @@ mod tests {
 
     #[test]
     fn an_entry_is_what_its_kind_and_bytes_say() {
-        let put = |deadline, value| Some(Effect::Put(Put { deadline, value }));
+        let put = |deadline, value| Effect::Put(Put { deadline, value });
         let mut expiring = Vec::new();
         put_expiring(&mut expiring, 7, b"v");
         assert_eq!(Effect::of(ValueKind::Put, b"v"), put(None, ValuePlace::Entry(b"v")));
         assert_eq!(Effect::of(ValueKind::SeparatePut, b"v"), put(None, ValuePlace::ValueFile(b"v")));
         assert_eq!(Effect::of(ValueKind::ExpiringPut, &expiring), put(Some(7), ValuePlace::Entry(b"v")));
         assert_eq!(Effect::of(ValueKind::SeparateExpiringPut, &expiring), put(Some(7), ValuePlace::ValueFile(b"v")));
-        assert_eq!(Effect::of(ValueKind::Delete, b""), Some(Effect::Delete));
-        assert_eq!(Effect::of(ValueKind::Merge, b"v"), Some(Effect::Merge(b"v")));
-        assert_eq!(Effect::of(ValueKind::DeleteRange, b"v").or(Effect::of(ValueKind::Ingest, b"v")), None);
+        assert_eq!(Effect::of(ValueKind::Delete, b""), Effect::Delete);
+        assert_eq!(Effect::of(ValueKind::Merge, b"v"), Effect::Merge(b"v"));
     }
 
     #[test]

@@ -56,7 +56,8 @@ impl Window {
     }
 }
 
-/// What an entry does to its key. Part of the format.
+/// What an entry of a memtable or of a table does to its key. Part of the format; the numbers 2 and
+/// 7 are those of operations of a log that add no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ValueKind {
@@ -64,9 +65,6 @@ pub enum ValueKind {
     Delete = 0,
     /// The key has the entry's value.
     Put = 1,
-    /// All keys from this one up to the one in place of the value are deleted. Found in logs and in
-    /// range tables only.
-    DeleteRange = 2,
     /// An operand changes the key's value; see the module `operator` of tamis.
     Merge = 3,
     /// The key has a value that a value file holds; see [`pointer`](super::pointer). Found in
@@ -77,8 +75,6 @@ pub enum ValueKind {
     /// Like `ExpiringPut`, with the value in a value file: a deadline, then a pointer. The record
     /// has what an `ExpiringPut` stores. Found in tables only, whose point reads make it one.
     SeparateExpiringPut = 6,
-    /// The keyspace gets tables, which the edit in place of the value adds. Found in logs only.
-    Ingest = 7,
 }
 
 impl ValueKind {
@@ -86,7 +82,6 @@ impl ValueKind {
         match byte {
             0 => Ok(ValueKind::Delete),
             1 => Ok(ValueKind::Put),
-            2 => Ok(ValueKind::DeleteRange),
             3 => Ok(ValueKind::Merge),
             4 => Ok(ValueKind::SeparatePut),
             5 => Ok(ValueKind::ExpiringPut),
@@ -118,17 +113,6 @@ impl ValueKind {
              `kvtool verify` names",
             self as u8
         ))
-    }
-
-    /// The kind of an operation of a batch, which has its value.
-    pub fn decode_in_batch(byte: u64) -> Decoded<ValueKind> {
-        if byte == ValueKind::Ingest as u64 {
-            return Ok(ValueKind::Ingest);
-        }
-        match ValueKind::decode(byte)? {
-            kind if kind.is_separate() => Err(Malformed("a batch has a pointer in place of a value")),
-            kind => Ok(kind),
-        }
     }
 }
 
