@@ -378,12 +378,10 @@ impl<'a> RunWriter<'a> {
                 self.write_value(lower, key, seqno, kind, stored)
             }
             Effect::Put(Put { value: ValuePlace::ValueFile(pointer), .. }) if self.context.operator.is_some() => {
-                match self.read_value(key, pointer) {
-                    Ok(value) => self.extend_chain(lower, key, seqno, ValueKind::Put, value.bytes()),
-                    Err(_) => {
-                        // The pointer and what is merged into its value stay as they are: reads of
-                        // the key will say why, and the others are not held up.
-                        self.note_unreadable(pointer);
+                match self.read_value(key, pointer)? {
+                    Some(value) => self.extend_chain(lower, key, seqno, ValueKind::Put, value.bytes()),
+                    None => {
+                        // What is merged into it stays as it is, too.
                         self.end_chain(lower, false)?;
                         self.write_value(lower, key, seqno, kind, stored)
                     }
@@ -429,15 +427,12 @@ impl<'a> RunWriter<'a> {
         }
         let separate;
         let whole = match split_separate(kind, stored) {
-            Some((_, pointer)) => match self.read_value(key, pointer) {
-                Ok(read) => {
+            Some((_, pointer)) => match self.read_value(key, pointer)? {
+                Some(read) => {
                     separate = read;
                     separate.bytes()
                 }
-                Err(_) => {
-                    self.note_unreadable(pointer);
-                    return self.write(lower, key, seqno, kind, stored);
-                }
+                None => return self.write(lower, key, seqno, kind, stored),
             },
             None => stored,
         };
@@ -466,19 +461,22 @@ impl<'a> RunWriter<'a> {
         (self.context.turn)(std::mem::take(&mut self.since_yield) + std::mem::take(&mut self.written))
     }
 
-    /// Reads the value to which an entry points.
-    fn read_value(&mut self, key: &[u8], pointer: &[u8]) -> Result<SeparateValue> {
-        let value = self.context.tables.values().read(key, pointer)?;
-        self.since_yield += value.bytes().len();
-        Ok(value)
-    }
-
-    /// Notes that the value to which an entry points cannot be read: its file is not emptied.
-    #[cold]
-    fn note_unreadable(&self, pointer: &[u8]) {
+    /// Reads the value to which an entry points. `None` if it cannot be read: the entry stays as it
+    /// is, so that reads of its key will say why, and its file is not emptied. Fails if the value
+    /// must move to another file.
+    fn read_value(&mut self, key: &[u8], pointer: &[u8]) -> Result<Option<SeparateValue>> {
+        let values = self.context.tables.values();
+        let error = match values.read(key, pointer) {
+            Ok(value) => {
+                self.since_yield += value.bytes().len();
+                return Ok(Some(value));
+            }
+            Err(error) => error,
+        };
         if let Ok(pointer) = ValuePointer::decode(pointer) {
-            self.context.tables.values().note_unreadable(pointer.file);
+            values.note_unreadable(pointer.file);
         }
+        if self.context.values.must_move && self.is_leaving(pointer) { Err(error) } else { Ok(None) }
     }
 
     /// Writes a tombstone of the current key. Unless an older version may be below, it is written
@@ -516,18 +514,12 @@ impl<'a> RunWriter<'a> {
             }
         }
         match split_separate(kind, value) {
-            Some((_, pointer)) if self.is_leaving(pointer) => match self.read_value(key, pointer) {
-                Ok(moved) => {
+            Some((_, pointer)) if self.is_leaving(pointer) => match self.read_value(key, pointer)? {
+                Some(moved) => {
                     self.written += moved.bytes().len();
                     self.add(key, seqno, kind.whole(), moved.bytes())
                 }
-                Err(error) => {
-                    self.note_unreadable(pointer);
-                    if self.context.values.must_move {
-                        return Err(error);
-                    }
-                    self.builder()?.add(key, seqno, kind, value)
-                }
+                None => self.builder()?.add(key, seqno, kind, value),
             },
             Some(_) => self.builder()?.add(key, seqno, kind, value),
             None => self.add(key, seqno, kind, value),
