@@ -264,7 +264,7 @@ struct RunWriter<'a> {
 struct CurrentKey {
     /// Whether the current table has a version of it: all of them go to one table.
     in_table: bool,
-    /// The number of its newest version in the input, 0 if unknown.
+    /// The number of its newest version in the input.
     newest: SeqNo,
     /// Tombstones that hide no kept version so far.
     tombstones: Vec<SeqNo>,
@@ -281,6 +281,16 @@ struct CurrentKey {
     boundary: SeqNo,
 }
 
+impl CurrentKey {
+    /// Goes on to the next key, whose newest version is `newest`. The chain of the last one has
+    /// ended.
+    fn begin(&mut self, newest: SeqNo) {
+        self.in_table = false;
+        self.tombstones.clear();
+        (self.newest, self.boundary) = (newest, 0);
+    }
+}
+
 impl<'a> RunWriter<'a> {
     fn write_all(
         &mut self,
@@ -289,7 +299,8 @@ impl<'a> RunWriter<'a> {
         lower: &mut impl LowerLevels,
     ) -> Result<RunEnd> {
         let mut retention = Retention::new(self.context.snapshots.clone());
-        let (has_ranges, mut ranges) = (!self.context.ranges.is_empty(), Sweep::new(self.context.ranges.clone()));
+        let has_ranges = !self.context.ranges.is_empty();
+        let mut ranges = has_ranges.then(|| Sweep::new(self.context.ranges.clone()));
         match part.lower {
             Some(from) => cursor.seek(from, MAX_SEQNO)?,
             None => cursor.seek_to_first()?,
@@ -316,36 +327,15 @@ impl<'a> RunWriter<'a> {
                     return Ok(RunEnd::Before(key));
                 }
                 has_key = true;
-                self.current.in_table = false;
-                self.current.tombstones.clear();
-                (self.current.newest, self.current.boundary) = (0, 0);
+                self.current.begin(seqno);
             }
-            if self.current.newest == 0 {
-                self.current.newest = seqno;
+            let is_deleted = match &mut ranges {
+                Some(ranges) => self.is_deleted(ranges, &retention, key, seqno)?,
+                None => false,
+            };
+            if !is_deleted && !self.is_hidden(lower, &mut retention, seqno)? {
+                self.write_version(lower, key, seqno, kind, stored)?;
             }
-            if has_ranges {
-                let numbers = ranges.numbers(key);
-                if drops(numbers, seqno, &self.context.snapshots) {
-                    // Everything older in this stripe is deleted as well.
-                    let chain = &mut self.current.chain;
-                    if !chain.is_empty() && !chain.is_complete() && retention.is_in_stripe(seqno) {
-                        chain.push(seqno, ValueKind::Delete, &[])?;
-                    }
-                    cursor.next()?;
-                    continue;
-                }
-                self.cleared = least_above(numbers, seqno).map_or(self.cleared, |least| self.cleared.min(least - 1));
-            }
-            if retention.must_keep(seqno) {
-                self.end_chain(lower, false)?;
-            } else if self.current.chain.is_empty() || self.current.chain.is_complete() {
-                // A newer version hides it.
-                cursor.next()?;
-                continue;
-            } else if seqno < self.current.boundary && self.current.boundary <= self.current.chain.newest() {
-                self.end_chain(lower, false)?;
-            }
-            self.write_version(lower, key, seqno, kind, stored)?;
             cursor.next()?;
         }
         self.end_chain(lower, true)?;
@@ -354,6 +344,38 @@ impl<'a> RunWriter<'a> {
         // interval.
         self.turn();
         Ok(RunEnd::Whole)
+    }
+
+    /// Whether range deletes have deleted a version of `key` for all snapshots. If not, notes for
+    /// which of them it is kept.
+    #[inline]
+    fn is_deleted(&mut self, ranges: &mut Sweep, retention: &Retention, key: &[u8], seqno: SeqNo) -> Result<bool> {
+        let numbers = ranges.numbers(key);
+        if !drops(numbers, seqno, &self.context.snapshots) {
+            self.cleared = least_above(numbers, seqno).map_or(self.cleared, |least| self.cleared.min(least - 1));
+            return Ok(false);
+        }
+        // Everything older in this stripe is deleted as well.
+        let chain = &mut self.current.chain;
+        if !chain.is_empty() && !chain.is_complete() && retention.is_in_stripe(seqno) {
+            chain.push(seqno, ValueKind::Delete, &[])?;
+        }
+        Ok(true)
+    }
+
+    /// Whether a newer version of its stripe hides a version of the current key. If not, ends the
+    /// chain of operands unless they change this version.
+    #[inline]
+    fn is_hidden(&mut self, lower: &mut impl LowerLevels, retention: &mut Retention, seqno: SeqNo) -> Result<bool> {
+        let CurrentKey { chain, boundary, .. } = &self.current;
+        if retention.must_keep(seqno) {
+            self.end_chain(lower, false)?;
+        } else if chain.is_empty() || chain.is_complete() {
+            return Ok(true);
+        } else if seqno < *boundary && *boundary <= chain.newest() {
+            self.end_chain(lower, false)?;
+        }
+        Ok(false)
     }
 
     /// Writes a version that is kept, or adds it to the operands that change it.
