@@ -106,7 +106,7 @@ fn lines_of(item: &impl Spanned) -> RangeInclusive<usize> {
 /// What the code has, except for tests. Places are files and names.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// Functions, and their lines.
+    /// Functions, and their lines from `fn` on: a long description makes no function long.
     pub(crate) functions: Vec<(String, usize)>,
     /// Matches, and how many kinds of entries each names.
     pub(crate) matches: Vec<(String, usize)>,
@@ -133,9 +133,9 @@ impl Found {
         format!("{}: {name}", self.file)
     }
 
-    fn note_function(&mut self, name: &syn::Ident, body: &impl Spanned) {
-        let lines = lines_of(body);
-        self.functions.push((self.place(name), lines.end() - lines.start() + 1));
+    fn note_function(&mut self, signature: &syn::Signature, body: &syn::Block) {
+        let lines = lines_of(body).end() - lines_of(signature).start() + 1;
+        self.functions.push((self.place(&signature.ident), lines));
     }
 
     fn note_type(&mut self, name: &syn::Ident) {
@@ -166,12 +166,12 @@ impl<'a> Visit<'a> for Found {
     }
 
     fn visit_item_fn(&mut self, item: &'a syn::ItemFn) {
-        self.note_function(&item.sig.ident, item);
+        self.note_function(&item.sig, &item.block);
         visit::visit_item_fn(self, item);
     }
 
     fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
-        self.note_function(&item.sig.ident, item);
+        self.note_function(&item.sig, &item.block);
         visit::visit_impl_item_fn(self, item);
     }
 
