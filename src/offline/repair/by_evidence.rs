@@ -110,29 +110,13 @@ pub(super) fn by_evidence(
     let found = read_tables(context, files, knowledge, &sound_values)?;
     let (mut fates, missing) = decide_fates(files, knowledge, &found);
     let logs = files.logs();
-    // What a torn flush has written is in the logs as well. Only manifests tell where the entries
-    // of an ingested table stand in the order of writes.
-    let torn = torn_flushes_in_logs(context, &logs, &found)?.into_iter().map(|number| (number, Fate::Redundant));
-    let unordered = found.iter().filter(|(_, table)| table.is_out_of_order());
-    for (number, worse) in torn.chain(unordered.map(|(number, _)| (*number, Fate::Uncertain))) {
-        if let Some(fate @ Fate::Live) = fates.get_mut(&number) {
-            *fate = worse;
-        }
-    }
+    lower_fates(&mut fates, &torn_flushes_in_logs(context, &logs, &found)?, &found);
     let mut state = knowledge.state();
     let last = find_last(&mut state, files, knowledge, &found);
     let definitions = definitions(&found);
     define_keyspaces(&mut state, knowledge, &definitions, &found, &fates, report);
     let values = FoundValues::new(context, &files.values(), adopt_values(&mut state, &sound_values));
-    let mut plan = Plan {
-        fs: context.shared_fs(),
-        state,
-        values: Arc::new(values),
-        rewrites: Vec::new(),
-        logs: None,
-        min_log: None,
-        uncertain: BTreeSet::new(),
-    };
+    let mut plan = Plan::new(context, state, values);
     for (id, level, meta) in missing {
         let path = FileKind::Table(meta.number).path(context.dir());
         let name = knowledge.keyspaces.get(&id).map(|(name, _)| name.clone());
@@ -311,6 +295,19 @@ fn decide_fates<'a>(
     let missing = missing.map(|(_, (id, level, meta))| (*id, *level, meta)).collect();
     fates.retain(|number, _| !is_missing(number));
     (fates, missing)
+}
+
+/// Sets aside live tables whose entries are not needed, or cannot be put in order.
+fn lower_fates(fates: &mut BTreeMap<u64, Fate>, torn: &[u64], found: &BTreeMap<u64, FoundTable>) {
+    // What a torn flush has written is in the logs as well. Only manifests tell where the entries
+    // of an ingested table stand in the order of writes.
+    let torn = torn.iter().map(|number| (number, Fate::Redundant));
+    let unordered = found.iter().filter(|(_, table)| table.is_out_of_order());
+    for (number, worse) in torn.chain(unordered.map(|(number, _)| (number, Fate::Uncertain))) {
+        if let Some(fate @ Fate::Live) = fates.get_mut(number) {
+            *fate = worse;
+        }
+    }
 }
 
 /// The last sequence numbers of each keyspace, by its tables. Sets the seed and the numbers that

@@ -40,77 +40,120 @@ pub(super) fn decide(
     dead: &BTreeSet<u64>,
     exists: impl Fn(u64) -> bool,
 ) -> BTreeMap<u64, Fate> {
-    let by_number: BTreeMap<u64, &Candidate> = candidates.iter().map(|table| (table.number, table)).collect();
-    let mut dead = certainly_dead(candidates, &by_number, dead, &exists);
-    // For each table, the tables made from it, and whether they replace it.
-    let mut made_from: BTreeMap<u64, Vec<(&Candidate, bool)>> = BTreeMap::new();
-    for table in candidates {
-        for input in table.origin.inputs.iter().filter(|input| by_number.contains_key(&input.number)) {
-            made_from.entry(input.number).or_default().push((table, input.is_replaced));
+    let mut evidence = Evidence::new(candidates, dead, &exists);
+    evidence.redundant = evidence.outputs_not_needed(&exists);
+    evidence.settle_inputs();
+    candidates.iter().map(|table| (table.number, evidence.fate(table.number))).collect()
+}
+
+/// What the tables state about each other, and what follows from it so far.
+struct Evidence<'c> {
+    by_number: BTreeMap<u64, &'c Candidate>,
+    /// For each table, the tables made from it, and whether they replace it.
+    made_from: BTreeMap<u64, Vec<(&'c Candidate, bool)>>,
+    dead: BTreeSet<u64>,
+    redundant: BTreeSet<u64>,
+    uncertain: BTreeSet<u64>,
+}
+
+impl<'c> Evidence<'c> {
+    /// Only what is certainly dead is decided.
+    fn new(candidates: &'c [Candidate], dead: &BTreeSet<u64>, exists: &impl Fn(u64) -> bool) -> Evidence<'c> {
+        let by_number: BTreeMap<u64, &Candidate> = candidates.iter().map(|table| (table.number, table)).collect();
+        let mut made_from: BTreeMap<u64, Vec<(&Candidate, bool)>> = BTreeMap::new();
+        for table in candidates {
+            for input in table.origin.inputs.iter().filter(|input| by_number.contains_key(&input.number)) {
+                made_from.entry(input.number).or_default().push((table, input.is_replaced));
+            }
+        }
+        let dead = certainly_dead(candidates, &by_number, dead, exists);
+        Evidence { by_number, made_from, dead, redundant: BTreeSet::new(), uncertain: BTreeSet::new() }
+    }
+
+    fn fate(&self, number: u64) -> Fate {
+        match number {
+            number if self.dead.contains(&number) => Fate::Dead,
+            number if self.redundant.contains(&number) => Fate::Redundant,
+            number if self.uncertain.contains(&number) => Fate::Uncertain,
+            _ => Fate::Live,
         }
     }
-    // By input: whether the outputs that are not dead do not cover it.
-    let mut unfinished: BTreeMap<u64, bool> = BTreeMap::new();
-    let mut redundant: BTreeSet<u64> = BTreeSet::new();
-    for table in candidates.iter().filter(|table| !dead.contains(&table.number)) {
-        let inputs: Vec<&&Candidate> =
-            table.origin.inputs.iter().filter_map(|input| by_number.get(&input.number)).collect();
-        let inputs_exist = !inputs.is_empty()
-            && inputs.len() == table.origin.inputs.len()
-            && inputs.iter().all(|input| exists(input.number) && !dead.contains(&input.number));
-        if table.is_installed || table.origin.by_repair || !inputs_exist {
-            continue;
-        }
-        // If inputs are damaged, the outputs are better, but only if they all exist. If some are
-        // missing, the compaction did not finish.
-        let mut is_unfinished = || {
-            replaced(&table.origin).any(|number| {
-                *unfinished.entry(number).or_insert_with(|| {
-                    let outputs = made_from[&number].iter().map(|(output, _)| *output);
-                    !is_covered(by_number[&number], outputs.filter(|output| !dead.contains(&output.number)))
+
+    /// The outputs whose inputs serve as well, or better.
+    fn outputs_not_needed(&self, exists: &impl Fn(u64) -> bool) -> BTreeSet<u64> {
+        // By input: whether the outputs that are not dead do not cover it.
+        let mut unfinished: BTreeMap<u64, bool> = BTreeMap::new();
+        let mut redundant = BTreeSet::new();
+        let alive = self.by_number.values().filter(|table| !self.dead.contains(&table.number));
+        for table in alive.filter(|table| !table.is_installed && !table.origin.by_repair) {
+            let Some(inputs) = self.inputs_alive(table, exists) else { continue };
+            // If inputs are damaged, the outputs are better, but only if they all exist. If some
+            // are missing, the compaction did not finish.
+            let mut is_unfinished = || {
+                replaced(&table.origin).any(|number| {
+                    *unfinished.entry(number).or_insert_with(|| {
+                        let outputs = self.made_from[&number].iter().map(|(output, _)| *output);
+                        let outputs = outputs.filter(|output| !self.dead.contains(&output.number));
+                        !is_covered(self.by_number[&number], outputs)
+                    })
                 })
-            })
-        };
-        if inputs.iter().all(|input| input.is_whole) || is_unfinished() {
-            redundant.insert(table.number);
+            };
+            if inputs.iter().all(|input| input.is_whole) || is_unfinished() {
+                redundant.insert(table.number);
+            }
+        }
+        redundant
+    }
+
+    /// The inputs of a table, if it has any, and all of them exist and are not dead.
+    fn inputs_alive(&self, table: &Candidate, exists: &impl Fn(u64) -> bool) -> Option<Vec<&'c Candidate>> {
+        let numbers = table.origin.inputs.iter().map(|input| input.number);
+        let alive = numbers.map(|number| match self.by_number.get(&number) {
+            Some(input) if exists(number) && !self.dead.contains(&number) => Some(*input),
+            _ => None,
+        });
+        alive.collect::<Option<Vec<_>>>().filter(|inputs| !inputs.is_empty())
+    }
+
+    /// Decides about the tables from which others were made.
+    fn settle_inputs(&mut self) {
+        // The inputs to be looked at, in ascending order from `at` on, then from the first. A table
+        // that dies or is not redundant any more has its inputs looked at again.
+        let (mut due, mut at): (BTreeSet<u64>, u64) = (self.made_from.keys().copied().collect(), 0);
+        while let Some(number) = due.range(at..).next().or(due.first()).copied() {
+            due.remove(&number);
+            at = number;
+            let changed = self.settle_input(number);
+            let inputs = changed.iter().flat_map(|table| &table.origin.inputs).map(|input| input.number);
+            due.extend(inputs.filter(|input| self.made_from.contains_key(input)));
         }
     }
-    let mut uncertain = BTreeSet::new();
-    // The inputs to be looked at, in ascending order from `at` on, then from the first. A table
-    // that dies or is not redundant any more has its inputs looked at again.
-    let (mut due, mut at): (BTreeSet<u64>, u64) = (made_from.keys().copied().collect(), 0);
-    while let Some(number) = due.range(at..).next().or(due.first()).copied() {
-        due.remove(&number);
-        at = number;
-        let alive = |(table, _): &&(&Candidate, bool)| !dead.contains(&table.number);
-        let (kept, spare): (Vec<_>, Vec<_>) =
-            made_from[&number].iter().filter(alive).partition(|(table, _)| !redundant.contains(&table.number));
-        if dead.contains(&number) || !kept.iter().any(|(_, is_replaced)| *is_replaced) {
-            continue;
+
+    /// Decides about one of them, by what is decided now. Returns the tables that have died by it,
+    /// or are not redundant any more.
+    fn settle_input(&mut self, number: u64) -> Vec<&'c Candidate> {
+        let outputs = self.made_from[&number].iter().filter(|(table, _)| !self.dead.contains(&table.number));
+        let (spare, kept): (Vec<_>, Vec<_>) =
+            outputs.copied().partition(|(table, _)| self.redundant.contains(&table.number));
+        if self.dead.contains(&number) || !kept.iter().any(|(_, is_replaced)| *is_replaced) {
+            return Vec::new();
         }
-        let input = by_number[&number];
-        let mut changed = vec![input];
-        if is_covered(input, kept.iter().map(|(table, _)| *table)) {
-            dead.insert(number);
-        } else if is_covered(input, kept.iter().chain(&spare).map(|(table, _)| *table)) {
+        let input = self.by_number[&number];
+        let tables = |outputs: &[(&'c Candidate, bool)]| outputs.iter().map(|(table, _)| *table).collect::<Vec<_>>();
+        let (kept, spare) = (tables(&kept), tables(&spare));
+        if is_covered(input, kept.iter().copied()) {
+            self.dead.insert(number);
+            return vec![input];
+        }
+        if is_covered(input, kept.iter().chain(&spare).copied()) {
             // An earlier stage of this compaction had seemed useless.
-            spare.iter().for_each(|(table, _)| _ = redundant.remove(&table.number));
-            changed.extend(spare.iter().map(|(table, _)| *table));
-            dead.insert(number);
-        } else {
-            uncertain.insert(number);
-            continue;
+            spare.iter().for_each(|table| _ = self.redundant.remove(&table.number));
+            self.dead.insert(number);
+            return [vec![input], spare].concat();
         }
-        let inputs = changed.iter().flat_map(|table| &table.origin.inputs).map(|input| input.number);
-        due.extend(inputs.filter(|input| made_from.contains_key(input)));
+        self.uncertain.insert(number);
+        Vec::new()
     }
-    let fate = |number: u64| match number {
-        number if dead.contains(&number) => Fate::Dead,
-        number if redundant.contains(&number) => Fate::Redundant,
-        number if uncertain.contains(&number) => Fate::Uncertain,
-        _ => Fate::Live,
-    };
-    candidates.iter().map(|table| (table.number, fate(table.number))).collect()
 }
 
 /// The tables that are certainly dead.

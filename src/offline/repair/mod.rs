@@ -260,6 +260,13 @@ struct Execution<'a> {
     next: Cell<u64>,
 }
 
+/// What a repair has written.
+struct NewTables {
+    tables: Vec<AddedTable>,
+    /// The last sequence number that tables hold, or that logs mention.
+    last_seqno: SeqNo,
+}
+
 impl Execution<'_> {
     fn new_number(&self) -> u64 {
         let number = self.next.get();
@@ -282,51 +289,9 @@ impl Execution<'_> {
         lost::prepare(fs, dir)?;
         let moves = self.moves(&plan)?;
         report.moved = lost::moved_files(&moves);
-        let Plan { mut state, rewrites, logs: selection, min_log, fs: shared, values, .. } = plan;
-        let context = Arc::new(TableContext::new(shared, &lost::new_tables_dir(dir), 0, OPEN_FILES));
-        // These tables are dead, and a power cut may undo their move.
-        for (kind, _) in &moves {
-            if let FileKind::Table(number) = *kind {
-                context.graveyard().bury(number);
-            }
-        }
-        let new_number = || self.new_number();
-        let writer = TableWriter { context: &context, seed: state.hash_seed, new_number: &new_number };
-        // The state that was found, not the state after the repair.
-        let flushed = selection.as_ref().map_or(state.flushed_seqno, |selection| selection.flushed);
-        let mut added = Vec::new();
-        for rewrite in &rewrites {
-            self.rewrite(rewrite, &writer, &state, flushed, &values, &mut added)?;
-        }
-        let mut last_seqno: SeqNo = state.flushed_seqno;
-        if let Some(selection) = &selection {
-            let define = |id: u32| {
-                let keyspace = state.keyspaces.get(&id);
-                keyspace.map(|keyspace| (keyspace.name.clone(), keyspace.options.clone()))
-            };
-            let (read, tables) = logs::write(fs, dir, selection, &writer, &define)?;
-            plan::note_gaps(&read, report);
-            last_seqno = last_seqno.max(read.last_seqno);
-            added.extend(tables);
-        }
-        let new: Vec<u64> = added.iter().map(|(.., meta)| meta.number).collect();
-        lost::install_new(fs, dir, &new)?;
-
+        let written = self.write_tables(&plan, &moves, report)?;
         let number = self.new_number();
-        // Numbers of files that were lost may be given again.
-        state.branches = vec![Branch::undrawn(1)];
-        state.next_file_number = self.next.get();
-        state.min_log = min_log.unwrap_or(number);
-        for (keyspace, level, meta) in added {
-            state.add_table(keyspace, level, meta).map_err(Error::invalid)?;
-        }
-        if selection.is_some() {
-            // What is written from now on is newer than all of it. A log that has lost its end may
-            // be behind an ingest.
-            let tables = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
-            let newest = tables.map(|(_, meta)| meta.largest_seqno).fold(state.ingested, SeqNo::max);
-            state.flushed_seqno = newest.max(last_seqno);
-        }
+        let state = self.state_after(plan, written, number)?;
         check_readable(&state).map_err(|rule| Error::corruption(&FileKind::Manifest(number).path(dir), 0, rule))?;
         report.manifest = number;
         let current = FileKind::Current.path(dir);
@@ -334,6 +299,59 @@ impl Execution<'_> {
         lost::write_report(fs, dir, number, &report.to_string(), &moves, copy_current)?;
         ManifestWriter::create(fs, dir, number, &state)?;
         moves::finish(fs, dir, &moves)
+    }
+
+    /// Writes the new tables, from tables and from logs, and moves them into the store.
+    fn write_tables(&self, plan: &Plan, moves: &[Move], report: &mut RepairReport) -> Result<NewTables> {
+        let (fs, dir, state) = (self.fs, self.dir, &plan.state);
+        let context = Arc::new(TableContext::new(Arc::clone(&plan.fs), &lost::new_tables_dir(dir), 0, OPEN_FILES));
+        // These tables are dead, and a power cut may undo their move.
+        for (kind, _) in moves {
+            if let FileKind::Table(number) = *kind {
+                context.graveyard().bury(number);
+            }
+        }
+        let new_number = || self.new_number();
+        let writer = TableWriter { context: &context, seed: state.hash_seed, new_number: &new_number };
+        let mut new = NewTables { tables: Vec::new(), last_seqno: state.flushed_seqno };
+        // The state that was found, not the state after the repair.
+        let flushed = plan.logs.as_ref().map_or(state.flushed_seqno, |logs| logs.flushed);
+        for rewrite in &plan.rewrites {
+            self.rewrite(rewrite, &writer, state, flushed, &plan.values, &mut new.tables)?;
+        }
+        if let Some(logs) = &plan.logs {
+            let define = |id: u32| {
+                let keyspace = state.keyspaces.get(&id);
+                keyspace.map(|keyspace| (keyspace.name.clone(), keyspace.options.clone()))
+            };
+            let (read, tables) = logs::write(fs, dir, logs, &writer, &define)?;
+            plan::note_gaps(&read, report);
+            new.last_seqno = new.last_seqno.max(read.last_seqno);
+            new.tables.extend(tables);
+        }
+        let numbers: Vec<u64> = new.tables.iter().map(|(.., meta)| meta.number).collect();
+        lost::install_new(fs, dir, &numbers)?;
+        Ok(new)
+    }
+
+    /// The state that the new manifest, `manifest`, says.
+    fn state_after(&self, plan: Plan, new: NewTables, manifest: u64) -> Result<ManifestState> {
+        let mut state = plan.state;
+        // Numbers of files that were lost may be given again.
+        state.branches = vec![Branch::undrawn(1)];
+        state.next_file_number = self.next.get();
+        state.min_log = plan.min_log.unwrap_or(manifest);
+        for (keyspace, level, meta) in new.tables {
+            state.add_table(keyspace, level, meta).map_err(Error::invalid)?;
+        }
+        if plan.logs.is_some() {
+            // What is written from now on is newer than all of it. A log that has lost its end may
+            // be behind an ingest.
+            let tables = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
+            let newest = tables.map(|(_, meta)| meta.largest_seqno).fold(state.ingested, SeqNo::max);
+            state.flushed_seqno = newest.max(new.last_seqno);
+        }
+        Ok(state)
     }
 
     /// Writes what can be read of some tables to new ones, and adds these to `added`.
@@ -382,7 +400,6 @@ impl Execution<'_> {
     }
 }
 
-/// The range deletes that can be read from a table.
 /// Better no manifest than one that cannot be read.
 fn check_readable(state: &ManifestState) -> std::result::Result<(), &'static str> {
     let stated = VersionEdit::decode(&state.snapshot_edit().encode());
@@ -390,6 +407,7 @@ fn check_readable(state: &ManifestState) -> std::result::Result<(), &'static str
     read.map(drop).map_err(|Malformed(rule)| rule)
 }
 
+/// The range deletes that can be read from a table.
 fn ranges_of(cursor: &mut SalvageCursor) -> Result<Vec<Fragment>> {
     let mut ranges = Vec::new();
     cursor.seek_to_first()?;

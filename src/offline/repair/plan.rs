@@ -38,6 +38,40 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// A plan without tables, with the value files that `state` names and that are as it says.
+    fn with_values_of(context: &Arc<TableContext>, state: &ManifestState, report: &mut RepairReport) -> Result<Plan> {
+        let named =
+            || state.keyspaces.iter().flat_map(|(id, keyspace)| keyspace.values.values().map(|file| (*id, file.meta)));
+        let numbers: Vec<u64> = named().map(|(_, meta)| meta.number).collect();
+        let sound = read_values(context, &numbers, &mut report.faults)?;
+        let (mut emptied, mut kept) = (emptied(state), HashSet::new());
+        for (id, meta) in named().filter(|(_, meta)| sound.contains_key(&meta.number)) {
+            if sound.get(&meta.number) == Some(&(id, meta)) {
+                emptied.add_values(id, meta).map_err(Error::invalid)?;
+                kept.insert(meta.number);
+            } else {
+                let file = FileKind::Values(meta.number).path(context.dir());
+                let what = "the file is not the one that the manifest describes".into();
+                report.faults.push(RepairFault { file, offset: 0, what });
+            }
+        }
+        let values = FoundValues::new(context, &numbers, kept);
+        Ok(Plan { min_log: Some(state.min_log), ..Plan::new(context, emptied, values) })
+    }
+
+    /// A plan that keeps no table and no log.
+    pub(super) fn new(context: &TableContext, state: ManifestState, values: FoundValues) -> Plan {
+        Plan {
+            fs: context.shared_fs(),
+            state,
+            values: Arc::new(values),
+            rewrites: Vec::new(),
+            logs: None,
+            min_log: None,
+            uncertain: BTreeSet::new(),
+        }
+    }
+
     /// Takes value files out of the state to which no table will point.
     pub(super) fn drop_unused_values(&mut self) -> Result<()> {
         let mut used = BTreeSet::new();
@@ -111,8 +145,7 @@ pub(super) fn by_manifest(
         Ok(found) => NeededLogs { numbers: &numbers, last_seqno: found.last_seqno, are_sound: true },
         Err(_) => NeededLogs { numbers: &numbers, last_seqno: state.flushed_seqno, are_sound: false },
     };
-    let lags = lags(context, files, state, logs)?;
-    if lags {
+    if lags(context, files, state, logs)? {
         return Ok(None);
     }
     let damaged = LogSelection { synced: state.synced_log, ..LogSelection::after(state.flushed_seqno, &numbers) };
@@ -120,35 +153,11 @@ pub(super) fn by_manifest(
         Ok(found) => found.ingested.clone(),
         Err(_) => logs::ingested_in_damaged(context.fs(), context.dir(), &damaged, state)?,
     };
-    let mut emptied = emptied(state);
-    let named =
-        || state.keyspaces.iter().flat_map(|(id, keyspace)| keyspace.values.values().map(|file| (*id, file.meta)));
-    let values: Vec<u64> = named().map(|(_, meta)| meta.number).collect();
-    let sound = read_values(context, &values, &mut report.faults)?;
-    let mut kept = HashSet::new();
-    for (id, meta) in named().filter(|(_, meta)| sound.contains_key(&meta.number)) {
-        if sound.get(&meta.number) == Some(&(id, meta)) {
-            emptied.add_values(id, meta).map_err(Error::invalid)?;
-            kept.insert(meta.number);
-        } else {
-            let file = FileKind::Values(meta.number).path(context.dir());
-            let what = "the file is not the one that the manifest describes".into();
-            report.faults.push(RepairFault { file, offset: 0, what });
-        }
-    }
-    let mut plan = Plan {
-        fs: context.shared_fs(),
-        state: emptied,
-        values: Arc::new(FoundValues::new(context, &values, kept)),
-        rewrites: Vec::new(),
-        logs: None,
-        min_log: Some(state.min_log),
-        uncertain: BTreeSet::new(),
-    };
+    let mut plan = Plan::with_values_of(context, state, report)?;
     // What the logs have ingested becomes part of the manifest, if that is written anew.
+    plan.state.ingested = ingested.iter().map(|(.., meta)| meta.largest_seqno).fold(state.ingested, SeqNo::max);
     let named = state.keyspaces.iter();
     let named = named.flat_map(|(&id, keyspace)| keyspace.tables().map(move |(level, meta)| (id, level, meta)));
-    plan.state.ingested = ingested.iter().map(|(.., meta)| meta.largest_seqno).fold(state.ingested, SeqNo::max);
     let mut replaced = BTreeSet::new();
     for (id, level, meta) in named.chain(ingested.iter().map(|(id, level, meta)| (*id, *level, meta))) {
         let Some(checked) = check(context, meta.number, Some((level, meta)))? else {

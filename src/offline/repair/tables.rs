@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::report::{Loss, LossKind, RepairFault};
@@ -15,7 +15,7 @@ use crate::options::{Compression, KeyspaceOptions};
 use crate::sorted::files::WRITE_LEN;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::ranges::{Fragment, fold};
-use crate::sorted::table::{Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
+use crate::sorted::table::{Hole, Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Turn, UnknownLevels, ValuePolicy, write_ranges, write_run};
 use crate::tree::manifest::{LEVEL_COUNT, RANGE_LEVEL, encode_definition};
@@ -119,39 +119,48 @@ fn salvage(
     let mut cursor = SalvageCursor::new(vec![table]);
     cursor.seek_to_first()?;
     while cursor.valid() {
-        if checked.entries == 0 {
-            checked.smallest = cursor.key().to_vec();
-        }
-        if checked.entries == 0 || checked.largest != cursor.key() {
-            checked.keys += 1;
-            checked.largest.clear();
-            checked.largest.extend_from_slice(cursor.key());
-        }
-        checked.entries += 1;
-        checked.largest_seqno = checked.largest_seqno.max(cursor.seqno());
+        checked.count(cursor.key(), cursor.seqno());
         cursor.next()?;
     }
-    let missing = checked.expected.map(|expected| expected.saturating_sub(checked.entries));
-    let holes = cursor.holes();
-    checked.holes = holes.len() as u64;
-    for (_, hole) in holes {
-        checked.losses.push(Loss {
-            file: Some(path.clone()),
+    checked.note_losses(&path, cursor.holes());
+    Ok(checked)
+}
+
+impl Checked {
+    /// Counts a readable entry, which follows all others.
+    fn count(&mut self, key: &[u8], seqno: SeqNo) {
+        if self.entries == 0 {
+            self.smallest = key.to_vec();
+        }
+        if self.entries == 0 || self.largest != key {
+            self.keys += 1;
+            self.largest.clear();
+            self.largest.extend_from_slice(key);
+        }
+        self.entries += 1;
+        self.largest_seqno = self.largest_seqno.max(seqno);
+    }
+
+    /// Notes the entries that are missing, by the holes that the readable ones leave.
+    fn note_losses(&mut self, path: &Path, holes: &[(u64, Hole)]) {
+        let missing = self.expected.map(|expected| expected.saturating_sub(self.entries));
+        self.holes = holes.len() as u64;
+        self.losses.extend(holes.iter().map(|(_, hole)| Loss {
+            file: Some(path.to_owned()),
             from: hole.from.clone(),
             to: hole.to.clone(),
             entries: missing.filter(|_| holes.len() == 1),
             bytes: hole.bytes,
             ..Loss::anywhere(LossKind::Lost, hole.rule.as_str())
-        });
+        }));
+        if holes.is_empty() && missing != Some(0) {
+            // The index has fewer blocks than it should, or nothing tells how many there should be.
+            let kind = if missing.is_some() { LossKind::Lost } else { LossKind::Uncertain };
+            let loss = Loss::anywhere(kind, "it is not known which entries should be in the table");
+            let loss = loss.within(self.table.bounds());
+            self.losses.push(Loss { file: Some(path.to_owned()), entries: missing, ..loss });
+        }
     }
-    if holes.is_empty() && missing != Some(0) {
-        // The index has fewer blocks than it should, or nothing tells how many there should be.
-        let kind = if missing.is_some() { LossKind::Lost } else { LossKind::Uncertain };
-        let loss = Loss::anywhere(kind, "it is not known which entries should be in the table");
-        let loss = loss.within(checked.table.bounds());
-        checked.losses.push(Loss { file: Some(path), entries: missing, ..loss });
-    }
-    Ok(checked)
 }
 
 /// Writes new tables.

@@ -51,7 +51,7 @@ pub(crate) use pending::PendingReads;
 pub(crate) use prefix::PrefixProbe;
 pub(crate) use reader::{PointRead, Probe, ReadMode, Table, TableHit};
 pub(crate) use references::References;
-pub(crate) use salvage::{SalvageCursor, SalvageTable};
+pub(crate) use salvage::{Hole, SalvageCursor, SalvageTable};
 
 use self::mapped::MapPermit;
 use crate::environment::Environment;
