@@ -105,6 +105,45 @@ impl FilterContent {
         }
     }
 
+    fn decode(policy: u8, probes: u8, (group_count, groups): (u8, [u8; 8])) -> Decoded<FilterContent> {
+        let content = match policy {
+            0 => FilterContent::AlwaysMaybe,
+            1 => FilterContent::Lines(Layout::Split(Groups::decode(groups, group_count, probes)?)),
+            2 => FilterContent::Lines(Layout::Standard { probes }),
+            FUSE => FilterContent::Fuse(FuseShape::decode(groups)?),
+            255 => FilterContent::Empty,
+            _ => return Err(Malformed("the filter's policy is unknown")),
+        };
+        if content.probes() != probes || content.groups() != (group_count, groups) {
+            return Err(Malformed("the filter's probes do not fit its policy"));
+        }
+        Ok(content)
+    }
+
+    /// Refuses numbers of lines and keys that such a filter does not have.
+    fn check_counts(self, lines: u64, keys: u64) -> Decoded<()> {
+        let rules: &[(bool, &str)] = match self {
+            FilterContent::AlwaysMaybe => &[(lines == 0, "the filter has lines, but its policy has none")],
+            FilterContent::Empty => &[
+                (lines == 0, "the filter has lines, but its policy has none"),
+                (keys == 0, "the filter is marked as empty, but counts keys"),
+            ],
+            FilterContent::Lines(layout) => &[
+                ((1..=MAX_PROBES).contains(&layout.probes().into()), "the filter does not have 1 to 32 probes"),
+                ((1..=MAX_LINES).contains(&lines), "the filter does not have 1 to 2^28 lines"),
+            ],
+            FilterContent::Fuse(shape) => &[
+                ((1..=MAX_LINES).contains(&lines), "the filter does not have 1 to 2^28 lines"),
+                (shape.line_count() == lines, "the filter's number of lines does not fit its slots"),
+                (keys <= shape.slots(), "the filter has more keys than slots"),
+            ],
+        };
+        match rules.iter().find(|(holds, _)| !holds) {
+            Some((_, rule)) => Err(Malformed(rule)),
+            None => Ok(()),
+        }
+    }
+
     fn probes(self) -> u8 {
         match self {
             FilterContent::AlwaysMaybe | FilterContent::Empty => 0,
@@ -242,43 +281,8 @@ pub(super) fn decode(block: &[u8]) -> Decoded<(FilterHeader<'_>, &[[u8; LINE_LEN
         }
         _ => return Err(Malformed("the filter's flags and extractor are not those of keys, or of keys and prefixes")),
     };
-    let content = match policy {
-        0 => FilterContent::AlwaysMaybe,
-        1 => FilterContent::Lines(Layout::Split(Groups::decode(groups, group_count, probes)?)),
-        2 => FilterContent::Lines(Layout::Standard { probes }),
-        FUSE => FilterContent::Fuse(FuseShape::decode(groups)?),
-        255 => FilterContent::Empty,
-        _ => return Err(Malformed("the filter's policy is unknown")),
-    };
-    if content.probes() != probes || content.groups() != (group_count, groups) {
-        return Err(Malformed("the filter's probes do not fit its policy"));
-    }
-    match content {
-        FilterContent::Lines(_) | FilterContent::Fuse(_) => {
-            if !(1..=MAX_PROBES).contains(&probes.into()) {
-                return Err(Malformed("the filter does not have 1 to 32 probes"));
-            }
-            if !(1..=MAX_LINES).contains(&line_count) {
-                return Err(Malformed("the filter does not have 1 to 2^28 lines"));
-            }
-            if let FilterContent::Fuse(shape) = content {
-                if shape.line_count() != line_count {
-                    return Err(Malformed("the filter's number of lines does not fit its slots"));
-                }
-                if shape.slots() < keys {
-                    return Err(Malformed("the filter has more keys than slots"));
-                }
-            }
-        }
-        FilterContent::AlwaysMaybe | FilterContent::Empty => {
-            if line_count != 0 {
-                return Err(Malformed("the filter has lines, but its policy has none"));
-            }
-            if content == FilterContent::Empty && keys != 0 {
-                return Err(Malformed("the filter is marked as empty, but counts keys"));
-            }
-        }
-    }
+    let content = FilterContent::decode(policy, probes, (group_count, groups))?;
+    content.check_counts(line_count, keys)?;
     let (lines, rest) = body.as_chunks::<LINE_LEN>();
     if lines.len() as u64 != line_count || !rest.is_empty() {
         return Err(Malformed("the filter's length does not match its number of lines"));
