@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use tamis::inspect::{Change, Content, FileKind, Inspector, WriteKind};
+use tamis::inspect::{Content, FileKind, Inspector, ManifestChange, WriteKind};
 use tamis::operator::{Append, CompactionDecision};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
@@ -505,7 +505,7 @@ fn the_change_feed_and_files_tell_of_deadlines_and_files_without_them_need_no_fe
         features.contains(&(true, 0)) && features.contains(&(true, 4)) && features.contains(&(false, 4)),
         "{features:?}"
     );
-    assert!(changes.contains(&Change::ExpiredBy(at(1234))));
+    assert!(changes.contains(&ManifestChange::ExpiredBy(at(1234))));
     assert!(writes.iter().any(|write| write.kind == WriteKind::ExpiringPut && write.deadline == Some(at(1234))));
 }
 

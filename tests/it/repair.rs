@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis::inspect::{Change, Content, FileKind, FindingKind, Inspector};
+use tamis::inspect::{Content, FileKind, FindingKind, Inspector, ManifestChange};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
     Compression, Db, Error, Executor, KeyspaceOptions, LossKind, Options, RepairBasis, RepairOptions, RepairReport,
@@ -665,7 +665,7 @@ fn lost_synced_entries_are_reported_although_the_manifest_is_damaged() {
 }
 
 /// The first edit of the store's newest manifest.
-fn first_edit(fs: &SimFileSystem) -> Vec<Change> {
+fn first_edit(fs: &SimFileSystem) -> Vec<ManifestChange> {
     let path = manifests(fs).pop().unwrap();
     match Inspector::on(Arc::new(fs.clone())).log(&path).unwrap().next_record().unwrap().unwrap().content {
         Content::Edit(changes) => changes,
@@ -687,7 +687,7 @@ fn tables_written_in_the_order_of_their_keys_leave_level_0() {
     let fs = fs.kill();
     lose_manifests(&fs);
     repaired(&fs);
-    let level = |change| if let Change::AddTable { level, .. } = change { Some(level) } else { None };
+    let level = |change| if let ManifestChange::AddTable(table) = change { Some(table.level) } else { None };
     let levels: Vec<_> = first_edit(&fs).into_iter().filter_map(level).collect();
     assert!(levels.len() >= 8 && levels.iter().all(|level| *level > 0), "{levels:?}");
     assert_eq!(check_usable(&fs).len(), 400);
@@ -723,7 +723,7 @@ fn id_of(fs: &SimFileSystem, wanted: &str) -> u32 {
         let Content::Edit(changes) = record.content else { continue };
         for change in changes {
             match change {
-                Change::Keyspace { id, name, .. } if name == wanted => return id,
+                ManifestChange::Keyspace { id, name, .. } if name == wanted => return id,
                 _ => {}
             }
         }
@@ -761,9 +761,10 @@ fn has_traceless_edit(fs: &SimFileSystem) -> bool {
     let mut log = Inspector::on(Arc::new(fs.clone())).log(&path).unwrap();
     while let Ok(Some(record)) = log.next_record() {
         let Content::Edit(changes) = record.content else { continue };
-        let removes =
-            changes.iter().any(|change| matches!(change, Change::RemoveTable { .. } | Change::DropKeyspace { .. }));
-        if removes && !changes.iter().any(|change| matches!(change, Change::AddTable { .. })) {
+        let removes = changes
+            .iter()
+            .any(|change| matches!(change, ManifestChange::RemoveTable { .. } | ManifestChange::DropKeyspace { .. }));
+        if removes && !changes.iter().any(|change| matches!(change, ManifestChange::AddTable(_))) {
             return true;
         }
     }

@@ -66,9 +66,9 @@ pub enum Content {
     /// Empty: it states only that everything before it was synced.
     SyncMarker,
     /// A batch, in a WAL.
-    Batch(Vec<Operation>),
+    Batch(Vec<LoggedOperation>),
     /// A version edit, in a manifest.
-    Edit(Vec<Change>),
+    Edit(Vec<ManifestChange>),
     /// The checksums match, but the payload breaks this rule of the format.
     Malformed(String),
 }
@@ -76,7 +76,7 @@ pub enum Content {
 /// One operation of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Operation {
+pub struct LoggedOperation {
     /// Its sequence number.
     pub seqno: SeqNo,
     /// Id of the keyspace.
@@ -94,7 +94,7 @@ pub struct Operation {
 /// One change of a version edit.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Change {
+pub enum ManifestChange {
     /// Every file number below this one may have been used.
     NextFileNumber(u64),
     /// Logs below this one are no longer needed.
@@ -174,49 +174,54 @@ pub enum Change {
         count: u64,
     },
     /// A table is added to a level.
-    AddTable {
-        /// Id of the keyspace.
-        keyspace: u32,
-        /// The level.
-        level: u8,
-        /// The table's number.
-        number: u64,
-        /// Bytes of its file.
-        size: u64,
-        /// Checksum of its file.
-        checksum: u32,
-        /// Entries, tombstones included.
-        entries: u64,
-        /// Distinct user keys.
-        keys: u64,
-        /// Tombstones.
-        tombstones: u64,
-        /// Entries with a deadline.
-        expiring: u64,
-        /// The least and the greatest deadline, if there is one.
-        deadlines: Option<(SystemTime, SystemTime)>,
-        /// The value files to which entries point: number, entries, bytes of their records.
-        value_files: Vec<(u64, u64, u64)>,
-        /// No range delete numbered up to this deletes an entry of the table; 0 if that is not
-        /// known.
-        cleared: SeqNo,
-        /// Hidden entries that a rewrite has kept although no snapshot needed them.
-        kept: u64,
-        /// The number that an ingested file states in place of its own. All of its entries have
-        /// the largest sequence number.
-        identity: Option<u64>,
-        /// Of an ingested table of range deletes, the end of the last range; `None` if that is the
-        /// end of the key space, and for every other table.
-        range_end: Option<Vec<u8>>,
-        /// Smallest sequence number.
-        smallest_seqno: SeqNo,
-        /// Largest sequence number.
-        largest_seqno: SeqNo,
-        /// Smallest key.
-        smallest: Vec<u8>,
-        /// Largest key.
-        largest: Vec<u8>,
-    },
+    AddTable(StatedTable),
+}
+
+/// What a manifest states of a table that it adds to a level.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct StatedTable {
+    /// Id of the keyspace.
+    pub keyspace: u32,
+    /// The level.
+    pub level: u8,
+    /// The table's number.
+    pub number: u64,
+    /// Bytes of its file.
+    pub size: u64,
+    /// Checksum of its file.
+    pub checksum: u32,
+    /// Entries, tombstones included.
+    pub entries: u64,
+    /// Distinct user keys.
+    pub keys: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Entries with a deadline.
+    pub expiring: u64,
+    /// The least and the greatest deadline, if there is one.
+    pub deadlines: Option<(SystemTime, SystemTime)>,
+    /// The value files to which entries point: number, entries, bytes of their records.
+    pub value_files: Vec<(u64, u64, u64)>,
+    /// No range delete numbered up to this deletes an entry of the table; 0 if that is not
+    /// known.
+    pub cleared: SeqNo,
+    /// Hidden entries that a rewrite has kept although no snapshot needed them.
+    pub kept: u64,
+    /// The number that an ingested file states in place of its own. All of its entries have
+    /// the largest sequence number.
+    pub identity: Option<u64>,
+    /// Of an ingested table of range deletes, the end of the last range; `None` if that is the
+    /// end of the key space, and for every other table.
+    pub range_end: Option<Vec<u8>>,
+    /// Smallest sequence number.
+    pub smallest_seqno: SeqNo,
+    /// Largest sequence number.
+    pub largest_seqno: SeqNo,
+    /// Smallest key.
+    pub smallest: Vec<u8>,
+    /// Largest key.
+    pub largest: Vec<u8>,
 }
 
 impl fmt::Debug for LogFile {
@@ -288,7 +293,7 @@ fn content(record: &Record<'_>, kind: FileKind) -> Content {
     decoded.unwrap_or_else(|malformed| Content::Malformed(malformed.to_string()))
 }
 
-fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
+fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<LoggedOperation>> {
     let operations = LogOps::new(record.payload, record.count);
     operations
         .map(|operation| {
@@ -300,7 +305,7 @@ fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
                 }
                 LogOp::Ingest(ingest) => (WriteKind::Ingest, &[][..], Some(ingest.edit), None),
             };
-            Ok(Operation {
+            Ok(LoggedOperation {
                 seqno: record.first + u64::from(operation.index()),
                 keyspace: operation.keyspace(),
                 key: key.to_vec(),
@@ -313,44 +318,48 @@ fn operations(record: &Record<'_>) -> crate::format::Decoded<Vec<Operation>> {
 }
 
 /// Lists an edit's changes in the order in which they take effect.
-fn changes(edit: VersionEdit) -> Vec<Change> {
+fn changes(edit: VersionEdit) -> Vec<ManifestChange> {
     let mut changes = Vec::new();
-    changes.extend(edit.next_file_number.map(Change::NextFileNumber));
-    changes.extend(edit.min_log.map(Change::MinLog));
-    changes.extend(edit.flushed_seqno.map(Change::FlushedSeqno));
-    changes.extend(edit.hash_seed.map(Change::HashSeed));
-    changes.extend(edit.synced_log.map(|log| Change::SyncedLog { number: log.number, seqno: log.seqno }));
-    changes.extend(edit.expired_by.map(|mark| Change::ExpiredBy(time_of(mark))));
-    changes.extend(edit.ingested.map(Change::Ingested));
-    changes.extend(edit.dropped.into_iter().map(|id| Change::DropKeyspace { id }));
-    changes.extend(edit.created.into_iter().map(|(id, name, options)| Change::Keyspace { id, name, options }));
-    changes.extend(edit.removed.into_iter().map(|(keyspace, level, number)| Change::RemoveTable {
+    changes.extend(edit.next_file_number.map(ManifestChange::NextFileNumber));
+    changes.extend(edit.min_log.map(ManifestChange::MinLog));
+    changes.extend(edit.flushed_seqno.map(ManifestChange::FlushedSeqno));
+    changes.extend(edit.hash_seed.map(ManifestChange::HashSeed));
+    changes.extend(edit.synced_log.map(|log| ManifestChange::SyncedLog { number: log.number, seqno: log.seqno }));
+    changes.extend(edit.expired_by.map(|mark| ManifestChange::ExpiredBy(time_of(mark))));
+    changes.extend(edit.ingested.map(ManifestChange::Ingested));
+    changes.extend(edit.dropped.into_iter().map(|id| ManifestChange::DropKeyspace { id }));
+    changes.extend(edit.created.into_iter().map(|(id, name, options)| ManifestChange::Keyspace { id, name, options }));
+    changes.extend(edit.removed.into_iter().map(|(keyspace, level, number)| ManifestChange::RemoveTable {
         keyspace,
         level,
         number,
     }));
-    changes.extend(edit.values.into_iter().map(|(keyspace, file)| Change::AddValues {
+    changes.extend(edit.values.into_iter().map(|(keyspace, file)| ManifestChange::AddValues {
         keyspace,
         number: file.number,
         size: file.size,
         checksum: file.checksum,
         count: file.count,
     }));
-    changes.extend(edit.added.into_iter().map(|(keyspace, level, table)| added(keyspace, level, table)));
-    changes.extend(edit.branches.into_iter().map(|Branch { first, id }| Change::Branch { first, id }));
-    changes.extend(edit.unfinished.into_iter().map(|note| Change::Unfinished {
+    changes.extend(
+        edit.added
+            .into_iter()
+            .map(|(keyspace, level, table)| ManifestChange::AddTable(stated_table(keyspace, level, table))),
+    );
+    changes.extend(edit.branches.into_iter().map(|Branch { first, id }| ManifestChange::Branch { first, id }));
+    changes.extend(edit.unfinished.into_iter().map(|note| ManifestChange::Unfinished {
         id: note.id,
         keyspace: note.keyspace,
         output_level: note.output_level,
         inputs: note.inputs,
         finished: note.tables.iter().map(|table| table.number).collect(),
     }));
-    changes.extend(edit.ended.into_iter().map(Change::Ended));
+    changes.extend(edit.ended.into_iter().map(ManifestChange::Ended));
     changes
 }
 
-fn added(keyspace: u32, level: u8, table: TableMeta) -> Change {
-    Change::AddTable {
+fn stated_table(keyspace: u32, level: u8, table: TableMeta) -> StatedTable {
+    StatedTable {
         keyspace,
         level,
         number: table.number,
@@ -381,90 +390,74 @@ fn place(level: u8) -> String {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for ManifestChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::NextFileNumber(n) => write!(f, "file numbers below {n} may have been used"),
-            Change::MinLog(n) => write!(f, "logs below {n} are no longer needed"),
-            Change::FlushedSeqno(n) => write!(f, "entries up to {n} are in tables"),
-            Change::HashSeed(seed) => write!(f, "the hash seed is {seed:#018x}"),
-            Change::SyncedLog { number, seqno } => {
+            ManifestChange::NextFileNumber(n) => write!(f, "file numbers below {n} may have been used"),
+            ManifestChange::MinLog(n) => write!(f, "logs below {n} are no longer needed"),
+            ManifestChange::FlushedSeqno(n) => write!(f, "entries up to {n} are in tables"),
+            ManifestChange::HashSeed(seed) => write!(f, "the hash seed is {seed:#018x}"),
+            ManifestChange::SyncedLog { number, seqno } => {
                 write!(f, "log {number} holds synced entries, up to {seqno} and maybe more")
             }
-            Change::Ingested(seqno) => write!(f, "ingests up to {seqno} have taken effect"),
-            Change::Branch { first, id } => write!(f, "from file {first} on: branch {id:016x}"),
-            Change::Unfinished { id, keyspace, output_level, inputs, finished } => write!(
+            ManifestChange::Ingested(seqno) => write!(f, "ingests up to {seqno} have taken effect"),
+            ManifestChange::Branch { first, id } => write!(f, "from file {first} on: branch {id:016x}"),
+            ManifestChange::Unfinished { id, keyspace, output_level, inputs, finished } => write!(
                 f,
                 "compaction {id} of keyspace {keyspace} to {} is unfinished: {} inputs are left, finished are {finished:?}",
                 place(*output_level),
                 inputs.len()
             ),
-            Change::Ended(id) => write!(f, "compaction {id} is over"),
-            Change::ExpiredBy(mark) => write!(f, "what expires by {} counts as expired", UnixTime(*mark)),
-            Change::Keyspace { id, name, options } => {
+            ManifestChange::Ended(id) => write!(f, "compaction {id} is over"),
+            ManifestChange::ExpiredBy(mark) => write!(f, "what expires by {} counts as expired", UnixTime(*mark)),
+            ManifestChange::Keyspace { id, name, options } => {
                 write!(f, "keyspace {id} is {name:?}: {options:?}")
             }
-            Change::DropKeyspace { id } => write!(f, "keyspace {id} is dropped"),
-            Change::RemoveTable { keyspace, level, number } => {
+            ManifestChange::DropKeyspace { id } => write!(f, "keyspace {id} is dropped"),
+            ManifestChange::RemoveTable { keyspace, level, number } => {
                 write!(f, "table {number} is removed from {} of keyspace {keyspace}", place(*level))
             }
-            Change::AddValues { keyspace, number, size, checksum, count } => write!(
+            ManifestChange::AddValues { keyspace, number, size, checksum, count } => write!(
                 f,
                 "value file {number} is added to keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, {count} values"
             ),
-            Change::AddTable {
-                keyspace,
-                level,
-                number,
-                size,
-                checksum,
-                entries,
-                keys,
-                tombstones,
-                expiring,
-                deadlines,
-                value_files,
-                cleared,
-                kept,
-                identity,
-                range_end,
-                smallest_seqno,
-                largest_seqno,
-                smallest,
-                largest,
-            } => {
-                write!(
-                    f,
-                    "table {number} is added to {} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, \
-                     {entries} entries of {keys} keys, {tombstones} tombstones, sequence numbers {smallest_seqno} to {largest_seqno}, keys {} to {}",
-                    place(*level),
-                    KeyPreview(smallest),
-                    KeyPreview(largest)
-                )?;
-                match deadlines {
-                    Some((first, last)) => {
-                        write!(f, ", {expiring} expire from {} to {}", UnixTime(*first), UnixTime(*last))
-                    }
-                    None => Ok(()),
-                }?;
-                if !value_files.is_empty() {
-                    let bytes: u64 = value_files.iter().map(|(.., bytes)| bytes).sum();
-                    write!(f, ", {bytes} bytes of values in {} value files", value_files.len())?;
-                }
-                if let Some(identity) = identity {
-                    write!(f, ", ingested, with the identity {identity:016x}")?;
-                }
-                if let Some(end) = range_end {
-                    write!(f, ", ranges up to {}", KeyPreview(end))?;
-                }
-                if *kept > 0 {
-                    write!(f, ", {kept} hidden entries that stay")?;
-                }
-                match cleared {
-                    0 => Ok(()),
-                    cleared => write!(f, ", free of what range deletes up to {cleared} delete"),
-                }
-            }
+            ManifestChange::AddTable(table) => table.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for StatedTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StatedTable { keyspace, number, size, checksum, entries, keys, tombstones, .. } = self;
+        write!(
+            f,
+            "table {number} is added to {} of keyspace {keyspace}: {size} bytes, checksum {checksum:08x}, \
+             {entries} entries of {keys} keys, {tombstones} tombstones, sequence numbers {} to {}, keys {} to {}",
+            place(self.level),
+            self.smallest_seqno,
+            self.largest_seqno,
+            KeyPreview(&self.smallest),
+            KeyPreview(&self.largest)
+        )?;
+        if let Some((first, last)) = self.deadlines {
+            write!(f, ", {} expire from {} to {}", self.expiring, UnixTime(first), UnixTime(last))?;
+        }
+        if !self.value_files.is_empty() {
+            let bytes: u64 = self.value_files.iter().map(|(.., bytes)| bytes).sum();
+            write!(f, ", {bytes} bytes of values in {} value files", self.value_files.len())?;
+        }
+        if let Some(identity) = self.identity {
+            write!(f, ", ingested, with the identity {identity:016x}")?;
+        }
+        if let Some(end) = &self.range_end {
+            write!(f, ", ranges up to {}", KeyPreview(end))?;
+        }
+        if self.kept > 0 {
+            write!(f, ", {} hidden entries that stay", self.kept)?;
+        }
+        match self.cleared {
+            0 => Ok(()),
+            cleared => write!(f, ", free of what range deletes up to {cleared} delete"),
         }
     }
 }

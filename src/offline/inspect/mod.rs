@@ -39,7 +39,7 @@ pub(crate) use tests::golden::{golden_store, ingest_store, ranges_store, values_
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use self::log::{Change, Content, LogEnd, LogFile, LogRecord, Operation};
+pub use self::log::{Content, LogEnd, LogFile, LogRecord, LoggedOperation, ManifestChange, StatedTable};
 pub use self::table::{DataBlock, Entries, Entry, Handle, TableFile, TableProperties};
 pub use self::values::{ValueRecord, ValueRecords};
 pub use self::verify::{Finding, FindingKind, Verified};

@@ -129,7 +129,7 @@ fn log_of_a_running_store_is_read_record_by_record() {
     }
     let operation = |seqno, key: &[u8], value: Option<&[u8]>| {
         let kind = if value.is_some() { WriteKind::Put } else { WriteKind::Delete };
-        Content::Batch(vec![Operation {
+        Content::Batch(vec![LoggedOperation {
             seqno,
             keyspace: 0,
             key: key.into(),

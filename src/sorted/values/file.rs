@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
-use super::record::{ValueRecord, decode_record};
+use super::record::{StoredRecord, decode_record};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::format::pointer::ValuePointer;
@@ -300,12 +300,12 @@ impl ValueFile {
         Ok((start, unpacked))
     }
 
-    pub(super) fn decode<'b>(&self, bytes: &'b [u8], offset: u64) -> Result<ValueRecord<'b>> {
+    pub(super) fn decode<'b>(&self, bytes: &'b [u8], offset: u64) -> Result<StoredRecord<'b>> {
         decode_record(bytes, (self.number, offset)).map_err(|malformed| self.corrupt(offset, malformed))
     }
 
     /// The value of a record, of at most `longest` bytes; `None` if it is stored as it is.
-    pub(super) fn unpacked(&self, record: &ValueRecord<'_>, longest: u32, offset: u64) -> Result<Option<Vec<u8>>> {
+    pub(super) fn unpacked(&self, record: &StoredRecord<'_>, longest: u32, offset: u64) -> Result<Option<Vec<u8>>> {
         let malformed = |malformed| self.corrupt(offset, malformed);
         match from_code(record.compression) {
             Some(Compression::None) => Ok(None),

@@ -9,7 +9,7 @@ use crate::options::Compression;
 use crate::sorted::compress::compress;
 
 /// A record that has been verified.
-pub(super) struct ValueRecord<'a> {
+pub(super) struct StoredRecord<'a> {
     pub(super) keyspace: u32,
     pub(super) key: &'a [u8],
     /// Code of the compression.
@@ -49,7 +49,7 @@ pub(super) fn put_record(
 }
 
 /// Decodes `bytes`, which must be one record at `offset` of file `number`.
-pub(super) fn decode_record(bytes: &[u8], (number, offset): (u64, u64)) -> Decoded<ValueRecord<'_>> {
+pub(super) fn decode_record(bytes: &[u8], (number, offset): (u64, u64)) -> Decoded<StoredRecord<'_>> {
     let (crc, checked) = bytes.split_first_chunk().ok_or(Malformed("a value is shorter than its checksum"))?;
     if get_u32(crc) != bound_crc(number, offset, checked) {
         return Err(Malformed("the checksum of a value does not match"));
@@ -61,7 +61,7 @@ pub(super) fn decode_record(bytes: &[u8], (number, offset): (u64, u64)) -> Decod
     }
     let (keyspace, key, compression) = (fields.varint_u32()?, fields.bytes()?, fields.u8()?);
     let stored_start = bytes.len() - fields.remaining();
-    Ok(ValueRecord { keyspace, key, compression, stored: &bytes[stored_start..], stored_start })
+    Ok(StoredRecord { keyspace, key, compression, stored: &bytes[stored_start..], stored_start })
 }
 
 /// The length of the record at the front of `bytes`, which need not hold all of it.

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tamis::inspect::{Change, Content, FileKind, Inspector, LogEnd, LogFile, LogRecord, Operation};
+use tamis::inspect::{
+    Content, FileKind, Inspector, LogEnd, LogFile, LogRecord, LoggedOperation, ManifestChange, StatedTable,
+};
 
 use super::sst;
 use crate::args::{Common, Dump};
@@ -124,7 +126,7 @@ fn record_line(record: &LogRecord) -> String {
     format!("{offset}: {what} {ordinals}, {} bytes{synced}", count(record.payload_len))
 }
 
-fn operation_line(common: &Common, operation: &Operation, full: bool) -> String {
+fn operation_line(common: &Common, operation: &LoggedOperation, full: bool) -> String {
     let show = |bytes: &[u8]| match full {
         true => common.form().show(bytes),
         false => common.form().show_short(bytes, WIDTH),
@@ -190,7 +192,7 @@ fn record_json(common: &Common, record: &LogRecord) -> Value {
     document
 }
 
-fn operation_json(common: &Common, operation: &Operation) -> Value {
+fn operation_json(common: &Common, operation: &LoggedOperation) -> Value {
     json!({
         "seqno": operation.seqno,
         "keyspace": operation.keyspace,
@@ -201,72 +203,56 @@ fn operation_json(common: &Common, operation: &Operation) -> Value {
     })
 }
 
-fn change_json(common: &Common, change: &Change) -> Value {
+fn change_json(common: &Common, change: &ManifestChange) -> Value {
     match change {
-        Change::NextFileNumber(number) => json!({ "next_file_number": number }),
-        Change::MinLog(number) => json!({ "min_log": number }),
-        Change::FlushedSeqno(seqno) => json!({ "flushed_seqno": seqno }),
-        Change::Unfinished { id, keyspace, output_level, inputs, finished } => json!({ "unfinished": {
+        ManifestChange::NextFileNumber(number) => json!({ "next_file_number": number }),
+        ManifestChange::MinLog(number) => json!({ "min_log": number }),
+        ManifestChange::FlushedSeqno(seqno) => json!({ "flushed_seqno": seqno }),
+        ManifestChange::Unfinished { id, keyspace, output_level, inputs, finished } => json!({ "unfinished": {
             "id": id, "keyspace": keyspace, "output_level": output_level, "inputs": inputs, "finished": finished,
         } }),
-        Change::Ended(id) => json!({ "ended": id }),
-        Change::Branch { first, id } => json!({ "branch": { "first": first, "id": format!("{id:#018x}") } }),
-        Change::HashSeed(seed) => json!({ "hash_seed": format!("{seed:#018x}") }),
-        Change::Keyspace { id, name, options } => {
+        ManifestChange::Ended(id) => json!({ "ended": id }),
+        ManifestChange::Branch { first, id } => json!({ "branch": { "first": first, "id": format!("{id:#018x}") } }),
+        ManifestChange::HashSeed(seed) => json!({ "hash_seed": format!("{seed:#018x}") }),
+        ManifestChange::Keyspace { id, name, options } => {
             json!({ "keyspace": { "id": id, "name": name, "options": format!("{options:?}") } })
         }
-        Change::DropKeyspace { id } => json!({ "drop_keyspace": { "id": id } }),
-        Change::RemoveTable { keyspace, level, number } => {
+        ManifestChange::DropKeyspace { id } => json!({ "drop_keyspace": { "id": id } }),
+        ManifestChange::RemoveTable { keyspace, level, number } => {
             json!({ "remove_table": { "keyspace": keyspace, "level": level, "number": number } })
         }
-        Change::AddValues { keyspace, number, size, checksum, count } => json!({ "add_values": {
+        ManifestChange::AddValues { keyspace, number, size, checksum, count } => json!({ "add_values": {
             "keyspace": keyspace,
             "number": number,
             "bytes": size,
             "checksum": format!("{checksum:08x}"),
             "values": count,
         } }),
-        Change::AddTable {
-            keyspace,
-            level,
-            number,
-            size,
-            checksum,
-            entries,
-            keys,
-            tombstones,
-            expiring,
-            deadlines,
-            value_files,
-            cleared,
-            kept,
-            identity,
-            range_end,
-            smallest_seqno,
-            largest_seqno,
-            smallest,
-            largest,
-        } => json!({ "add_table": {
-            "keyspace": keyspace,
-            "level": level,
-            "number": number,
-            "bytes": size,
-            "checksum": format!("{checksum:08x}"),
-            "entries": entries,
-            "keys": keys,
-            "tombstones": tombstones,
-            "expiring": expiring,
-            "deadlines": deadlines.map(|(first, last)| [unix_time(first), unix_time(last)]),
-            "value_files": value_files,
-            "cleared": cleared,
-            "kept": kept,
-            "identity": identity.map(|identity| format!("{identity:016x}")),
-            "range_end": range_end.as_deref().map(|end| json_bytes(common.form(), end)),
-            "smallest_seqno": smallest_seqno,
-            "largest_seqno": largest_seqno,
-            "smallest": json_bytes(common.form(), smallest),
-            "largest": json_bytes(common.form(), largest),
-        } }),
+        ManifestChange::AddTable(table) => json!({ "add_table": table_json(common, table) }),
         other => json!(other.to_string()),
     }
+}
+
+fn table_json(common: &Common, table: &StatedTable) -> Value {
+    json!({
+        "keyspace": table.keyspace,
+        "level": table.level,
+        "number": table.number,
+        "bytes": table.size,
+        "checksum": format!("{:08x}", table.checksum),
+        "entries": table.entries,
+        "keys": table.keys,
+        "tombstones": table.tombstones,
+        "expiring": table.expiring,
+        "deadlines": table.deadlines.map(|(first, last)| [unix_time(first), unix_time(last)]),
+        "value_files": table.value_files,
+        "cleared": table.cleared,
+        "kept": table.kept,
+        "identity": table.identity.map(|identity| format!("{identity:016x}")),
+        "range_end": table.range_end.as_deref().map(|end| json_bytes(common.form(), end)),
+        "smallest_seqno": table.smallest_seqno,
+        "largest_seqno": table.largest_seqno,
+        "smallest": json_bytes(common.form(), &table.smallest),
+        "largest": json_bytes(common.form(), &table.largest),
+    })
 }
