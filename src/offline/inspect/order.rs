@@ -49,16 +49,7 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
         let (key, seqno, kind) = (ranked.source.key(), ranked.source.seqno(), ranked.source.kind());
         let is_same_key = last.seqno > 0 && last.key == key;
         if is_same_key && last.seqno == seqno {
-            // A compaction in stages may have combined an operand that its input still holds.
-            let is_operand = last.kind == ValueKind::Merge || kind == ValueKind::Merge;
-            // It may also have turned a value that had expired into a delete; or a later compaction
-            // has, of the input that stayed.
-            let expires = |kind: ValueKind| kind.whole() == ValueKind::ExpiringPut;
-            let is_expired =
-                expires(last.kind) && kind == ValueKind::Delete || last.kind == ValueKind::Delete && expires(kind);
-            // Or moved a value to another file: what is in the files is not compared here.
-            let is_moved = last.kind.whole() == kind.whole() && (last.kind.is_separate() || kind.is_separate());
-            if !is_operand && !is_expired && !is_moved && (last.kind != kind || last.value != ranked.source.value()) {
+            if !last.agrees_with(kind, ranked.source.value()) {
                 return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: seqno }));
             }
         } else {
@@ -68,11 +59,7 @@ pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option
             if !is_same_key {
                 newest = (ranked.rank, seqno);
             }
-            last.key.clear();
-            last.key.extend_from_slice(key);
-            last.value.clear();
-            last.value.extend_from_slice(ranked.source.value());
-            (last.seqno, last.kind) = (seqno, kind);
+            last.set(key, seqno, kind, ranked.source.value());
         }
         ranked.source.next()?;
         if ranked.source.valid() {
@@ -89,6 +76,30 @@ struct LastEntry {
     seqno: SeqNo,
     kind: ValueKind,
     value: Vec<u8>,
+}
+
+impl LastEntry {
+    fn set(&mut self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.value.clear();
+        self.value.extend_from_slice(value);
+        (self.seqno, self.kind) = (seqno, kind);
+    }
+
+    /// Whether another source may hold such an entry under the same key and number.
+    fn agrees_with(&self, kind: ValueKind, value: &[u8]) -> bool {
+        // A compaction in stages may have combined an operand that its input still holds.
+        let is_operand = self.kind == ValueKind::Merge || kind == ValueKind::Merge;
+        // It may also have turned a value that had expired into a delete; or a later compaction
+        // has, of the input that stayed.
+        let expires = |kind: ValueKind| kind.whole() == ValueKind::ExpiringPut;
+        let is_expired =
+            expires(self.kind) && kind == ValueKind::Delete || self.kind == ValueKind::Delete && expires(kind);
+        // Or moved a value to another file: what is in the files is not compared here.
+        let is_moved = self.kind.whole() == kind.whole() && (self.kind.is_separate() || kind.is_separate());
+        is_operand || is_expired || is_moved || self.kind == kind && self.value == value
+    }
 }
 
 /// A valid cursor over one source. Ordered so that the heap's maximum has the smallest entry.

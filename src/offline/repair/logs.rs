@@ -70,6 +70,26 @@ pub(super) struct SalvagedLogs {
     pub(super) entries: u64,
 }
 
+impl SalvagedLogs {
+    /// Notes a gap if entries that were on stable storage are neither in what was read nor up to
+    /// `elsewhere`.
+    fn note_lost_end(&mut self, dir: &Path, synced: wal::SyncedLog, elsewhere: SeqNo) {
+        let known = self.last_seqno.max(elsewhere);
+        if synced.seqno <= known {
+            return;
+        }
+        self.gaps.push(LogGap {
+            file: FileKind::Wal(synced.number).path(dir),
+            offset: 0,
+            bytes: 0,
+            ordinals: Some(synced.seqno - known),
+            rule: format!("its entries up to {} were on stable storage, but are gone", synced.seqno),
+            may_be_elsewhere: false,
+        });
+        self.last_seqno = synced.seqno;
+    }
+}
+
 /// The logs to replay, and the operations that are not needed from them.
 pub(super) struct LogSelection {
     /// The logs, ascending.
@@ -188,17 +208,8 @@ pub(super) fn read(
     let salvaged = salvage(fs, Magic::Wal, &selection.paths(dir), needed, &mut apply)?;
     read.gaps.extend(salvaged.gaps);
     read.last_seqno = salvaged.next - 1;
-    let known = read.last_seqno.max(needed.elsewhere);
-    if let Some(synced) = selection.synced.filter(|synced| synced.seqno > known) {
-        read.gaps.push(LogGap {
-            file: FileKind::Wal(synced.number).path(dir),
-            offset: 0,
-            bytes: 0,
-            ordinals: Some(synced.seqno - known),
-            rule: format!("its entries up to {} were on stable storage, but are gone", synced.seqno),
-            may_be_elsewhere: false,
-        });
-        read.last_seqno = synced.seqno;
+    if let Some(synced) = selection.synced {
+        read.note_lost_end(dir, synced, needed.elsewhere);
     }
     Ok(read)
 }

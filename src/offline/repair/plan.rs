@@ -161,11 +161,7 @@ pub(super) fn by_manifest(
     let mut replaced = BTreeSet::new();
     for (id, level, meta) in named.chain(ingested.iter().map(|(id, level, meta)| (*id, *level, meta))) {
         let Some(checked) = check(context, meta.number, Some((level, meta)))? else {
-            let path = FileKind::Table(meta.number).path(context.dir());
-            report.faults.push(RepairFault { file: path.clone(), offset: 0, what: "there is no such file".into() });
-            let name = state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
-            let loss = missing_table(report, level, path, name, meta, "the table is missing");
-            report.losses.push(loss);
+            note_missing(context, state, report, (id, level, meta));
             continue;
         };
         let origin = checked.table.origin();
@@ -185,6 +181,20 @@ pub(super) fn by_manifest(
     }
     plan.drop_unused_values()?;
     Ok(Some(plan))
+}
+
+/// Reports that the file of a live table is missing.
+fn note_missing(
+    context: &TableContext,
+    state: &ManifestState,
+    report: &mut RepairReport,
+    (id, level, meta): (u32, u8, &TableMeta),
+) {
+    let path = FileKind::Table(meta.number).path(context.dir());
+    report.faults.push(RepairFault { file: path.clone(), offset: 0, what: "there is no such file".into() });
+    let name = state.keyspaces.get(&id).map(|keyspace| keyspace.name.clone());
+    let loss = missing_table(report, level, path, name, meta, "the table is missing");
+    report.losses.push(loss);
 }
 
 /// Reports a file that nothing names, if it is a table to be ingested: a damaged log may have
