@@ -308,13 +308,10 @@ impl<'a> RunWriter<'a> {
         let (mut has_key, mut stops) = (false, false);
         while cursor.valid() {
             let (key, seqno, kind, stored) = (cursor.key(), cursor.seqno(), cursor.kind(), cursor.value());
-            self.since_yield += ENTRY_COST + key.len() + stored.len();
-            if self.since_yield >= YIELD_INTERVAL {
-                match self.turn() {
-                    Turn::GoOn => {}
-                    Turn::Stop => stops = true,
-                    Turn::Abandon => return Ok(RunEnd::Abandoned),
-                }
+            match self.count_read(key.len() + stored.len()) {
+                Turn::GoOn => {}
+                Turn::Stop => stops = true,
+                Turn::Abandon => return Ok(RunEnd::Abandoned),
             }
             if retention.enter(key) {
                 self.end_chain(lower, true)?;
@@ -476,6 +473,13 @@ impl<'a> RunWriter<'a> {
             (Some(CompactionDecision::Drop), _) => self.write_delete(lower, key, seqno),
             (None, _) => Err(Error::CompactionFilter { keyspace: self.context.keyspace.to_owned(), key: key.to_vec() }),
         }
+    }
+
+    /// Counts an entry that was read, and takes a turn when it is time for one.
+    #[inline]
+    fn count_read(&mut self, len: usize) -> Turn {
+        self.since_yield += ENTRY_COST + len;
+        if self.since_yield < YIELD_INTERVAL { Turn::GoOn } else { self.turn() }
     }
 
     /// Reports what has been read and written since the last call.
