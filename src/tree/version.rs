@@ -160,6 +160,20 @@ impl Bounds {
     }
 }
 
+impl SortedLevel {
+    /// The levels below level 0 that have tables.
+    fn all_of(levels: &[Level; LEVELS]) -> Box<[SortedLevel]> {
+        let (mut sorted, mut filters) = (Vec::new(), 0);
+        for (number, level) in levels.iter().enumerate() {
+            if number > 0 && !level.tables.is_empty() {
+                sorted.push(SortedLevel { number, level: level.clone(), first_filter: filters });
+            }
+            filters += level.tables.len();
+        }
+        sorted.into()
+    }
+}
+
 impl Level {
     pub(crate) fn tables(&self) -> &[Arc<Table>] {
         &self.tables
@@ -234,31 +248,22 @@ impl Version {
         let largest_seqno = self.largest_seqno.max(largest.unwrap_or_default());
         let level = |tables: Vec<Arc<Table>>| Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() };
         let levels = levels.map(level);
-        let (mut sorted, mut filters) = (Vec::new(), 0);
-        for (number, level) in levels.iter().enumerate() {
-            if number > 0 && !level.tables.is_empty() {
-                sorted.push(SortedLevel { number, level: level.clone(), first_filter: filters });
-            }
-            filters += level.tables.len();
-        }
-        let (sorted, ranges, values) = (sorted.into(), Arc::clone(&self.ranges), Arc::clone(&self.values));
+        let sorted = SortedLevel::all_of(&levels);
         let has_deadlines = levels.iter().flat_map(Level::tables).any(|table| table.meta().deadlines.count > 0);
-        let (bank, weights) = (OnceLock::new(), Mutex::default());
-        let (value_garbage, idle_value_garbage) = (OnceLock::new(), OnceLock::new());
         let known = self.idle_value_garbage.get().or(self.value_garbage.get());
         let begun = known.map_or_else(|| Arc::clone(&self.begun), ValueGarbage::begun);
         Version {
             levels,
-            ranges,
-            values,
+            ranges: Arc::clone(&self.ranges),
+            values: Arc::clone(&self.values),
             sorted,
-            bank,
+            bank: OnceLock::new(),
             largest_seqno,
             has_deadlines,
             begun,
-            value_garbage,
-            idle_value_garbage,
-            weights,
+            value_garbage: OnceLock::new(),
+            idle_value_garbage: OnceLock::new(),
+            weights: Mutex::default(),
             deleted: Arc::clone(&self.deleted),
             surveyed: AtomicU64::new(surveyed),
         }

@@ -131,28 +131,7 @@ impl VersionEdit {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let scalars = [
-            (tag::NEXT_FILE_NUMBER, self.next_file_number),
-            (tag::MIN_LOG, self.min_log),
-            (tag::FLUSHED_SEQNO, self.flushed_seqno),
-        ];
-        for (tag, value) in scalars {
-            if let Some(value) = value {
-                put_varint_field(&mut out, tag, value);
-            }
-        }
-        if let Some(seed) = self.hash_seed {
-            put_u64_field(&mut out, tag::HASH_SEED, seed);
-        }
-        if let Some(SyncedLog { number, seqno }) = self.synced_log {
-            put_field_with(&mut out, tag::SYNCED_LOG, |content| put_varints(content, [number, seqno]));
-        }
-        if let Some(mark) = self.expired_by {
-            put_varint_field(&mut out, tag::EXPIRED_BY, mark);
-        }
-        if let Some(seqno) = self.ingested {
-            put_varint_field(&mut out, tag::INGESTED, seqno);
-        }
+        self.put_numbers(&mut out);
         for &id in &self.dropped {
             put_varint_field(&mut out, tag::DROPPED, id.into());
         }
@@ -192,6 +171,24 @@ impl VersionEdit {
         out
     }
 
+    /// Encodes what it says of the store as a whole.
+    fn put_numbers(&self, out: &mut Vec<u8>) {
+        let put = |out: &mut Vec<u8>, tag, number: Option<u64>| {
+            number.into_iter().for_each(|number| put_varint_field(out, tag, number));
+        };
+        put(out, tag::NEXT_FILE_NUMBER, self.next_file_number);
+        put(out, tag::MIN_LOG, self.min_log);
+        put(out, tag::FLUSHED_SEQNO, self.flushed_seqno);
+        if let Some(seed) = self.hash_seed {
+            put_u64_field(out, tag::HASH_SEED, seed);
+        }
+        if let Some(SyncedLog { number, seqno }) = self.synced_log {
+            put_field_with(out, tag::SYNCED_LOG, |content| put_varints(content, [number, seqno]));
+        }
+        put(out, tag::EXPIRED_BY, self.expired_by);
+        put(out, tag::INGESTED, self.ingested);
+    }
+
     pub(crate) fn decode(payload: &[u8]) -> Decoded<VersionEdit> {
         VersionEdit::decode_with(payload, |content| {
             let note = UnfinishedTask::decode(content)?;
@@ -228,16 +225,7 @@ impl VersionEdit {
                     let table = edit.added_table(number(&mut content)?)?;
                     add_fact(table, tag, &mut content)?;
                 }
-                tag::VALUES => {
-                    let id = content.varint_u32()?;
-                    let file = ValueFileMeta {
-                        number: number(&mut content)?,
-                        size: number(&mut content)?,
-                        checksum: content.varint_u32()?,
-                        count: number(&mut content)?,
-                    };
-                    edit.values.push((id, file));
-                }
+                tag::VALUES => edit.values.push((content.varint_u32()?, value_file(&mut content)?)),
                 tag::INGESTED => set_once(&mut edit.ingested, number(&mut content)?)?,
                 tag::EXPIRED_BY => set_once(&mut edit.expired_by, content.varint()?)?,
                 tag::DROPPED => edit.dropped.push(content.varint_u32()?),
@@ -286,6 +274,15 @@ fn with_files(note: UnfinishedTask, written: VersionEdit) -> Decoded<UnfinishedT
         true => Ok(note),
         false => Err(CONTRADICTION),
     }
+}
+
+fn value_file(content: &mut Decoder<'_>) -> Decoded<ValueFileMeta> {
+    Ok(ValueFileMeta {
+        number: number(content)?,
+        size: number(content)?,
+        checksum: content.varint_u32()?,
+        count: number(content)?,
+    })
 }
 
 fn level(content: &mut Decoder<'_>) -> Decoded<u8> {

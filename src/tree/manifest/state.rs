@@ -256,13 +256,7 @@ impl ManifestState {
             return Err(Malformed("the hash seed changes"));
         }
         if let Some(synced) = edit.synced_log {
-            if synced.number >= self.next_file_number {
-                return Err(Malformed("a log's number was not taken from the counter"));
-            }
-            if self.synced_log.is_some_and(|last| synced.number < last.number || synced.seqno < last.seqno) {
-                return Err(Malformed("a synced log comes before the last one"));
-            }
-            self.synced_log = Some(synced);
+            self.note_synced(synced)?;
         }
         let mut dead = Vec::new();
         for id in &edit.dropped {
@@ -296,6 +290,17 @@ impl ManifestState {
             }
         }
         Ok(dead)
+    }
+
+    fn note_synced(&mut self, synced: SyncedLog) -> Decoded<()> {
+        if synced.number >= self.next_file_number {
+            return Err(Malformed("a log's number was not taken from the counter"));
+        }
+        if self.synced_log.is_some_and(|last| synced.number < last.number || synced.seqno < last.seqno) {
+            return Err(Malformed("a synced log comes before the last one"));
+        }
+        self.synced_log = Some(synced);
+        Ok(())
     }
 
     fn drop_keyspace(&mut self, id: u32) -> Decoded<KeyspaceState> {

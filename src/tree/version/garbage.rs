@@ -17,6 +17,7 @@
 //! those writes one file in their place. A keyspace with few long values in each memtable has such
 //! files.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -55,6 +56,34 @@ pub(crate) struct ValueGarbage {
     pub(crate) is_urgent: bool,
 }
 
+/// How much of a value file is live.
+struct Share {
+    file: u64,
+    live: u64,
+    dead: u64,
+}
+
+impl Share {
+    /// Those of `files`, by what `tables` point to.
+    fn of<'t>(tables: impl Iterator<Item = &'t TableMeta>, files: &BTreeMap<u64, ValueFileMeta>) -> Vec<Share> {
+        let mut live = HashMap::<u64, u64>::with_capacity(files.len());
+        for reference in tables.flat_map(|table| table.references.iter()) {
+            let live = live.entry(reference.file).or_default();
+            *live = live.saturating_add(reference.bytes);
+        }
+        let share = |file: &ValueFileMeta| {
+            let live = live.get(&file.number).copied().unwrap_or(0).min(file.record_bytes());
+            Share { file: file.number, live, dead: file.record_bytes() - live }
+        };
+        files.values().map(share).collect()
+    }
+
+    fn most_dead_first(&self, other: &Share) -> Ordering {
+        let cross = |one: &Share, other: &Share| u128::from(one.dead) * u128::from(other.live + other.dead);
+        cross(other, self).cmp(&cross(self, other)).then(self.file.cmp(&other.file))
+    }
+}
+
 impl ValueGarbage {
     /// Of the tables and value files of a version, if files that are `begun` are being emptied.
     pub(crate) fn of<'t, T: Iterator<Item = &'t TableMeta>>(
@@ -67,22 +96,9 @@ impl ValueGarbage {
         if files.is_empty() {
             return ValueGarbage::default();
         }
-        let mut live = HashMap::<u64, u64>::with_capacity(files.len());
-        for reference in tables().flat_map(|table| table.references.iter()) {
-            let live = live.entry(reference.file).or_default();
-            *live = live.saturating_add(reference.bytes);
-        }
-        // Live, dead, number.
-        let mut shares: Vec<(u64, u64, u64)> = files
-            .values()
-            .map(|file| {
-                let live = live.get(&file.number).copied().unwrap_or(0).min(file.record_bytes());
-                (live, file.record_bytes() - live, file.number)
-            })
-            .collect();
-        let (all_live, all_dead) = shares
-            .iter()
-            .fold((0u64, 0u64), |sum, share| (sum.0.saturating_add(share.0), sum.1.saturating_add(share.1)));
+        let mut shares = Share::of(tables(), files);
+        let sum = |bytes: fn(&Share) -> u64| shares.iter().map(bytes).fold(0, u64::saturating_add);
+        let (all_live, all_dead) = (sum(|share| share.live), sum(|share| share.dead));
         let is_dead = |percentage: u64| {
             all_dead.saturating_mul(100) >= all_live.saturating_add(all_dead).saturating_mul(percentage)
         };
@@ -90,23 +106,19 @@ impl ValueGarbage {
         if !begun.is_empty() && !begun.iter().any(|number| is_unreadable(*number)) {
             return ValueGarbage::emptying(begun, u64::MAX, tables(), is_dead(URGENT));
         }
-        shares.retain(|(.., number)| !is_unreadable(*number));
+        shares.retain(|share| !is_unreadable(share.file));
         if all_dead == 0 || !is_dead(if is_idle { BEGIN_IDLE } else { BEGIN }) {
             return ValueGarbage::of_small(tables, files, is_unreadable);
         }
-        // The greatest share of dead bytes first.
-        shares.sort_by(|a, b| {
-            let (a_share, b_share) = (u128::from(a.1) * u128::from(b.0 + b.1), u128::from(b.1) * u128::from(a.0 + a.1));
-            b_share.cmp(&a_share).then(a.2.cmp(&b.2))
-        });
+        shares.sort_by(Share::most_dead_first);
         let (mut leaving, mut taken, mut gain) = (HashSet::new(), 0u64, 0u64);
-        for (live, dead, number) in shares.into_iter().filter(|(_, dead, _)| *dead > 0) {
+        for Share { file, live, dead } in shares.into_iter().filter(|share| share.dead > 0) {
             taken = live.saturating_add(taken);
             if !leaving.is_empty() && taken.saturating_mul(100) > all_live.saturating_mul(LIVE_AT_A_TIME) {
                 break;
             }
             gain = dead.saturating_add(gain);
-            leaving.insert(number);
+            leaving.insert(file);
         }
         ValueGarbage::emptying(leaving, gain, tables(), is_dead(URGENT))
     }
