@@ -257,18 +257,10 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::FlushBegan { bytes } => write!(f, "flush of a memtable of {bytes} bytes began"),
-            Event::FlushEnded { outcome: Ok(bytes), duration } => {
-                write!(f, "flush wrote {bytes} bytes in {duration:.1?}")
-            }
-            Event::FlushEnded { outcome: Err(error), duration } => {
-                write!(f, "flush failed after {duration:.1?}: {error}")
-            }
+            Event::FlushEnded { outcome, duration } => write!(f, "flush {}", Ended(outcome, *duration)),
             Event::CompactionBegan(compaction) => write!(f, "compaction of {compaction} began"),
-            Event::CompactionEnded { compaction, outcome: Ok(bytes), duration } => {
-                write!(f, "compaction of {compaction} wrote {bytes} bytes in {duration:.1?}")
-            }
-            Event::CompactionEnded { compaction, outcome: Err(error), duration } => {
-                write!(f, "compaction of {compaction} failed after {duration:.1?}: {error}")
+            Event::CompactionEnded { compaction, outcome, duration } => {
+                write!(f, "compaction of {compaction} {}", Ended(outcome, *duration))
             }
             Event::Ingested { keyspace, seqno, tables, bytes } => {
                 write!(f, "ingested {tables} tables ({bytes} bytes) into keyspace {keyspace} as write {seqno}")
@@ -306,6 +298,19 @@ impl fmt::Display for Event {
                 ledger.reads.absent(),
                 ledger.designed_false_positives,
             ),
+        }
+    }
+}
+
+/// How a flush or a compaction ended: the bytes that it wrote or the error, and how long it took.
+struct Ended<'e>(&'e Result<u64>, Duration);
+
+impl fmt::Display for Ended<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ended(outcome, duration) = self;
+        match outcome {
+            Ok(bytes) => write!(f, "wrote {bytes} bytes in {duration:.1?}"),
+            Err(error) => write!(f, "failed after {duration:.1?}: {error}"),
         }
     }
 }

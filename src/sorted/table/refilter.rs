@@ -92,6 +92,29 @@ impl Table {
         }
         .without_numbers();
         let mut filter = FilterBuilder::new(policy, resident.footer.seed).with_prefixes(prefix);
+        if !self.copy_blocks(&mut output, &mut filter, cancelled)? {
+            return Ok(None);
+        }
+        let index = fetcher.meta_block(resident.footer.index)?;
+        let origin = Origin { dead: fetcher.context.graveyard().numbers(), ..origin.clone() };
+        let mut encoded = Vec::new();
+        origin.encode(&mut encoded);
+        let meta = output.complete(filter, properties, &encoded, &index)?;
+        let ingested = self.meta().ingested.map(|of| Ingested { identity: number, ..of });
+        let Some(Ingested { seqno, .. }) = ingested else { return Ok(Some(meta)) };
+        Ok(Some(TableMeta { ingested, smallest_seqno: seqno, largest_seqno: seqno, ..meta }))
+    }
+
+    /// Copies the data blocks and adds their keys to the filter. Verifies the table meanwhile.
+    /// Returns false if cancelled.
+    fn copy_blocks(
+        &self,
+        output: &mut TableFileWriter<'_>,
+        filter: &mut FilterBuilder,
+        cancelled: &dyn Fn(usize) -> bool,
+    ) -> Result<bool> {
+        let (fetcher, resident) = (self.fetcher(), self.resident()?);
+        let largest_block = resident.properties.largest_block;
         let mut checker = TableChecker::default();
         let data_end = resident.index.data_end();
         let mut checksum = FileChecksum::default();
@@ -102,12 +125,12 @@ impl Table {
             // Read and written.
             let bytes = usize::try_from(2 * handle.stored_len()).unwrap_or(usize::MAX);
             if cancelled(bytes) {
-                return Ok(None);
+                return Ok(false);
             }
             ahead.step_to(i);
             checksum.update(output.pad_to(handle.offset));
             let (compression, stored, block) =
-                fetcher.data_block_to_copy(handle, properties.largest_block, &mut ahead, &mut checksum)?;
+                fetcher.data_block_to_copy(handle, largest_block, &mut ahead, &mut checksum)?;
             checker
                 .check_block(resident, i, &block, |key, hash| filter.add_key(key, hash))
                 .map_err(|malformed| self.malformed_block(i, malformed))?;
@@ -119,13 +142,6 @@ impl Table {
             checksum_range(&mut checksum, fetcher, data_end..fetcher.size)?;
             check_file_checksum(self, checksum.finish())?;
         }
-        let index = fetcher.meta_block(resident.footer.index)?;
-        let origin = Origin { dead: fetcher.context.graveyard().numbers(), ..origin.clone() };
-        let mut encoded = Vec::new();
-        origin.encode(&mut encoded);
-        let meta = output.complete(filter, properties, &encoded, &index)?;
-        let ingested = self.meta().ingested.map(|of| Ingested { identity: number, ..of });
-        let Some(Ingested { seqno, .. }) = ingested else { return Ok(Some(meta)) };
-        Ok(Some(TableMeta { ingested, smallest_seqno: seqno, largest_seqno: seqno, ..meta }))
+        Ok(true)
     }
 }
