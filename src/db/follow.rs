@@ -27,25 +27,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::clock::Clock;
-use super::insert::{GROUP, Insertion, insert_until_full};
 use super::logs::KeptLog;
 use super::recovery::Sources;
+use super::replay::{Met, Progress, Replay, Sink};
 use super::view::{EndedHorizons, Horizon, ReadView, Tree, Trees};
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
-use crate::filter::KeyHash;
 use crate::format::deadline::Deadline;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::options::Options;
-use crate::report::event::Event;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::tree::manifest::{
     self, Branch, FollowedManifest, KeyspaceState, ManifestState, RANGE_LEVEL, ingested_tables, read_current,
 };
 use crate::vfs::{is_out_of_descriptors, store_files};
-use crate::write::batch::{LogOp, OpKind};
+use crate::write::batch::Ingest;
 use crate::write::log::reader::LogReader;
 use crate::write::log::{Ahead, LogChain};
 use crate::write::memtable::Memtable;
@@ -167,84 +165,72 @@ struct Unflushed {
     parts: Vec<FollowedPart>,
     /// Those that the manifest does not have yet, oldest first.
     ingests: Vec<LoggedIngest>,
-    /// The greatest keyspace id, with the log and the offset that name it.
-    newest_keyspace: Option<(u32, u64, u64)>,
-    /// Whether an entry has a deadline.
-    has_deadlines: bool,
-    /// Operations read.
-    operations: u64,
+    met: Met,
 }
 
-/// What [`Unflushed::add`] needs to know.
+/// Adds what logs hold. Whether the manifest names their keyspaces is known when it has been read
+/// again.
 struct Adding<'a> {
     source: &'a Source,
     state: &'a ManifestState,
-    /// The last numbers of views in use: of the range deletes in memtables, those stay that these
-    /// need.
-    kept: &'a [SeqNo],
+    parts: &'a mut Vec<FollowedPart>,
+    ingests: &'a mut Vec<LoggedIngest>,
+}
+
+impl Sink for Adding<'_> {
+    fn state(&self) -> &ManifestState {
+        self.state
+    }
+
+    fn begin_log(&mut self, log: u64, first: SeqNo) {
+        if self.parts.last().is_none_or(|part| part.log != log) {
+            self.begin(log, first);
+        }
+    }
+
+    fn memtable(&mut self) -> &Arc<Memtable> {
+        &self.parts[self.parts.len() - 1].memtable
+    }
+
+    fn turn_over(&mut self, log: u64, first: SeqNo) -> Result<()> {
+        self.begin(log, first);
+        Ok(())
+    }
+
+    fn ingest(&mut self, batch: &LogBatch<'_>, ingest: &Ingest<'_>, seqno: SeqNo) -> Result<()> {
+        if seqno > self.state.ingested {
+            let tables = ingested_tables(ingest, seqno).map_err(|rule| batch.corruption(&self.source.dir, rule))?;
+            self.ingests.push(LoggedIngest { seqno, keyspace: ingest.keyspace, tables });
+        }
+        Ok(())
+    }
 }
 
 impl Adding<'_> {
-    fn fold(&self, keyspace: u32) -> Option<crate::operator::Fold> {
-        self.state.keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold()
+    /// Begins a memtable for what follows in `log` from number `first` on.
+    fn begin(&mut self, log: u64, first: SeqNo) {
+        let memtable = self.source.new_memtable(log, self.state.hash_seed);
+        self.parts.push(FollowedPart { log, first, memtable });
     }
 }
 
 impl Unflushed {
-    fn add<'b>(&mut self, batches: impl Iterator<Item = LogBatch<'b>>, adding: &Adding<'_>) -> Result<()> {
-        let mut group = Vec::with_capacity(GROUP);
-        for batch in batches {
-            if self.parts.last().is_none_or(|part| part.log != batch.log) {
-                self.insert(&group, adding);
-                group.clear();
-                self.begin(batch.log, batch.first, adding);
-            }
-            for (at, operation) in batch.operations().enumerate() {
-                let malformed = |rule| batch.corruption(&adding.source.dir, rule);
-                let operation = operation.map_err(malformed)?;
-                if self.newest_keyspace.is_none_or(|(id, ..)| id < operation.keyspace()) {
-                    self.newest_keyspace = Some((operation.keyspace(), batch.log, batch.offset));
-                }
-                let seqno = batch.first + u64::from(operation.index());
-                self.operations += 1;
-                let operation = match operation {
-                    LogOp::Write(operation) => operation,
-                    LogOp::Ingest(ingest) => {
-                        if seqno > adding.state.ingested {
-                            let tables = ingested_tables(&ingest, seqno).map_err(malformed)?;
-                            self.ingests.push(LoggedIngest { seqno, keyspace: ingest.keyspace, tables });
-                        }
-                        continue;
-                    }
-                };
-                if group.len() == GROUP {
-                    self.insert(&group, adding);
-                    group.clear();
-                }
-                self.has_deadlines |= operation.kind == OpKind::ExpiringPut;
-                let hash = KeyHash::new(adding.state.hash_seed, operation.key);
-                self.parts.last().inspect(|part| part.memtable.prefetch(operation.keyspace, hash));
-                group.push(Insertion { operation, hash, seqno, begins: (at == 0).then_some((batch.log, batch.first)) });
-            }
-        }
-        self.insert(&group, adding);
-        Ok(())
+    /// Adds to it what logs hold. Of the range deletes in memtables, those stay that views with the
+    /// last numbers `kept` need.
+    fn replay<'a>(
+        &'a mut self,
+        source: &'a Source,
+        state: &'a ManifestState,
+        kept: &'a [SeqNo],
+    ) -> (Replay<'a>, Adding<'a>) {
+        let Unflushed { parts, ingests, met } = self;
+        let full_size = source.options.memtable_size;
+        (Replay { dir: &source.dir, full_size, kept, met, progress: None }, Adding { source, state, parts, ingests })
     }
 
-    fn insert(&mut self, mut group: &[Insertion<'_>], adding: &Adding<'_>) {
-        let size = adding.source.options.memtable_size;
-        while let (Some(part), false) = (self.parts.last(), group.is_empty()) {
-            let inserted = insert_until_full(&part.memtable, size, group, adding.kept, |id| adding.fold(id));
-            group = &group[inserted..];
-            if let Some((log, first)) = group.first().and_then(|next| next.begins) {
-                self.begin(log, first, adding);
-            }
-        }
-    }
-
-    /// Begins a memtable for what follows in `log` from number `first` on.
-    fn begin(&mut self, log: u64, first: SeqNo, adding: &Adding<'_>) {
-        self.parts.push(FollowedPart { log, first, memtable: adding.source.new_memtable(log, adding.state.hash_seed) });
+    /// One to be filled in its place.
+    fn successor(&self) -> Unflushed {
+        Unflushed { met: self.met.successor(), ..Unflushed::default() }
     }
 
     /// Forgets what the tables of `state` hold. Returns false if they hold a part of a memtable.
@@ -316,7 +302,7 @@ impl Follower {
 
     /// Operations read from logs.
     pub(super) fn operations(&self) -> u64 {
-        self.unflushed.operations
+        self.unflushed.met.operations
     }
 
     /// Whether the next view differs from the last one.
@@ -326,7 +312,7 @@ impl Follower {
 
     /// Whether an entry has a deadline.
     pub(super) fn has_deadlines(&self) -> bool {
-        self.unflushed.has_deadlines || self.tables.values().any(|table| table.meta().deadlines.count > 0)
+        self.unflushed.met.has_deadlines || self.tables.values().any(|table| table.meta().deadlines.count > 0)
     }
 
     /// Everything whose deadline is not later counts as expired.
@@ -424,7 +410,7 @@ impl Follower {
     /// Has the logs read anew.
     fn forget_logs(&mut self) {
         self.logs = None;
-        self.unflushed = Unflushed { operations: self.unflushed.operations, ..Unflushed::default() };
+        self.unflushed = self.unflushed.successor();
     }
 
     /// Ends the following: another history has begun.
@@ -502,10 +488,9 @@ impl Follower {
         let Some(state) = self.manifest.as_ref().map(FollowedManifest::state) else { return Ok(()) };
         let Some(logs) = &mut self.logs else { return self.load_logs(kept) };
         let Source { dir, options, .. } = &self.source;
-        let adding = Adding { source: &self.source, state, kept };
-        let unflushed = &mut self.unflushed;
+        let (mut replay, mut adding) = self.unflushed.replay(&self.source, state, kept);
         let list = &mut || self.source.list_logs(state.min_log);
-        let apply = &mut |batch: LogBatch<'_>| unflushed.add(std::iter::once(batch), &adding);
+        let apply = &mut |batch: LogBatch<'_>| replay.pass(std::iter::once(batch), &mut adding);
         let read = wal::read_on(&*options.file_system, dir, logs, list, apply);
         let synced = state.synced_log.map_or(0, |log| log.seqno);
         let last = logs.next() - 1;
@@ -539,22 +524,10 @@ impl Follower {
         };
         let numbers: Vec<u64> = files.iter().filter_map(of_log).collect();
         let known = ManifestLogs { flushed: state.flushed_seqno, synced_log: state.synced_log };
-        let mut unflushed = Unflushed { operations: self.unflushed.operations, ..Unflushed::default() };
-        let adding = Adding { source: &self.source, state, kept };
-        let mut replaying = None;
-        let apply = &mut |group: BatchGroup<'_>| {
-            for batch in group.batches() {
-                if replaying.replace(batch.log) != Some(batch.log) {
-                    tables.events().send(|| Event::RecoveryProgress {
-                        log: FileKind::Wal(batch.log).path(dir),
-                        position: numbers.partition_point(|other| *other <= batch.log),
-                        logs: numbers.len(),
-                        operations: unflushed.operations,
-                    });
-                }
-            }
-            unflushed.add(group.batches(), &adding)
-        };
+        let mut unflushed = self.unflushed.successor();
+        let (mut replay, mut adding) = unflushed.replay(&self.source, state, kept);
+        replay.progress = Some(Progress::new(dir, tables.events(), &numbers));
+        let apply = &mut |group: BatchGroup<'_>| replay.pass(group.batches(), &mut adding);
         let replay_thread = environment.replay_thread();
         let read = wal::recover(&*options.file_system, dir, &numbers, known, replay_thread.is_some(), apply);
         drop(replay_thread);
@@ -579,7 +552,7 @@ impl Follower {
             return Err(self.end_with(format!("the last write is number {} now", self.last)));
         }
         let Some(manifest) = &self.manifest else { return Ok(()) };
-        match self.unflushed.newest_keyspace {
+        match self.unflushed.met.newest_keyspace {
             // Dropped keyspaces have lower ids too: the manifest names a keyspace before the first
             // write to it.
             Some((id, log, offset)) if u64::from(id) >= manifest.state().next_file_number => {

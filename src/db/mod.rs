@@ -69,6 +69,7 @@ mod reads;
 mod recovery;
 mod refilter;
 mod refresh;
+mod replay;
 mod retry;
 mod room;
 mod salvage;

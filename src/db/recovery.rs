@@ -10,22 +10,20 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::insert::{GROUP, Insertion, insert_until_full};
+use super::replay::{Met, Progress, Replay, Sink};
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
-use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
-use crate::report::event::Event;
 use crate::sorted::files::WRITE_LEN;
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{ManifestState, encode_definition, missing_tables};
-use crate::write::batch::{Ingest, LogOp, OpKind};
+use crate::write::batch::Ingest;
 use crate::write::log::reader::LogReader;
 use crate::write::memtable::Memtable;
 use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs};
@@ -202,16 +200,22 @@ impl Recovery<'_> {
             newest,
             current: None,
             flushed: known.flushed,
-            has_deadlines: false,
-            progress: ReplayProgress { logs: &logs, replaying: None, operations: 0 },
             has_ingested: false,
         };
+        let mut met = Met::default();
+        let mut replay = Replay {
+            dir,
+            full_size: environment.full_size(options.memtable_size),
+            kept: &[],
+            met: &mut met,
+            progress: Some(Progress::new(dir, self.sources.tables.events(), &logs)),
+        };
         let replay_thread = environment.replay_thread();
-        let apply = &mut |group: BatchGroup<'_>| rebuilt.add(group);
+        let apply = &mut |group: BatchGroup<'_>| replay.pass(group.batches(), &mut rebuilt);
         let end = wal::recover(&*options.file_system, dir, &logs, known, replay_thread.is_some(), apply);
         drop(replay_thread);
-        let Rebuilt { state, current, mut flushed, has_deadlines, has_ingested, progress, .. } = rebuilt;
-        let operations = progress.operations;
+        let Rebuilt { state, current, mut flushed, has_ingested, .. } = rebuilt;
+        let Met { operations, has_deadlines, .. } = met;
         let (end, _) = end.map_err(|error| self.sources.explain(error, state, &logs))?;
         match &current {
             Some(memtable) => memtable.writer().extend_to(end.last_seqno),
@@ -287,78 +291,49 @@ struct Rebuilt<'a> {
     current: Option<Arc<Memtable>>,
     /// Tables hold every entry up to this one.
     flushed: SeqNo,
-    /// Whether an entry has a deadline.
-    has_deadlines: bool,
     /// Whether an ingest was applied.
     has_ingested: bool,
-    progress: ReplayProgress<'a>,
 }
 
-/// How far the replay is.
-struct ReplayProgress<'a> {
-    logs: &'a [u64],
-    replaying: Option<u64>,
-    operations: u64,
-}
-
-impl Rebuilt<'_> {
-    fn add(&mut self, batches: BatchGroup<'_>) -> Result<()> {
-        let Sources { dir, .. } = self.recovery.sources;
-        let mut group = Vec::with_capacity(GROUP);
-        for batch in batches.batches() {
-            self.tell_progress(batch.log);
-            for (at, operation) in batch.operations().enumerate() {
-                let operation = operation.map_err(|rule| batch.corruption(dir, rule))?;
-                // Dropped keyspaces have lower ids too: the manifest names a keyspace before the
-                // first write to it.
-                if u64::from(operation.keyspace()) >= self.known_ids {
-                    let (id, log) = (operation.keyspace(), FileKind::Wal(batch.log).name());
-                    let proof = format_args!("{log} names keyspace {id} at offset {}", batch.offset);
-                    return Err(self.recovery.sources.outdated(proof));
-                }
-                // An ingest needs one, too, which it finishes.
-                self.memtable();
-                let seqno = batch.first + u64::from(operation.index());
-                let is_ingest = matches!(operation, LogOp::Ingest(_));
-                if group.len() == GROUP || is_ingest {
-                    self.insert(&group)?;
-                    group.clear();
-                }
-                let operation = match operation {
-                    LogOp::Write(operation) => operation,
-                    LogOp::Ingest(ingest) => {
-                        self.ingest(&batch, &ingest, seqno)?;
-                        continue;
-                    }
-                };
-                let hash = KeyHash::new(self.state.hash_seed, operation.key);
-                self.memtable().prefetch(operation.keyspace, hash);
-                let begins = (at == 0).then_some((batch.log, batch.first));
-                group.push(Insertion { operation, hash, seqno, begins });
-                self.progress.operations += 1;
-            }
-        }
-        self.insert(&group)
+impl Sink for Rebuilt<'_> {
+    fn state(&self) -> &ManifestState {
+        self.state
     }
 
-    /// Tells the listener if `log` is another one than before.
-    fn tell_progress(&mut self, log: u64) {
-        let ReplayProgress { logs, replaying, operations } = &mut self.progress;
-        if replaying.replace(log) == Some(log) {
-            return;
+    /// Dropped keyspaces have lower ids too: the manifest names a keyspace before the first write
+    /// to it.
+    fn meet_keyspace(&mut self, batch: &LogBatch<'_>, id: u32) -> Result<()> {
+        if u64::from(id) < self.known_ids {
+            return Ok(());
         }
-        let Sources { dir, tables, .. } = self.recovery.sources;
-        tables.events().send(|| Event::RecoveryProgress {
-            log: FileKind::Wal(log).path(dir),
-            position: logs.partition_point(|other| *other <= log),
-            logs: logs.len(),
-            operations: *operations,
-        });
+        let log = FileKind::Wal(batch.log).name();
+        let proof = format_args!("{log} names keyspace {id} at offset {}", batch.offset);
+        Err(self.recovery.sources.outdated(proof))
+    }
+
+    fn memtable(&mut self) -> &Arc<Memtable> {
+        let Recovery { options, environment, .. } = self.recovery;
+        let size = environment.first_size(options.memtable_size);
+        let new = || Arc::new(Memtable::new(self.newest, size, self.state.hash_seed, environment.memtables()));
+        self.current.get_or_insert_with(new)
+    }
+
+    /// Finishes the current memtable, which is full.
+    fn turn_over(&mut self, log: u64, first: SeqNo) -> Result<()> {
+        let Some(memtable) = self.current.take() else { return Ok(()) };
+        self.recovery.write_recovered(&memtable, self.state)?;
+        self.flushed = first - 1;
+        // Earlier logs are in tables, or void. Void ones must never be read again, beside logs that
+        // another crash has cut short.
+        self.state.min_log = log;
+        Ok(())
     }
 
     /// Adds the tables of an ingest whose edit is not in the manifest. When it was logged, tables
     /// held all older entries of their keys.
     fn ingest(&mut self, batch: &LogBatch<'_>, ingest: &Ingest<'_>, seqno: SeqNo) -> Result<()> {
+        // The ingest ends it, even if it is empty.
+        self.memtable();
         let Sources { dir, files, .. } = self.recovery.sources;
         let tables = missing_tables(ingest, seqno, self.state).map_err(|rule| batch.corruption(dir, rule))?;
         if tables.is_empty() {
@@ -367,7 +342,7 @@ impl Rebuilt<'_> {
         // They are no strays, and no new table may say so.
         let numbers: Vec<u64> = tables.iter().map(|(_, meta)| meta.number).collect();
         self.recovery.sources.tables.graveyard().forget(&numbers);
-        self.finish_memtable(batch.log, batch.first)?;
+        self.turn_over(batch.log, batch.first)?;
         for (level, meta) in tables {
             let kind = FileKind::Table(meta.number);
             if files.binary_search(&kind).is_err() {
@@ -380,41 +355,6 @@ impl Rebuilt<'_> {
         }
         self.state.ingested = seqno;
         self.has_ingested = true;
-        Ok(())
-    }
-
-    fn insert(&mut self, mut group: &[Insertion<'_>]) -> Result<()> {
-        let Recovery { options, environment, .. } = self.recovery;
-        let size = environment.full_size(options.memtable_size);
-        self.has_deadlines |= group.iter().any(|insertion| insertion.operation.kind == OpKind::ExpiringPut);
-        while !group.is_empty() {
-            let memtable = Arc::clone(self.memtable());
-            let fold = |id: u32| self.state.keyspaces.get(&id)?.options.merge_operator.as_ref()?.fold();
-            let inserted = insert_until_full(&memtable, size, group, &[], fold);
-            group = &group[inserted..];
-            if let Some((log, first)) = group.first().and_then(|next| next.begins) {
-                self.finish_memtable(log, first)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn memtable(&mut self) -> &Arc<Memtable> {
-        let Recovery { options, environment, .. } = self.recovery;
-        let size = environment.first_size(options.memtable_size);
-        let new = || Arc::new(Memtable::new(self.newest, size, self.state.hash_seed, environment.memtables()));
-        self.current.get_or_insert_with(new)
-    }
-
-    /// Finishes the current memtable, which is full. The next batch is in `log` and begins with
-    /// number `first`.
-    fn finish_memtable(&mut self, log: u64, first: SeqNo) -> Result<()> {
-        let Some(memtable) = self.current.take() else { return Ok(()) };
-        self.recovery.write_recovered(&memtable, self.state)?;
-        self.flushed = first - 1;
-        // Earlier logs are in tables, or void. Void ones must never be read again, beside logs that
-        // another crash has cut short.
-        self.state.min_log = log;
         Ok(())
     }
 }
