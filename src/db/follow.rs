@@ -582,12 +582,12 @@ impl Follower {
             }
             state.ingested = ingest.seqno;
         }
-        let readers = self.logs.as_ref().map_or(&[][..], LogChain::readers);
+        let readers: Vec<&LogReader> = self.logs.iter().flat_map(LogChain::readers).collect();
         let kept = |log: &LogReader| KeptLog { number: log.number(), len: log.offset(), file: Arc::clone(log.file()) };
-        let logs = readers.iter().map(kept).collect();
+        let logs = readers.iter().copied().map(kept).collect();
         // The logs will be durable: without one, the copy is damaged.
         let last_log = readers.iter().rfind(|log| log.header().is_ok_and(|header| header.first <= self.last));
-        let last_log = last_log.filter(|_| self.last > state.flushed_seqno).map(LogReader::number);
+        let last_log = last_log.filter(|_| self.last > state.flushed_seqno).map(|log| log.number());
         state.synced_log = last_log.map(|number| SyncedLog { number, seqno: self.last });
         Ok((state, logs))
     }

@@ -27,7 +27,7 @@ mod salvage;
 mod tail;
 mod writer;
 
-pub use follow::{Ahead, LogChain, Unverified};
+pub use follow::{Ahead, LogChain, LogCursor};
 pub use reader::Record;
 pub use replay::{ApplyError, replay};
 pub use salvage::{LogGap, Needed, open_damaged, salvage};

@@ -49,6 +49,16 @@ impl From<Error> for ApplyError {
     }
 }
 
+impl Record<'_> {
+    /// The error for a record that could not be applied.
+    pub(super) fn failure(&self, error: ApplyError) -> Error {
+        match error {
+            ApplyError::Malformed(rule) => self.corruption(rule),
+            ApplyError::Failed(error) => error,
+        }
+    }
+}
+
 /// Where replay ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
@@ -231,10 +241,7 @@ impl Replay<'_> {
         if record.count == 0 || record.first < self.applied {
             return Ok(());
         }
-        (self.apply)(record).map_err(|error| match error {
-            ApplyError::Malformed(rule) => record.corruption(rule),
-            ApplyError::Failed(error) => error,
-        })
+        (self.apply)(record).map_err(|error| record.failure(error))
     }
 
     /// Skips a log without replaying anything.

@@ -8,25 +8,23 @@ use crate::format::Malformed;
 use crate::operator::NamedOperator;
 use crate::tree::manifest::VersionEdit;
 use crate::vfs::FileSystem;
-use crate::write::log::Unverified;
-use crate::write::log::reader::{LogReader, Step};
+use crate::write::log::LogCursor;
 
 /// A manifest, and the state that it describes as far as it has been read.
 pub(crate) struct FollowedManifest {
-    log: LogReader,
+    log: LogCursor,
     state: ManifestState,
-    unverified: Unverified,
 }
 
 impl FollowedManifest {
     /// Reads manifest `number`.
     pub(crate) fn load(fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<FollowedManifest> {
         let (loaded, log) = load_and_keep(fs, dir, number)?;
-        Ok(FollowedManifest { log, state: loaded.state, unverified: Unverified::default() })
+        Ok(FollowedManifest { log: LogCursor::at_end_of(log), state: loaded.state })
     }
 
     pub(crate) fn number(&self) -> u64 {
-        self.log.number()
+        self.log.reader().number()
     }
 
     pub(crate) fn state(&self) -> &ManifestState {
@@ -43,26 +41,17 @@ impl FollowedManifest {
     /// damaged.
     pub(crate) fn read_on(&mut self, fs: &dyn FileSystem, dir: &Path) -> Result<Vec<VersionEdit>> {
         let mut edits = Vec::new();
-        if !self.log.look_again()? {
-            return Ok(edits);
-        }
-        let known = self.log.header().map_or(0, |header| header.features);
-        let end = loop {
-            let record = match self.log.read()? {
-                Step::Record(record) => record,
-                Step::End(end) => break end,
-            };
-            if record.count == 0 {
-                continue;
-            }
-            let edit = VersionEdit::decode(record.payload).map_err(|rule| record.corruption(rule))?;
+        let known = self.log.reader().header().map_or(0, |header| header.features);
+        let end = self.log.read_on(&mut |record| {
+            let edit = VersionEdit::decode(record.payload)?;
             if record.count != 1 || edit.features() & !known != 0 {
-                return Err(record.corruption("it is not one edit whose features the header requires"));
+                return Err(Malformed("it is not one edit whose features the header requires").into());
             }
-            self.state.apply(&edit).map_err(|rule: Malformed| record.corruption(rule))?;
+            self.state.apply(&edit)?;
             edits.push(edit);
-        };
-        if self.unverified.note(&end) {
+            Ok(())
+        })?;
+        if self.log.is_unclear(&end)? {
             load_and_keep(fs, dir, self.number())?;
         }
         Ok(edits)
