@@ -18,7 +18,7 @@ use crate::format::key::SeqNo;
 use crate::options::KeepLog;
 use crate::vfs::{FileSystem, ReadableFile, WritableFile};
 use crate::write::log::reader::LogReader;
-use crate::write::log::{LogTail, LogWriter};
+use crate::write::log::{LogEnds, LogTail, LogWriter};
 
 /// A limit on the bytes of logs that are kept after recovery has ceased to need them allows one
 /// file for each so many of them, and [`LEAST_FILES`] in any case. A store that is flushed often
@@ -298,7 +298,7 @@ impl LiveLogs {
 /// `last_log` is the number of the last one that recovery has read, and its length without a torn
 /// record.
 ///
-/// A log ends where the next valid one begins: see `write::log::replay`. What a log holds beyond
+/// A log ends where the next valid one begins: see [`LogEnds`]. What a log holds beyond
 /// that, or beyond `last`, was given up by a recovery. A log that holds nothing else is *void* and
 /// is left out. Only the log after it shows that it is void, and a power cut may take the header of
 /// that one, if a killed process wrote it and a flush wrote its entries to tables. Therefore:
@@ -316,7 +316,7 @@ pub(super) fn survey(
     keep: KeepLog,
 ) -> Result<Vec<StoreLog>> {
     let now = Instant::now();
-    let (mut next_first, mut kept) = (last + 1, 0);
+    let (mut ends, mut kept) = (LogEnds::before(last + 1), 0);
     // Number and length of the log that the next newer one of the same process says it follows.
     let mut previous: Option<(u64, u64)> = None;
     let mut found: Vec<StoreLog> = Vec::new();
@@ -336,17 +336,15 @@ pub(super) fn survey(
             }
             continue;
         };
-        if header.first > next_first {
+        let is_named = previous.is_none_or(|(previous, _)| previous == number);
+        if !is_needed && !is_named {
             continue;
         }
-        let is_named = previous.is_none_or(|(previous, _)| previous == number);
+        let Some(end) = ends.of(header.first) else { continue };
         // Behind what was written there may be zeros, prepared for more.
         let stated = [previous, last_log].into_iter().flatten().filter(|(of, _)| *of == number);
         let len = stated.map(|(_, len)| len).fold(reader.len(), u64::min);
         if !is_needed {
-            if !is_named {
-                continue;
-            }
             if found.len() >= most_files(keep.bytes) || kept + len > keep.bytes {
                 break;
             }
@@ -356,8 +354,7 @@ pub(super) fn survey(
             previous = (header.previous > 0).then_some((header.previous, header.previous_len));
         }
         let (tail, flushed) = (Arc::new(LogTail::of_len(len)), (!is_needed).then_some(now));
-        let (first, end) = (header.first, std::mem::replace(&mut next_first, header.first));
-        found.push(StoreLog { number, first, end, tail, is_found: true, flushed });
+        found.push(StoreLog { number, first: header.first, end, tail, is_found: true, flushed });
     }
     found.reverse();
     Ok(found)

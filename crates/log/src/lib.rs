@@ -29,7 +29,7 @@ mod writer;
 
 pub use follow::{Ahead, LogChain, LogCursor};
 pub use reader::Record;
-pub use replay::{ApplyError, replay};
+pub use replay::{ApplyError, LogEnds, replay};
 pub use salvage::{LogGap, Needed, open_damaged, salvage};
 pub use tail::LogTail;
 pub use writer::{LogWriter, NewRecord};

@@ -110,22 +110,30 @@ pub fn replay(
     }
 }
 
-/// For each log, the ordinal before which it ends, where the next valid log begins. `None` for a
-/// log that begins after a newer one, and so is void. A log without a header has no known
-/// beginning.
+/// Where logs end, asked from the newest to the oldest.
+pub struct LogEnds(u64);
+
+impl LogEnds {
+    /// The newest log ends before ordinal `end`.
+    pub fn before(end: u64) -> LogEnds {
+        LogEnds(end)
+    }
+
+    /// The ordinal before which the next older log ends, where the next valid log begins. `None` if
+    /// it begins after that, with `first`, and so is void.
+    pub fn of(&mut self, first: u64) -> Option<u64> {
+        (first <= self.0).then(|| std::mem::replace(&mut self.0, first))
+    }
+}
+
+/// For each log, the ordinal before which it ends; `None` for a void one. A log without a header
+/// has no known beginning.
 pub(super) fn find_ends(readers: &[LogReader]) -> Vec<Option<u64>> {
-    let mut end = u64::MAX;
-    let mut ends: Vec<_> = readers
-        .iter()
-        .rev()
-        .map(|reader| match reader.header() {
-            Ok(header) if header.first <= end => Some(std::mem::replace(&mut end, header.first)),
-            Ok(_) => None,
-            Err(_) => Some(end),
-        })
-        .collect();
-    ends.reverse();
-    ends
+    let mut ends = LogEnds::before(u64::MAX);
+    let end_of = |reader: &LogReader| reader.header().map_or(Some(ends.0), |header| ends.of(header.first));
+    let mut found: Vec<_> = readers.iter().rev().map(end_of).collect();
+    found.reverse();
+    found
 }
 
 /// The logs that a replay has read.
