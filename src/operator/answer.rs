@@ -110,6 +110,7 @@ impl<'a> Answer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::deadline::DEADLINE_LEN;
     use crate::format::deadline::put_expiring;
     use crate::operator::{Append, put_operand};
     use proptest::prelude::*;
@@ -183,8 +184,9 @@ mod tests {
 
     #[test]
     fn pointers_that_lead_nowhere_are_errors() {
-        for kind in [ValueKind::SeparatePut] {
-            let error = Answer::new(b"key", 0, None).see(1, kind, b"").unwrap_err();
+        for (kind, stored) in [(ValueKind::SeparatePut, &[][..]), (ValueKind::SeparateExpiringPut, &[7; DEADLINE_LEN])]
+        {
+            let error = Answer::new(b"key", 0, None).see(1, kind, stored).unwrap_err();
             assert!(error.to_string().contains(&format!("kind {}", kind as u8)), "{error}");
         }
     }
