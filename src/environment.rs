@@ -110,8 +110,8 @@ impl EnvironmentOptions {
         self
     }
 
-    /// Threads for the flushes and compactions of all stores. Default: 2. One of them starts no
-    /// compaction, so that flushes do not wait.
+    /// Threads for the compactions of all stores. Default: 2. One more thread only flushes, and
+    /// compacts within level 0 when writers might have to wait otherwise.
     pub fn background_threads(mut self, count: usize) -> Self {
         self.background_threads = count;
         self
@@ -201,10 +201,6 @@ struct EnvironmentState {
     reader_memtables: Arc<MemtablePool>,
     /// Threads that sync stores for followers.
     syncers: AtomicUsize,
-    /// Whether a flush of some store may wait for a thread.
-    flush_waiting: AtomicBool,
-    /// Which store is looked at first for one: each in turn, so that none waits for long.
-    turn: AtomicUsize,
 }
 
 /// The right to have a thread that syncs a store for a follower; see [`Environment::syncer`].
@@ -226,9 +222,6 @@ pub(crate) trait Tenant: Send + Sync {
 
     /// Begins work again that has failed and whose back-off has ended.
     fn retry(self: Arc<Self>);
-
-    /// Runs the store's flush on this thread, if it waits for one; returns whether it did.
-    fn flush_waiting(self: Arc<Self>) -> bool;
 }
 
 /// At which size the memtable of a store counts as full.
@@ -370,8 +363,6 @@ impl Environment {
             budget,
             reader_memtables: MemtablePool::new(idle),
             syncers: AtomicUsize::new(0),
-            flush_waiting: AtomicBool::new(false),
-            turn: AtomicUsize::new(0),
         }))
     }
 
@@ -490,34 +481,6 @@ impl Environment {
         let equal = bytes / FIRST / count.load(Ordering::Relaxed).max(1);
         equal.max(bytes / LEAST_FIRST).max(LEAST_SIZE).min(memtable_size)
     }
-
-    /// Notes that a store's flush waits for a thread.
-    pub(crate) fn note_flush_waiting(&self) {
-        self.0.flush_waiting.store(true, Ordering::Relaxed);
-    }
-
-    /// Does what waits for a thread: has the largest memtables sealed if that is due, and runs the
-    /// flush of one store. Costs two loads while nothing waits. For threads that hold no lock.
-    pub(crate) fn run_waiting(&self) {
-        let EnvironmentState { budget, flush_waiting, turn, .. } = &*self.0;
-        budget.seal_largest();
-        if !take(flush_waiting) {
-            return;
-        }
-        let mut stores = budget.stores();
-        let first = turn.fetch_add(1, Ordering::Relaxed) % stores.len().max(1);
-        stores.rotate_left(first);
-        // Only the store whose flush runs is kept from being dropped meanwhile.
-        if stores.iter().filter_map(Weak::upgrade).any(Tenant::flush_waiting) {
-            // There may be more.
-            self.note_flush_waiting();
-        }
-    }
-}
-
-/// Takes a request; returns whether there was one.
-fn take(request: &AtomicBool) -> bool {
-    request.load(Ordering::Relaxed) && request.swap(false, Ordering::Relaxed)
 }
 
 impl Budget {
@@ -575,13 +538,10 @@ impl Budget {
         (taken + self.bytes / STEP).max(self.bytes / FILLING)
     }
 
-    /// If that is due, has the largest memtables sealed until the others that still fill take no
-    /// more than they may. The first thread that comes does it: that of the queued job, or one that
-    /// does longer work before that job.
+    /// Has the largest memtables sealed until the others that still fill take no more than they
+    /// may.
     fn seal_largest(&self) {
-        if !take(&self.is_queued) {
-            return;
-        }
+        self.is_queued.store(false, Ordering::Relaxed);
         let stores = self.stores();
         let stores = || stores.iter().filter_map(Weak::upgrade);
         stores().for_each(Tenant::retry);
@@ -666,10 +626,6 @@ mod tests {
         }
 
         fn retry(self: Arc<Self>) {}
-
-        fn flush_waiting(self: Arc<Self>) -> bool {
-            self.memtable.lock().take().is_some()
-        }
     }
 
     const KIB: usize = 1 << 10;
@@ -731,47 +687,6 @@ mod tests {
         assert_eq!((quota.limit(), quota.is_reduced()), (0, false), "the request to seal the memtable stays");
         seat.renew();
         assert_eq!(quota.limit(), 500 * KIB);
-    }
-
-    #[test]
-    fn waiting_flushes_are_run_one_at_a_time_in_turn() {
-        let (environment, _executor) = environment();
-        let joined: Vec<_> = (0..3).map(|_| join(&environment, true)).collect();
-        let filled = || joined.iter().filter(|(store, _)| store.memtable.lock().is_some()).count();
-        let fill_all = || joined.iter().for_each(|(store, _)| fill(&environment, store, 1));
-        fill_all();
-        environment.run_waiting();
-        assert_eq!(filled(), 3, "nobody has said that one waits");
-        environment.note_flush_waiting();
-        for left in [2, 1, 0, 0] {
-            environment.run_waiting();
-            assert_eq!(filled(), left);
-        }
-        fill_all();
-        environment.run_waiting();
-        assert_eq!(filled(), 3, "all have been looked at");
-        // A store whose next flush waits at once keeps no other from having its turn.
-        environment.note_flush_waiting();
-        for _ in 0..3 {
-            environment.run_waiting();
-            fill(&environment, &joined[0].0, 1);
-        }
-        assert_eq!(filled(), 1);
-        drop(joined);
-        environment.note_flush_waiting();
-        environment.run_waiting();
-    }
-
-    #[test]
-    fn memtables_are_sealed_by_a_thread_that_does_longer_work() {
-        let (environment, executor) = environment();
-        let (store, _seat) = join(&environment, true);
-        environment.run_waiting();
-        fill(&environment, &store, 600);
-        environment.run_waiting();
-        assert!(store.memtable.lock().is_none(), "the executor has run no job");
-        while executor.step() {}
-        assert_eq!(environment.stats().sealed_early, 1);
     }
 
     #[test]

@@ -367,8 +367,8 @@ impl Options {
         self
     }
 
-    /// Threads for flushes and compactions. Default: 2. One of them starts no compaction, so that
-    /// flushes do not wait; when idle, it helps with large compactions.
+    /// Threads for compactions, of which several may share a large one. Default: 2. One more thread
+    /// only flushes, and compacts within level 0 when writers might have to wait otherwise.
     pub fn background_threads(mut self, count: usize) -> Self {
         self.own.background_threads = count;
         self

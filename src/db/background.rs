@@ -25,8 +25,6 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(10);
 
 /// Background work of a store, and the condition on which threads wait for it.
-// Cache lines of its own: compactions read a flag between blocks, beside what writers change.
-#[repr(align(64))]
 pub(super) struct Background {
     jobs: RankedMutex<Jobs>,
     /// Notified when a background job ends, and when the store is poisoned or closed.
@@ -35,8 +33,6 @@ pub(super) struct Background {
     pub(super) retry_wanted: AtomicBool,
     /// Whether a retry is planned for a store to which nobody writes.
     pub(super) retry_planned: AtomicBool,
-    /// Set while there is urgent work that no thread has taken. Changed with `jobs` locked.
-    pub(super) urgent_waiting: AtomicBool,
     /// Background work is to end as soon as it can. Set while `jobs` is locked: no job begins after
     /// that.
     pub(super) stopping: AtomicBool,
@@ -51,7 +47,6 @@ impl Default for Background {
             done: Condvar::default(),
             retry_wanted: AtomicBool::default(),
             retry_planned: AtomicBool::default(),
-            urgent_waiting: AtomicBool::default(),
             stopping: AtomicBool::default(),
             wake_at: AtomicU64::new(NEVER),
         }
@@ -83,9 +78,7 @@ pub(super) struct Jobs {
     /// helping threads. Idle jobs in the executor's queue do not count: they may stand behind
     /// another store's compaction.
     pub(super) unfinished: usize,
-    /// Urgent work that no thread has taken.
-    pub(super) urgent: Vec<Work>,
-    /// Other work that no thread has taken, by the number of its job.
+    /// Work that no thread has taken, by the number of its job.
     pub(super) queued: Vec<(u64, Work)>,
     pub(super) next_job: u64,
     /// Keyspaces that callers have reserved: only relief may begin there.
@@ -148,13 +141,6 @@ pub(super) enum Waiting {
     Request,
 }
 
-/// Which urgent work a thread takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Urgent {
-    Flush,
-    All,
-}
-
 impl Work {
     pub(super) fn kind(&self) -> WorkKind {
         match self {
@@ -166,14 +152,11 @@ impl Work {
         }
     }
 
-    pub(super) fn is_urgent(&self) -> bool {
-        matches!(self, Work::Flush | Work::Relief(..))
-    }
-
     pub(super) fn priority(&self) -> Priority {
         match self {
             Work::Flush => Priority::High,
-            Work::Survey | Work::Compaction(..) | Work::Relief(..) | Work::Requested(..) => Priority::Low,
+            Work::Relief(..) => Priority::Medium,
+            Work::Survey | Work::Compaction(..) | Work::Requested(..) => Priority::Low,
         }
     }
 }

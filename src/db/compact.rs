@@ -6,8 +6,8 @@
 //! part       = block+              one thread merges it, into about one table
 //! ```
 //!
-//! Idle threads take the parts of a stage one by one. Between blocks, a part does what is urgent
-//! (`schedule`) and waits for the rate limit. New tables are written back as they grow, so that the
+//! Idle threads take the parts of a stage one by one. Between blocks, a part
+//! waits for the rate limit. New tables are written back as they grow, so that the
 //! final sync waits for little. A snapshot that is taken while a compaction filter decides keeps
 //! its view (`live`).
 
@@ -358,7 +358,8 @@ impl Store {
             part_ended: Condvar::new(),
             parts,
         });
-        let helpers = merge.parts.len().saturating_sub(1).min(self.executor.parallelism().saturating_sub(1));
+        // This thread leads, and one only flushes.
+        let helpers = merge.parts.len().saturating_sub(1).min(self.executor.parallelism().saturating_sub(2));
         (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&merge)));
         while self.run_part(&merge, true) {}
         let (mut finished, mut failure, mut is_whole) = (Vec::new(), None, true);
@@ -459,7 +460,6 @@ impl Store {
         let new_number = || self.catalog.new_file_number();
         let total = Cell::new(0);
         let turn = |bytes: usize| {
-            self.give_way();
             self.pace(bytes);
             total.set(total.get() + bytes as u64);
             self.turn_of_part(merge, leads, total.get())

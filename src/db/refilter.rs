@@ -119,7 +119,6 @@ impl Store {
         let filter_bytes = filter_bytes(policy, keys);
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
         let cancelled = |bytes| {
-            self.give_way();
             self.pace(bytes);
             self.is_stopping()
         };

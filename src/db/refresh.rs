@@ -186,7 +186,7 @@ impl Store {
         // the executor go first.
         let begin = move || {
             if let Some(executor) = executor.upgrade() {
-                executor.spawn(Priority::Help, Box::new(refresh));
+                executor.spawn(Priority::Medium, Box::new(refresh));
             }
         };
         self.executor.spawn_after(interval, Box::new(begin));

@@ -5,19 +5,16 @@
 //! were, or as its last completed stage left them. Work of its kind then backs off for a moment;
 //! the next writer or waiter retries it, or the executor after a while.
 //!
-//! A flush waits for no compaction, whatever the executor is. It is *urgent* work: it stands in a
-//! list beside the executor's queue until a thread takes it. Compactions look at that list between
-//! blocks, and so do waiting callers; compactions also do what other stores of the environment wait
-//! for (`Environment::run_waiting`), unless they run for a caller, who may hold locks of its store.
-//! *Relief* is urgent too: a compaction among runs of level 0 only. It is due when these are many
-//! and the limit on compactions is reached or a caller has reserved the keyspace. Thus a task of
-//! minutes does not stop writers.
+//! A flush waits for no compaction: the executor has a thread for it. *Relief* goes there, too: a
+//! compaction among runs of level 0 only. It is due when these are many and the limit on
+//! compactions is reached or a caller has reserved the keyspace. Thus a task of minutes does not
+//! stop writers. A caller who waits for a flush runs it on its own thread if no other has taken it:
+//! the flush of one store waits for no other store's disk.
 //!
 //! Every event that can make work due calls [`Store::schedule`]: sealing a memtable, the end of
 //! work, the end of a reservation, dropping a snapshot that held garbage, changing or dropping a
 //! keyspace, opening the store, and the time at which a table has enough entries that have expired.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::agenda::{Conditions, Due, Findings, Outlook};
-use super::background::{Jobs, LONGEST_RETRY, Request, RequestResult, Urgent, Waiting, Work, WorkKind};
+use super::background::{Jobs, LONGEST_RETRY, Request, RequestResult, Waiting, Work, WorkKind};
 use super::locks::check_may_wait;
 use super::store::Store;
 use super::throttle;
@@ -44,31 +41,13 @@ use crate::tree::version::ValueGarbage;
 
 /// The longest time, in milliseconds, until a store looks again for what has expired.
 const LONGEST_SLEEP: Deadline = 60 * 60 * 1000;
-/// The longest sleep of work that waits for the rate limit: so long an urgent flush may wait.
-const LONGEST_NAP: Duration = Duration::from_millis(5);
+/// The longest sleep of work that waits for the rate limit: so long closing may wait.
+const LONGEST_NAP: Duration = Duration::from_millis(100);
 
 /// Runs in level 0, and bytes to be compacted in multiples of the size at which level 0 is
 /// compacted, from which on an automatic rate limit is the maximum.
 const L0_URGENT: usize = L0_TRIGGER + L0_TRIGGER / 2;
 const DEBT_URGENT: u64 = 8;
-
-thread_local! {
-    /// Whether this thread does work for a caller of a store, who may hold locks.
-    static FOR_CALLER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs work that other threads would do, on that of a caller.
-fn for_caller<R>(work: impl FnOnce() -> R) -> R {
-    /// Sets the flag back when the work ends, even if it panics.
-    struct Outer(bool);
-    impl Drop for Outer {
-        fn drop(&mut self) {
-            FOR_CALLER.set(self.0);
-        }
-    }
-    let _outer = Outer(FOR_CALLER.replace(true));
-    work()
-}
 
 /// Counts a job as ended, even if it panics.
 pub(super) struct JobGuard<'a>(pub(super) &'a Store);
@@ -169,7 +148,7 @@ impl Store {
     }
 
     /// Hands work, already counted as unfinished, to the executor. Until a thread takes it, the
-    /// work stands in a list, from which other threads may take it and closing removes it. The
+    /// work stands in a list, from which waiting callers may take it and closing removes it. The
     /// executor's job holds only a weak reference to the store.
     fn spawn(self: &Arc<Self>, work: Work) {
         let (store, priority) = (Arc::downgrade(self), work.priority());
@@ -178,72 +157,47 @@ impl Store {
             drop(jobs);
             return self.abandon(work);
         }
-        if work.is_urgent() {
-            jobs.urgent.push(work);
-            self.background.urgent_waiting.store(true, Ordering::Relaxed);
-            drop(jobs);
-            self.environment.note_flush_waiting();
-            return self.hand_over(priority, move || _ = store.upgrade().map(|store| store.do_urgent(Urgent::All)));
-        }
         let number = jobs.next_job;
         jobs.next_job += 1;
         jobs.queued.push((number, work));
         drop(jobs);
-        self.hand_over(priority, move || _ = store.upgrade().map(|store| store.run_queued(number)));
-    }
-
-    /// Gives a job to the executor.
-    fn hand_over(&self, priority: Priority, job: impl FnOnce() + Send + 'static) {
-        for_caller(|| self.executor.spawn(priority, Box::new(job)));
+        let job = move || _ = store.upgrade().map(|store| store.run_queued(|queued, _| queued == number));
+        self.executor.spawn(priority, Box::new(job));
     }
 
     /// Runs a job of a stepped executor, for a caller; returns whether there was one.
     pub(super) fn step(&self) -> bool {
-        for_caller(|| self.executor.step())
+        self.executor.step()
     }
 
     /// Does some work for which a caller waits, if no thread has taken it; returns whether there
     /// was any.
-    pub(super) fn help(self: &Arc<Self>, which: Urgent) -> bool {
-        for_caller(|| self.do_urgent(which)) || self.step()
+    fn help(self: &Arc<Self>, waiting: Waiting) -> bool {
+        // A thread that waits for a flush must not begin longer work. A writer that waits for
+        // compactions may: there may be no free thread for them, as another store's work can hold
+        // an executor that stores share.
+        let may_relieve = matches!(waiting, Waiting::Request | Waiting::Compaction);
+        self.run_queued(|_, work| matches!(work, Work::Flush))
+            || may_relieve && self.run_queued(|_, work| matches!(work, Work::Relief(..)))
+            || self.step()
     }
 
-    /// Runs the work of a job, unless it was abandoned.
-    fn run_queued(self: &Arc<Self>, number: u64) {
+    /// Runs queued work that is meant, unless another thread has taken it or it was abandoned;
+    /// returns whether there was any.
+    fn run_queued(self: &Arc<Self>, is_meant: impl Fn(u64, &Work) -> bool) -> bool {
         let mut jobs = self.background.lock();
-        let Some(at) = jobs.queued.iter().position(|(queued, _)| *queued == number) else { return };
+        let Some(at) = jobs.queued.iter().position(|(number, work)| is_meant(*number, work)) else { return false };
         let (_, work) = jobs.queued.swap_remove(at);
         drop(jobs);
         let _ended = JobGuard(self);
         self.run_work(&work);
+        true
     }
 
     /// Drops work that no thread has taken, because the store is closing.
     fn abandon(&self, work: Work) {
         let _ended = JobGuard(self);
         self.background.lock().remove(&work);
-    }
-
-    /// Runs one piece of urgent work that no thread has taken; returns whether there was one.
-    ///
-    /// The job spawned for it may be queued behind a compaction, even of another store on the same
-    /// executor. Therefore compactions call this between blocks, and so do waiting callers. It
-    /// costs one load while no urgent work waits.
-    pub(super) fn do_urgent(self: &Arc<Self>, which: Urgent) -> bool {
-        if !self.background.urgent_waiting.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut jobs = self.background.lock();
-        let is_flush = |work: &Work| matches!(work, Work::Flush);
-        let flush = jobs.urgent.iter().position(is_flush);
-        let other = (which == Urgent::All && !jobs.urgent.is_empty()).then_some(0);
-        let Some(at) = flush.or(other) else { return false };
-        let work = jobs.urgent.remove(at);
-        self.background.urgent_waiting.store(!jobs.urgent.is_empty(), Ordering::Relaxed);
-        drop(jobs);
-        let _ended = JobGuard(self);
-        self.run_work(&work);
-        true
     }
 
     /// Has another thread help with a running compaction.
@@ -260,12 +214,12 @@ impl Store {
             let _ended = JobGuard(&store);
             help(&store);
         };
-        self.hand_over(Priority::Help, job);
+        self.executor.spawn(Priority::Help, Box::new(job));
     }
 
     /// Waits until the rate limit lets background work go on that has read and written `bytes`
-    /// bytes. Runs urgent work meanwhile.
-    pub(super) fn pace(self: &Arc<Self>, bytes: usize) {
+    /// bytes.
+    pub(super) fn pace(&self, bytes: usize) {
         let mut begin = None;
         while let Some(wait) = self.rate.take(bytes) {
             begin.get_or_insert_with(Instant::now);
@@ -274,20 +228,9 @@ impl Store {
             }
             check_may_wait();
             thread::sleep(wait.min(LONGEST_NAP));
-            self.give_way();
         }
         if let Some(begin) = begin {
             self.rate.note_wait(begin.elapsed());
-        }
-    }
-
-    /// Does, between two blocks of longer work, what waits for a thread and is urgent. What other
-    /// stores wait for is left to other threads if this one works for a caller: a writer holds
-    /// locks of its store, which must not wait for another store's disk.
-    pub(super) fn give_way(self: &Arc<Self>) {
-        self.do_urgent(Urgent::All);
-        if !FOR_CALLER.get() {
-            self.environment.run_waiting();
         }
     }
 
@@ -616,13 +559,6 @@ impl Store {
     /// its error.
     pub(super) fn wait_for_progress(self: &Arc<Self>, waiting: Waiting, done: impl Fn(&Jobs) -> bool) -> Result<()> {
         check_may_wait();
-        // A thread that waits for a flush must not begin longer work. A writer that waits for
-        // compactions may: there may be no free thread for them, as another store's work can hold
-        // an executor that stores share.
-        let urgent = match waiting {
-            Waiting::Request | Waiting::Compaction => Urgent::All,
-            Waiting::Flush | Waiting::All => Urgent::Flush,
-        };
         let is_awaited = |kind: &WorkKind| match waiting {
             Waiting::Flush => *kind == WorkKind::Flush,
             Waiting::Compaction => *kind != WorkKind::Flush,
@@ -650,7 +586,7 @@ impl Store {
             if jobs.unfinished == 0 && self.is_stopping() {
                 return Err(Error::Closed);
             }
-            if jobs.unlocked(|| self.help(urgent)) || done(&jobs) {
+            if jobs.unlocked(|| self.help(waiting)) || done(&jobs) {
                 continue;
             }
             // The timeout covers events that no job's end announces, such as the end of a back-off.
@@ -680,12 +616,10 @@ impl Store {
     pub(super) fn stop_background(&self) {
         let mut jobs = self.background.lock();
         self.background.stopping.store(true, Ordering::Release);
-        let queued = std::mem::take(&mut jobs.queued).into_iter().map(|(_, work)| work);
-        let not_begun: Vec<Work> = queued.chain(std::mem::take(&mut jobs.urgent)).collect();
-        self.background.urgent_waiting.store(false, Ordering::Relaxed);
+        let not_begun = std::mem::take(&mut jobs.queued);
         drop(jobs);
         self.end_urgency();
-        not_begun.into_iter().for_each(|work| self.abandon(work));
+        not_begun.into_iter().for_each(|(_, work)| self.abandon(work));
         loop {
             if self.step() {
                 continue;
@@ -746,18 +680,5 @@ impl Store {
         self.end_urgency();
         self.notices.note_slowed(pressure > 0.0);
         self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn law8_work_that_panics_for_a_caller_leaves_no_mark_issue_29() {
-        for panics in [false, true] {
-            let ended = catch_unwind(|| for_caller(|| assert!(!panics && FOR_CALLER.get())));
-            assert_eq!((ended.is_err(), FOR_CALLER.get()), (panics, false));
-        }
     }
 }

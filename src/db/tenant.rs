@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::background::{Urgent, WorkKind};
+use super::background::WorkKind;
 use super::store::Store;
 use super::throttle::MAX_SEALED;
 use crate::environment::Tenant;
@@ -54,9 +54,5 @@ impl Tenant for Store {
 
     fn retry(self: Arc<Self>) {
         self.retry_failed();
-    }
-
-    fn flush_waiting(self: Arc<Self>) -> bool {
-        self.do_urgent(Urgent::Flush)
     }
 }

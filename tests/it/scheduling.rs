@@ -95,45 +95,6 @@ fn fill_level_0(db: &Db, executor: &SteppedExecutor) {
     assert!(executor.pending() > 0 && db.stats().compaction_debt > 0);
 }
 
-/// Sets `seen` if, at some read of the next compactions, `flushes` have completed while no further
-/// compaction has.
-fn watch(hook: &Arc<ReadHook>, db: &Db, flushes: u64, compactions: u64, seen: &Arc<Mutex<bool>>) {
-    let (next, db, seen) = (Arc::clone(hook), db.clone(), Arc::clone(seen));
-    hook.set(move || {
-        let stats = db.stats();
-        *seen.lock() |= stats.flushes >= flushes && stats.compactions == compactions;
-        watch(&next, &db, flushes, compactions, &seen);
-    });
-}
-
-/// A memtable that fills up during a compaction is flushed during it, with one thread, which is the
-/// compaction's. This holds for compactions of many parts and of a single part.
-#[test]
-fn a_flush_waits_for_no_compaction_on_the_same_thread_issue_13() {
-    for (memtable_size, table_size) in [(64 << 10, 64 << 10), (2 << 20, 1 << 30)] {
-        let hook = Arc::new(ReadHook::default());
-        let (options, executor) = stepped_options(&SimFileSystem::new());
-        let options = with_memtables_of(options, memtable_size).table_size(table_size).file_system(hooked(&hook));
-        let db = options.open(DIR).unwrap();
-        fill_level_0(&db, &executor);
-        let (before, seen) = (db.stats(), Arc::<Mutex<bool>>::default());
-        {
-            let (hook_again, db, seen) = (Arc::clone(&hook), db.clone(), Arc::clone(&seen));
-            let flushes = before.flushes + 1;
-            hook.set(move || {
-                write(&db, memtable_size * 3 / 2, 77);
-                assert!(db.stats().flushes < flushes, "it is due, and not done by the writer");
-                watch(&hook_again, &db, flushes, before.compactions, &seen);
-            });
-        }
-        while db.stats().compactions == before.compactions {
-            assert!(executor.step());
-        }
-        *hook.0.lock() = None;
-        assert!(*seen.lock(), "tables of {table_size} bytes");
-    }
-}
-
 /// Holds a thread until the test releases it, or for a minute.
 fn gate() -> (impl FnOnce() + Send, Receiver<()>, Sender<()>) {
     let ((enter, entered), (release, released)) = (channel(), channel::<()>());
@@ -144,20 +105,34 @@ fn gate() -> (impl FnOnce() + Send, Receiver<()>, Sender<()>) {
     (hold, entered, release)
 }
 
-/// The only thread is held during a compaction and looks at no work; the thread that waits for a
-/// flush does it. The same holds if the compaction is another store's.
+/// The only thread for compactions is held in one, of this store or of another one.
 #[test]
-fn a_flush_waits_for_no_compaction_on_the_only_thread_issue_13() {
+fn a_flush_waits_for_no_compaction_issue_13() {
     for other_store in [false, true] {
         with_held_pool(|compacted, other| {
             let written = if other_store { other } else { compacted };
             let flushes = written.stats().flushes;
+            write(&written, (64 << 10) * 3 / 2, 77);
+            // No caller waits for it, so that none does it.
+            wait_until(|| written.stats().flushes > flushes);
             // Writers wait when several memtables are full.
-            write(&written, 5 * (64 << 10), 77);
+            write(&written, 5 * (64 << 10), 78);
             written.flush().unwrap();
             assert!(written.stats().flushes > flushes + 4);
         });
     }
+}
+
+/// Gives background work time, a minute at most.
+#[track_caller]
+fn wait_until(is_so: impl Fn() -> bool) {
+    for _ in 0..60_000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("not within a minute");
 }
 
 #[test]
@@ -236,51 +211,26 @@ fn a_dropped_keyspace_slows_down_no_writes_issue_13() {
 #[test]
 fn level_0_is_merged_during_a_long_compaction_issue_13() {
     for requested in [false, true] {
-        let hook = Arc::new(ReadHook::default());
-        let (options, executor) = stepped_options(&SimFileSystem::new());
-        let options = with_memtables_of(options, 64 << 10).table_size(64 << 10).file_system(hooked(&hook));
-        let db = options.open(DIR).unwrap();
-        fill_level_0(&db, &executor);
-        let oldest = db.stats().keyspaces[0].levels[0].tables.last().unwrap().number;
-        let most = Arc::<Mutex<Vec<usize>>>::default();
-        {
-            let (next, db, most) = (Arc::clone(&hook), db.clone(), Arc::clone(&most));
-            hook.set(move || {
-                for run in 100..100 + 2 * TRIGGER as u64 {
-                    write(&db, 8 << 10, run);
-                    db.flush().unwrap();
-                }
-                most.lock().push(runs(&db));
-                count_runs(&next, &db, oldest, &most);
-            });
-        }
-        if requested {
-            db.compact_range(..).unwrap();
-        }
-        while executor.step() {}
-        *hook.0.lock() = None;
-        let seen = most.lock();
-        // Without merges among them, all new runs would stand beside the compaction's inputs.
-        assert!(seen.iter().any(|runs| *runs < 2 * TRIGGER), "{seen:?}");
-        assert_eq!(db.stats().background_error.map(|error| error.to_string()), None);
+        with_held_compaction(requested, |compacted, _| {
+            for run in 100..100 + 2 * TRIGGER as u64 {
+                write(&compacted, 8 << 10, run);
+                compacted.flush().unwrap();
+            }
+            // Without merges among them, all new runs would stand beside the compaction's inputs.
+            wait_until(|| runs(&compacted) < 2 * TRIGGER);
+            assert_eq!(compacted.stats().background_error.map(|error| error.to_string()), None);
+        });
     }
 }
 
-/// Counts runs at each read of a table, as long as run `oldest` is one of them.
-fn count_runs(hook: &Arc<ReadHook>, db: &Db, oldest: u64, counts: &Arc<Mutex<Vec<usize>>>) {
-    let (next, db, counts) = (Arc::clone(hook), db.clone(), Arc::clone(counts));
-    hook.set(move || {
-        let level_0 = &db.stats().keyspaces[0].levels[0].tables;
-        if level_0.iter().any(|table| table.number == oldest) {
-            counts.lock().push(level_0.len());
-            count_runs(&next, &db, oldest, &counts);
-        }
-    });
+/// Holds a compaction of one store on the only thread of a pool that compacts, and calls `check`
+/// with that store and another one on that pool.
+fn with_held_pool(check: impl FnOnce(Db, Db)) {
+    with_held_compaction(false, check);
 }
 
-/// Holds a compaction of one store on the only thread of a pool, and calls `check` with that store
-/// and another one on that pool.
-fn with_held_pool(check: impl FnOnce(Db, Db)) {
+/// Likewise; the compaction is one that a caller has requested, or an automatic one.
+fn with_held_compaction(requested: bool, check: impl FnOnce(Db, Db)) {
     let (hook, pool) = (Arc::new(ReadHook::default()), Arc::new(ThreadPool::new(1)));
     let open = |fs| {
         let options = Options::new().executor(Arc::clone(&pool) as Arc<dyn Executor>).hash_seed(7);
@@ -289,14 +239,18 @@ fn with_held_pool(check: impl FnOnce(Db, Db)) {
     let compacted = open(hooked(&hook));
     let (hold, entered, release) = gate();
     hook.set(hold);
-    for run in 0..TRIGGER as u64 {
+    for run in 0..(TRIGGER - usize::from(requested)) as u64 {
         write(&compacted, 32 << 10, run);
         compacted.flush().unwrap();
     }
+    let caller = requested.then(|| {
+        let db = compacted.clone();
+        std::thread::spawn(move || db.compact_range(..).unwrap())
+    });
     entered.recv().unwrap();
     check(compacted.clone(), open(Arc::new(SimFileSystem::new())));
-    assert_eq!(compacted.stats().compactions, 0, "it is still held");
     release.send(()).unwrap();
+    caller.into_iter().for_each(|caller| caller.join().unwrap());
     compacted.close().unwrap();
 }
 

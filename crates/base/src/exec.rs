@@ -15,15 +15,21 @@ pub type Job = Box<dyn FnOnce() + Send>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Priority {
-    /// Writers may be waiting for it: a flush.
+    /// Writers may be waiting for it: a flush. Waits for no compaction.
     High,
-    /// A compaction, which may take long.
+    /// Compactions that keep writers from waiting, and what is done in a moment, such as the
+    /// removal of files. Waits for no job of the priorities below.
+    Medium,
+    /// A compaction, which may take minutes.
     Low,
     /// A part of a running compaction, which does that part itself if no other thread takes it.
     Help,
 }
 
 /// Runs flushes and compactions. Several stores may share one.
+///
+/// Background work never looks whether other work waits: one that has no thread for jobs of high
+/// and medium priority alone lets writers wait for compactions.
 pub trait Executor: Send + Sync {
     /// Queues a job. Must not run it at once: the caller may hold locks of its store.
     fn spawn(&self, priority: Priority, job: Job);
@@ -35,8 +41,9 @@ pub trait Executor: Send + Sync {
         drop((delay, job));
     }
 
-    /// Number of jobs that can run at the same time. With 1, a store runs nothing in parallel with
-    /// its callers: opening recovers logs on the calling thread alone.
+    /// Number of jobs that can run at the same time, with one of high or medium priority among
+    /// them. With 1, a store runs nothing in parallel with its callers: opening recovers logs on
+    /// the calling thread alone.
     fn parallelism(&self) -> usize;
 
     /// Runs one queued job on the calling thread, if this executor leaves jobs to its callers;
@@ -50,9 +57,8 @@ pub trait Executor: Send + Sync {
 /// An executor with its own threads. Dropping it runs the jobs still queued, then ends the threads.
 /// Jobs whose delay has not passed are dropped.
 ///
-/// Jobs of high priority go first. If there are several threads, one of them starts no compaction:
-/// it takes flushes, and otherwise helps with parts of running compactions. A flush therefore waits
-/// for one such part at most. The other threads help when there is no compaction to start.
+/// A job of a higher priority goes first. One thread takes only jobs of high and medium priority:
+/// these wait for each other, but for no compaction.
 pub struct ThreadPool {
     shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
@@ -66,43 +72,57 @@ struct PoolShared {
 
 #[derive(Default)]
 struct PoolQueue {
-    high: VecDeque<Job>,
-    low: VecDeque<Job>,
-    help: VecDeque<Job>,
+    /// By priority, the highest first.
+    jobs: [VecDeque<Job>; 4],
     /// Jobs with a delay, and when they become jobs of high priority.
     delayed: Vec<(Instant, Job)>,
     closing: bool,
 }
 
 /// Which jobs a thread of the pool takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Accepts {
     All,
-    AllButCompactions,
+    /// Those of high and medium priority.
+    Urgent,
 }
 
 impl PoolQueue {
+    fn push(&mut self, priority: Priority, job: Job) {
+        let rank = match priority {
+            Priority::High => 0,
+            Priority::Medium => 1,
+            Priority::Low => 2,
+            Priority::Help => 3,
+        };
+        self.jobs[rank].push_back(job);
+    }
+
     fn pop(&mut self, accepts: Accepts) -> Option<Job> {
         if !self.delayed.is_empty() {
             let now = Instant::now();
-            self.high.extend(self.delayed.extract_if(.., |(at, _)| *at <= now).map(|(_, job)| job));
+            self.jobs[0].extend(self.delayed.extract_if(.., |(at, _)| *at <= now).map(|(_, job)| job));
         }
-        let low = |queue: &mut PoolQueue| if accepts == Accepts::All { queue.low.pop_front() } else { None };
-        self.high.pop_front().or_else(|| low(self)).or_else(|| self.help.pop_front())
+        let accepted = match accepts {
+            Accepts::All => &mut self.jobs[..],
+            Accepts::Urgent => &mut self.jobs[..2],
+        };
+        accepted.iter_mut().find_map(VecDeque::pop_front)
     }
 }
 
 impl ThreadPool {
-    /// A pool of `threads` threads (at least one), named `tamis-N`.
+    /// A pool of `threads` threads (at least one) for all jobs, named `tamis-N`, and one for those
+    /// of high and medium priority, named `tamis-flush`.
     pub fn new(threads: usize) -> ThreadPool {
         let shared = Arc::new(PoolShared::default());
-        let spawn = |i| {
+        let spawn = |(name, accepts)| {
             let shared = Arc::clone(&shared);
-            // The last thread, so that a pool of one thread takes all jobs.
-            let accepts = if i > 0 && i + 1 == threads { Accepts::AllButCompactions } else { Accepts::All };
-            std::thread::Builder::new().name(format!("tamis-{i}")).spawn(move || shared.run(accepts)).ok()
+            std::thread::Builder::new().name(name).spawn(move || shared.run(accepts)).ok()
         };
-        let threads = (0..threads.max(1)).map_while(spawn).collect();
+        // The flush thread last, so that a pool of one thread takes all jobs.
+        let of_all = (0..threads.max(1)).map(|i| (format!("tamis-{i}"), Accepts::All));
+        let threads = of_all.chain([("tamis-flush".to_owned(), Accepts::Urgent)]).map_while(spawn).collect();
         ThreadPool { shared, threads }
     }
 }
@@ -128,13 +148,7 @@ impl PoolShared {
 
 impl Executor for ThreadPool {
     fn spawn(&self, priority: Priority, job: Job) {
-        let mut queue = self.shared.queue.lock();
-        match priority {
-            Priority::High => queue.high.push_back(job),
-            Priority::Low => queue.low.push_back(job),
-            Priority::Help => queue.help.push_back(job),
-        }
-        drop(queue);
+        self.shared.queue.lock().push(priority, job);
         // All threads, since not every thread takes every job.
         self.shared.wake.notify_all();
     }
@@ -236,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_high_priority_does_not_wait_for_the_others() {
+    fn jobs_of_high_and_medium_priority_do_not_wait_for_the_others() {
         let pool = ThreadPool::new(2);
         let (release, wait) = std::sync::mpsc::channel::<()>();
         let wait = Arc::new(Mutex::new(wait));
@@ -250,39 +264,46 @@ mod tests {
             );
         }
         let (done, is_done) = std::sync::mpsc::channel();
-        pool.spawn(Priority::High, Box::new(move || done.send(()).unwrap()));
-        is_done.recv().unwrap();
+        for priority in [Priority::Help, Priority::Medium, Priority::High] {
+            let done = done.clone();
+            pool.spawn(priority, Box::new(move || done.send(priority).unwrap()));
+        }
+        let urgent = [is_done.recv().unwrap(), is_done.recv().unwrap()];
+        assert!([Priority::Medium, Priority::High].iter().all(|priority| urgent.contains(priority)), "{urgent:?}");
         drop(release);
+        assert_eq!(is_done.recv(), Ok(Priority::Help));
     }
 
     #[test]
-    fn help_comes_last() {
+    fn a_higher_priority_goes_first() {
         let pool = ThreadPool::new(1);
-        let (release, wait) = std::sync::mpsc::channel::<()>();
-        pool.spawn(Priority::Low, Box::new(move || _ = wait.recv()));
+        let (began, has_begun) = std::sync::mpsc::channel();
+        let waits = [Priority::Low, Priority::High].map(|priority| {
+            let (release, wait) = std::sync::mpsc::channel::<()>();
+            let began = began.clone();
+            pool.spawn(
+                priority,
+                Box::new(move || {
+                    began.send(()).unwrap();
+                    let _ = wait.recv();
+                }),
+            );
+            // The flush thread may have taken the second one only.
+            has_begun.recv().unwrap();
+            release
+        });
+        let [release, release_flush] = waits;
         let order = Arc::new(Mutex::new(Vec::new()));
-        for priority in [Priority::Help, Priority::Low, Priority::High] {
+        for priority in [Priority::Help, Priority::Low, Priority::Medium, Priority::High] {
             let order = Arc::clone(&order);
             pool.spawn(priority, Box::new(move || order.lock().push(priority)));
         }
         drop(release);
-        drop(pool);
-        assert_eq!(*order.lock(), [Priority::High, Priority::Low, Priority::Help]);
-    }
-
-    #[test]
-    fn the_flush_thread_helps_but_starts_no_compaction() {
-        let pool = ThreadPool::new(2);
-        let (release, wait) = std::sync::mpsc::channel::<()>();
-        let (done, is_done) = std::sync::mpsc::channel();
-        pool.spawn(Priority::Low, Box::new(move || _ = wait.recv()));
-        for priority in [Priority::Low, Priority::Help] {
-            let done = done.clone();
-            pool.spawn(priority, Box::new(move || done.send(priority).unwrap()));
+        while order.lock().last() != Some(&Priority::Help) {
+            std::thread::yield_now();
         }
-        assert_eq!(is_done.recv(), Ok(Priority::Help));
-        drop(release);
-        assert_eq!(is_done.recv(), Ok(Priority::Low));
+        drop(release_flush);
+        assert_eq!(*order.lock(), [Priority::High, Priority::Medium, Priority::Low, Priority::Help]);
     }
 
     #[test]

@@ -81,10 +81,7 @@ impl Janitor {
         }
         drop(list);
         let janitor = Arc::clone(self);
-        // Queued with the other small jobs, so that with several threads it need not wait for a
-        // long compaction. With one thread, each edit that the compaction installs removes the
-        // tables handed in.
-        executor.spawn(Priority::Help, Box::new(move || janitor.remove([])));
+        executor.spawn(Priority::Medium, Box::new(move || janitor.remove([])));
     }
 
     /// Removes these files, which no reader holds any more, and all that have been handed in.

@@ -61,7 +61,7 @@ pub(crate) struct OutputContext<'a> {
     /// Takes the next file number.
     pub(crate) new_number: &'a dyn Fn() -> u64,
     /// Called every [`YIELD_INTERVAL`] bytes, with the bytes read and written since the last call.
-    /// It may do more urgent work before it returns, and wait.
+    /// It may wait.
     pub(crate) turn: &'a dyn Fn(usize) -> Turn,
     /// Reads each new table back and compares checksums.
     pub(crate) paranoid: bool,

@@ -1,6 +1,8 @@
 //! Range deletes in memtables: what commits, flushes and memory cost beside many of them.
 
-use tamis::{Db, Error, Options, Snapshot};
+use std::sync::Arc;
+
+use tamis::{Db, Error, Options, Snapshot, SteppedExecutor};
 
 fn key(i: u32) -> Vec<u8> {
     format!("k{i:06}").into_bytes()
@@ -20,7 +22,8 @@ fn delete_ranges(db: &Db, count: u32, held: bool) -> Vec<Snapshot> {
 fn a_flush_takes_and_writes_what_the_ranges_are_however_many_snapshots_there_are() {
     let count = 1500;
     let sizes = [false, true].map(|held| {
-        let db = Options::new().open_in_memory().unwrap();
+        // Nothing is flushed before this thread waits for it.
+        let db = Options::new().executor(Arc::new(SteppedExecutor::new())).open_in_memory().unwrap();
         (0..count).for_each(|i| _ = db.put(key(i), "").unwrap());
         db.flush().unwrap();
         let snapshots = delete_ranges(&db, count, held);
