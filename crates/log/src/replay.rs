@@ -89,7 +89,7 @@ pub fn replay(
     debug_assert!(logs.is_sorted_by(|a, b| a.0 < b.0));
     let mut doubted = None;
     loop {
-        let mut replay = Replay {
+        let mut replay = LogReplay {
             logs,
             expected,
             applied: doubted.unwrap_or(expected),
@@ -145,7 +145,7 @@ pub struct ReadLogs {
     pub newest: u64,
 }
 
-struct Replay<'a> {
+struct LogReplay<'a> {
     /// Number and path of each log, ascending.
     logs: &'a [(u64, PathBuf)],
     expected: u64,
@@ -184,7 +184,7 @@ impl Stop {
     }
 }
 
-impl Replay<'_> {
+impl LogReplay<'_> {
     fn run(&mut self, fs: &dyn FileSystem, magic: Magic) -> Result<()> {
         let readers = self.logs.iter().map(|(number, path)| LogReader::open(fs, path, magic, *number));
         let readers = readers.collect::<Result<Vec<_>>>()?;
