@@ -192,6 +192,10 @@ impl Sink for Adding<'_> {
         &self.parts[self.parts.len() - 1].memtable
     }
 
+    fn full_size(&self) -> usize {
+        self.source.options.memtable_size
+    }
+
     fn turn_over(&mut self, log: u64, first: SeqNo) -> Result<()> {
         self.begin(log, first);
         Ok(())
@@ -224,8 +228,7 @@ impl Unflushed {
         kept: &'a [SeqNo],
     ) -> (Replay<'a>, Adding<'a>) {
         let Unflushed { parts, ingests, met } = self;
-        let full_size = source.options.memtable_size;
-        (Replay { dir: &source.dir, full_size, kept, met, progress: None }, Adding { source, state, parts, ingests })
+        (Replay { dir: &source.dir, kept, met, progress: None }, Adding { source, state, parts, ingests })
     }
 
     /// One to be filled in its place.

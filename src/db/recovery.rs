@@ -205,7 +205,6 @@ impl Recovery<'_> {
         let mut met = Met::default();
         let mut replay = Replay {
             dir,
-            full_size: environment.full_size(options.memtable_size),
             kept: &[],
             met: &mut met,
             progress: Some(Progress::new(dir, self.sources.tables.events(), &logs)),
@@ -316,6 +315,12 @@ impl Sink for Rebuilt<'_> {
         let size = environment.first_size(options.memtable_size);
         let new = || Arc::new(Memtable::new(self.newest, size, self.state.hash_seed, environment.memtables()));
         self.current.get_or_insert_with(new)
+    }
+
+    /// Less while all memtables of the environment exceed its budget.
+    fn full_size(&self) -> usize {
+        let Recovery { options, environment, .. } = self.recovery;
+        environment.full_size(options.memtable_size)
     }
 
     /// Finishes the current memtable, which is full.

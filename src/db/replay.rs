@@ -40,6 +40,9 @@ pub(super) trait Sink {
     /// The memtable that writes go to.
     fn memtable(&mut self) -> &Arc<Memtable>;
 
+    /// At how many bytes that is full.
+    fn full_size(&self) -> usize;
+
     /// The memtable is full. The next batch is in `log` and begins with number `first`.
     fn turn_over(&mut self, log: u64, first: SeqNo) -> Result<()>;
 
@@ -68,8 +71,6 @@ impl Met {
 pub(super) struct Replay<'a> {
     /// The directory of the logs.
     pub(super) dir: &'a Path,
-    /// Bytes of a full memtable.
-    pub(super) full_size: usize,
     /// Of the range deletes that are in a memtable, those stay that readers at these numbers,
     /// ascending, need.
     pub(super) kept: &'a [SeqNo],
@@ -129,7 +130,7 @@ impl Replay<'_> {
         let mut rest = &group[..];
         while !rest.is_empty() {
             let memtable = Arc::clone(sink.memtable());
-            rest = &rest[self.insert_until_full(&memtable, rest, sink.state())..];
+            rest = &rest[self.insert_until_full(&memtable, rest, sink)..];
             if let Some((log, first)) = rest.first().and_then(|next| next.begins) {
                 sink.turn_over(log, first)?;
             }
@@ -140,14 +141,15 @@ impl Replay<'_> {
 
     /// Inserts operations until one begins a batch and the memtable is full: a batch is never
     /// split. Returns how many it has inserted, at least one if the memtable is not full.
-    fn insert_until_full(&self, memtable: &Memtable, group: &[Insertion<'_>], state: &ManifestState) -> usize {
-        let fold = |keyspace| state.keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold();
+    fn insert_until_full(&self, memtable: &Memtable, group: &[Insertion<'_>], sink: &impl Sink) -> usize {
+        let full_size = sink.full_size();
+        let fold = |keyspace| sink.state().keyspaces.get(&keyspace)?.options.merge_operator.as_ref()?.fold();
         let is_needed = |numbers: Range<SeqNo>| any_in(self.kept, numbers);
         let mut writer = memtable.writer();
         writer.keep_ranges_if(&is_needed);
         let mut inserted = 0;
         for Insertion { operation, hash, seqno, begins } in group {
-            if begins.is_some() && writer.used() >= self.full_size {
+            if begins.is_some() && writer.used() >= full_size {
                 break;
             }
             apply(&mut writer, operation, *hash, *seqno, || fold(operation.keyspace));
