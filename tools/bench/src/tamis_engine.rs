@@ -64,7 +64,8 @@ impl Engine for Tamis {
             .cache_size(settings.cache)
             .mmap_reads(settings.variant == Variant::Mapped)
             .memtable_size(settings.memtable)
-            .background_threads(settings.background_threads.into())
+            // One more thread flushes.
+            .background_threads(settings.background_threads.saturating_sub(1).into())
             .default_keyspace(keyspace)
             .open(dir)?;
         Ok(Tamis { db, variant: settings.variant })
