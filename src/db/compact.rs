@@ -153,6 +153,16 @@ struct StageMerge {
 /// What a part has written, or `None` if it has not begun or was abandoned.
 type PartResult = Result<Option<Written>>;
 
+/// How a stage has ended.
+struct StageEnd {
+    /// What was merged, with its key ranges, ascending.
+    finished: Vec<(KeySpan<Vec<u8>>, Written)>,
+    /// The first failure in key order.
+    failure: Option<Error>,
+    /// Whether every part was merged to its end.
+    is_whole: bool,
+}
+
 impl StageMerge {
     /// Takes the next part that no thread has taken.
     fn take_part(&self) -> Option<usize> {
@@ -167,14 +177,27 @@ impl StageMerge {
         self.part_ended.notify_all();
     }
 
-    /// Waits until every part has ended; returns the results in order.
-    fn wait(&self) -> Vec<PartResult> {
+    /// Waits until every part has ended.
+    fn wait(&self) -> StageEnd {
         check_may_wait();
         let mut ended = self.ended.lock();
         while ended.iter().any(Option::is_none) {
             self.part_ended.wait(&mut ended);
         }
-        ended.iter_mut().filter_map(Option::take).collect()
+        let mut end = StageEnd { finished: Vec::new(), failure: None, is_whole: true };
+        for (span, result) in self.parts.iter().zip(ended.iter_mut().filter_map(Option::take)) {
+            match result {
+                Ok(Some(mut part)) => {
+                    let stopped_at = part.stopped_at.take();
+                    end.is_whole &= stopped_at.is_none();
+                    let upper = stopped_at.or_else(|| span.upper.clone());
+                    end.finished.push((KeySpan { lower: span.lower.clone(), upper }, part));
+                }
+                Ok(None) => end.is_whole = false,
+                Err(error) => end.failure = end.failure.or(Some(error)),
+            }
+        }
+        end
     }
 }
 
@@ -362,19 +385,7 @@ impl Store {
         let helpers = merge.parts.len().saturating_sub(1).min(self.executor.parallelism().saturating_sub(2));
         (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&merge)));
         while self.run_part(&merge, true) {}
-        let (mut finished, mut failure, mut is_whole) = (Vec::new(), None, true);
-        for (span, result) in merge.parts.iter().zip(merge.wait()) {
-            match result {
-                Ok(Some(mut part)) => {
-                    let stopped_at = part.stopped_at.take();
-                    is_whole &= stopped_at.is_none();
-                    let upper = stopped_at.or_else(|| span.upper.clone());
-                    finished.push((KeySpan { lower: span.lower.clone(), upper }, part));
-                }
-                Ok(None) => is_whole = false,
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
+        let StageEnd { finished, failure, is_whole } = merge.wait();
         let is_pointless = merge.is_pointless.load(Ordering::Relaxed);
         if failure.is_some() || is_pointless {
             finished.iter().for_each(|(_, part)| part.remove(&self.tables));
@@ -391,9 +402,9 @@ impl Store {
         Ok(Some(written))
     }
 
-    /// Has another thread merge parts of a stage. Each part is a separate job, so that a flush
-    /// waits for at most one. A job that starts too late finds no part, and keeps no table alive
-    /// until then.
+    /// Has another thread merge parts of a stage. Each part is a separate job, so that a compaction
+    /// that begins waits for at most one. A job that starts too late finds no part, and keeps no
+    /// table alive until then.
     fn help_with(self: &Arc<Self>, merge: Weak<StageMerge>) {
         self.spawn_help(move |store| {
             if let Some(running) = merge.upgrade()

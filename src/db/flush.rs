@@ -24,7 +24,7 @@ use crate::format::filename::FileKind;
 use crate::operator::CompactionHook;
 use crate::options::Compression;
 use crate::sorted::files::WRITE_LEN;
-use crate::sorted::table::{Origin, TableMeta, TableOptions};
+use crate::sorted::table::{Origin, TableContext, TableMeta, TableOptions};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::compaction::covered::is_needed;
 use crate::tree::compaction::filters::policy_of_output;
@@ -35,6 +35,28 @@ use crate::write::memtable::Memtable;
 /// Disk space that flushes and compactions leave free, so that log and manifest can still be
 /// written. It equals the bytes they write themselves, clamped to this range.
 const FREE_SPACE_FLOOR: RangeInclusive<u64> = 256 << 10..=16 << 20;
+
+/// The files of a flush, which no edit names yet.
+#[derive(Default)]
+struct FlushedFiles {
+    /// Tables, with their keyspaces and levels.
+    tables: Vec<(u32, u8, TableMeta)>,
+    /// Value files, with their keyspaces.
+    values: Vec<(u32, ValueFileMeta)>,
+}
+
+impl FlushedFiles {
+    /// The size of each, with its keyspace.
+    fn sizes(&self) -> impl Iterator<Item = (u32, u64)> {
+        let tables = self.tables.iter().map(|(keyspace, _, meta)| (*keyspace, meta.size));
+        tables.chain(self.values.iter().map(|(keyspace, meta)| (*keyspace, meta.size)))
+    }
+
+    fn remove(&self, tables: &TableContext) {
+        self.tables.iter().for_each(|(.., meta)| tables.remove_file(meta.number));
+        self.values.iter().for_each(|(_, meta)| tables.values().remove_new(meta.number));
+    }
+}
 
 impl Store {
     /// Writes all memtables to tables, and waits for that.
@@ -90,19 +112,10 @@ impl Store {
         let view = self.view.load();
         let Some(memtable) = view.sealed.last() else { return Ok(0) };
         self.check_space(memtable.used() as u64)?;
-        let (mut added, mut values) = (Vec::new(), Vec::new());
-        let result = self.write_memtable(memtable, &view, &mut added, &mut values);
+        let mut files = FlushedFiles::default();
+        self.write_memtable(memtable, &view, &mut files).inspect_err(|_| files.remove(&self.tables))?;
         // Even without new tables: the void logs that opening removed must not come back.
-        if result.is_ok() {
-            self.sync_dir()?;
-        }
-        if let Err(error) = result {
-            for (_, _, meta) in added {
-                self.tables.remove_file(meta.number);
-            }
-            values.iter().for_each(|(_, meta)| self.tables.values().remove_new(meta.number));
-            return Err(error);
-        }
+        self.sync_dir()?;
         // A log that stays must not lose what the tables have. Logs found on opening cannot be
         // synced any more: see `await_recovered`.
         if memtable.last_seqno() > self.sequence.recovered() && self.logs.are_kept() {
@@ -113,19 +126,15 @@ impl Store {
         // A log that only lacked a feature may leave an empty memtable.
         let flushed = memtable.last_seqno().max(self.sequence.flushed());
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-        let bytes = added.iter().map(|(_, _, meta)| meta.size).chain(values.iter().map(|(_, meta)| meta.size)).sum();
+        let bytes = files.sizes().map(|(_, bytes)| bytes).sum();
         self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.rate.note_flush(bytes, self.counters.amplification());
-        for (keyspace, bytes) in
-            added.iter().map(|(id, _, meta)| (*id, meta.size)).chain(values.iter().map(|(id, meta)| (*id, meta.size)))
-        {
-            self.counters.count_written(keyspace, 0, bytes);
-        }
+        files.sizes().for_each(|(keyspace, bytes)| self.counters.count_written(keyspace, 0, bytes));
         let edit = VersionEdit {
             min_log: Some(newer.log_number()),
             flushed_seqno: Some(flushed),
-            added,
-            values,
+            added: files.tables,
+            values: files.values,
             ..VersionEdit::default()
         };
         let number = memtable.log_number();
@@ -150,13 +159,7 @@ impl Store {
     }
 
     /// Writes the tables and value files of each keyspace that still exists.
-    fn write_memtable(
-        &self,
-        memtable: &Arc<Memtable>,
-        view: &ReadView,
-        added: &mut Vec<(u32, u8, TableMeta)>,
-        values: &mut Vec<(u32, ValueFileMeta)>,
-    ) -> Result<()> {
+    fn write_memtable(&self, memtable: &Arc<Memtable>, view: &ReadView, written: &mut FlushedFiles) -> Result<()> {
         let new_number = || self.catalog.new_file_number();
         let turn = |bytes| {
             self.rate.borrow(bytes);
@@ -170,8 +173,8 @@ impl Store {
             let levels = tree.version.metas();
             let (tables, files) =
                 write_memtable(memtable, keyspace, context, |range, own| is_needed(range, &levels, own))?;
-            added.extend(tables.into_iter().map(|(level, meta)| (keyspace, level, meta)));
-            values.extend(files.into_iter().map(|meta| (keyspace, meta)));
+            written.tables.extend(tables.into_iter().map(|(level, meta)| (keyspace, level, meta)));
+            written.values.extend(files.into_iter().map(|meta| (keyspace, meta)));
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ mod source;
 
 use super::Db;
 use super::background::Waiting;
-use super::commit::{Encoded, Logging};
+use super::commit::{Commit, Encoded, Logging};
 use super::keyspace::Keyspace;
 use super::range::KeyRange;
 use super::read::tree_of;
@@ -290,6 +290,38 @@ fn level_for(meta: &TableMeta, version: &Version, running: &[Task]) -> u8 {
     let tasks = running.iter().filter(|task| meta.overlaps(&task.keys)).map(|task| task.start_level);
     let below_tasks = tasks.min().map_or(LEVELS, usize::from);
     u8::try_from(free.min(below_tasks).saturating_sub(1)).unwrap_or(0)
+}
+
+/// The tables of an ingest with their numbers, and the record that the log gets of them.
+struct NumberedTables {
+    /// With the levels that the log names.
+    tables: Vec<(u8, TableMeta)>,
+    payload: Vec<u8>,
+    features: u32,
+    count: u32,
+}
+
+impl NumberedTables {
+    /// Numbers the tables from `first` on. Range deletes come before the entries: they delete
+    /// nothing of the same ingest.
+    fn of(keyspace: u32, new: &mut [NewTable], first: SeqNo) -> Result<NumberedTables> {
+        let (mut tables, mut payload, mut features, mut count) = (Vec::new(), Vec::new(), features::INGEST, 0);
+        for level in [RANGE_LEVEL, 0] {
+            let seqno = first + u64::from(count);
+            let of_level = new.iter_mut().filter(|table| table.logged_level() == level);
+            let metas: Vec<TableMeta> = of_level.map(|table| table.number(seqno)).collect();
+            if !metas.is_empty() {
+                put_ingest(&mut payload, keyspace, level, &metas)?;
+                features |= if level == RANGE_LEVEL { features::RANGE_DELETE } else { 0 };
+                count += 1;
+                tables.extend(metas.into_iter().map(|meta| (level, meta)));
+            }
+        }
+        if first + u64::from(count) - 1 > MAX_SEQNO {
+            return Err(Error::invalid("the store has used up its sequence numbers"));
+        }
+        Ok(NumberedTables { tables, payload, features, count })
+    }
 }
 
 impl Store {
@@ -559,23 +591,8 @@ impl Store {
         drop(view);
         self.check_edit_space()?;
         let first = commit.last_seqno() + 1;
-        // Range deletes come before the entries: they delete nothing of the same ingest.
-        let (mut logged, mut payload, mut features, mut count) = (Vec::new(), Vec::new(), features::INGEST, 0);
-        for level in [RANGE_LEVEL, 0] {
-            let seqno = first + u64::from(count);
-            let of_level = tables.iter_mut().filter(|table| table.logged_level() == level);
-            let metas: Vec<TableMeta> = of_level.map(|table| table.number(seqno)).collect();
-            if !metas.is_empty() {
-                put_ingest(&mut payload, keyspace, level, &metas)?;
-                features |= if level == RANGE_LEVEL { features::RANGE_DELETE } else { 0 };
-                count += 1;
-                logged.extend(metas.into_iter().map(|meta| (level, meta)));
-            }
-        }
+        let NumberedTables { tables: logged, payload, features, count } = NumberedTables::of(keyspace, tables, first)?;
         let seqno = first + u64::from(count) - 1;
-        if seqno > MAX_SEQNO {
-            return Err(Error::invalid("the store has used up its sequence numbers"));
-        }
         let encoded = Encoded::new(payload.into(), count, features, Logging::default(), true);
         let appended = self.append_alone(commit, &encoded, lead);
         *is_recorded = commit.last_seqno() >= first || self.gate.is_poisoned();
@@ -585,24 +602,36 @@ impl Store {
         if tables.iter().any(|table| table.meta.deadlines.count > 0) {
             self.clock.note_deadlines();
         }
-        // Until the number is published, snapshots are of the one before it: nothing may drop what
-        // the tables delete, nor what they replace.
-        let before = self.snapshots.add(|_| ((first - 1, NEVER), ()));
-        let ended = Arc::clone(&self.view.load().horizon);
-        let installed = self.install_ingest(keyspace, logged, first..=seqno).map_err(|error| self.poison(error));
-        if installed.is_ok() {
-            commit.horizons.add(first - 1, &ended);
-            commit.memtable.writer().extend_to(seqno);
-            self.sequence.publish(seqno);
-        }
-        // The caller schedules what this may allow.
-        self.snapshots.remove(before.0);
-        installed?;
+        self.show_ingest(commit, keyspace, logged, first..=seqno)?;
         self.signal.wake();
         self.counters.ingested_tables.fetch_add(tables.len() as u64, Ordering::Relaxed);
         let bytes = tables.iter().map(|table| table.meta.size).sum();
         self.counters.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(seqno)
+    }
+
+    /// Adds the tables, which the log has, and lets readers see them. A failure poisons the store.
+    fn show_ingest(
+        &self,
+        commit: &mut Commit,
+        keyspace: u32,
+        tables: Vec<(u8, TableMeta)>,
+        numbers: RangeInclusive<SeqNo>,
+    ) -> Result<()> {
+        let (before, last) = (numbers.start() - 1, *numbers.end());
+        // Until the number is published, snapshots are of the one before it: nothing may drop what
+        // the tables delete, nor what they replace.
+        let held = self.snapshots.add(|_| ((before, NEVER), ()));
+        let ended = Arc::clone(&self.view.load().horizon);
+        let installed = self.install_ingest(keyspace, tables, numbers).map_err(|error| self.poison(error));
+        if installed.is_ok() {
+            commit.horizons.add(before, &ended);
+            commit.memtable.writer().extend_to(last);
+            self.sequence.publish(last);
+        }
+        // The caller schedules what this may allow.
+        self.snapshots.remove(held.0);
+        installed
     }
 
     /// Adds the tables: those of entries to the lowest levels where they fit.

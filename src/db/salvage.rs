@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::keyspace::Keyspace;
 use super::parts::{Parts, ValueAndOperands};
 use super::range::KeyRange;
+use super::store::Store;
 use crate::error::{Error, Result};
 use crate::format::deadline::{Deadline, time_of};
 use crate::format::filename::FileKind;
@@ -123,30 +124,10 @@ impl Keyspace {
         drop(view);
         let mut missing = Vec::new();
         for (level, tables) in levels.iter().enumerate() {
-            let mut run = Vec::new();
-            for meta in tables.iter().map(|table| table.meta()) {
-                match SalvageTable::open(&store.tables, meta.number, Some(meta)) {
-                    Ok(table) => run.push(Arc::new(table)),
-                    Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                        missing.push(SkippedRange {
-                            file: FileKind::Table(meta.number).path(store.path()),
-                            offset: 0,
-                            bytes: meta.size,
-                            from: Some(meta.smallest.to_vec()),
-                            to: Some(meta.largest.to_vec()),
-                            why: "there is no such file".into(),
-                        });
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            if level == 0 {
-                sources.extend(
-                    run.into_iter().map(|table| SalvageInput::Tables(Box::new(SalvageCursor::new(vec![table])))),
-                );
-            } else if !run.is_empty() {
-                sources.push(SalvageInput::Tables(Box::new(SalvageCursor::new(run))));
-            }
+            let run = open_tables(store, tables, &mut missing)?;
+            let runs = if level == 0 { run.into_iter().map(|table| vec![table]).collect() } else { vec![run] };
+            let runs = runs.into_iter().filter(|run| !run.is_empty());
+            sources.extend(runs.map(|run| SalvageInput::Tables(Box::new(SalvageCursor::new(run)))));
         }
         for source in &mut sources {
             source.cursor_mut().seek(span.lower.as_deref().unwrap_or_default(), MAX_SEQNO)?;
@@ -171,6 +152,32 @@ impl Keyspace {
             entry: SalvagedEntry::default(),
         })
     }
+}
+
+/// Opens the tables whose files there are, and adds the others to `missing`.
+fn open_tables(
+    store: &Store,
+    tables: &[Arc<Table>],
+    missing: &mut Vec<SkippedRange>,
+) -> Result<Vec<Arc<SalvageTable>>> {
+    let mut opened = Vec::new();
+    for meta in tables.iter().map(|table| table.meta()) {
+        match SalvageTable::open(&store.tables, meta.number, Some(meta)) {
+            Ok(table) => opened.push(Arc::new(table)),
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                missing.push(SkippedRange {
+                    file: FileKind::Table(meta.number).path(store.path()),
+                    offset: 0,
+                    bytes: meta.size,
+                    from: Some(meta.smallest.to_vec()),
+                    to: Some(meta.largest.to_vec()),
+                    why: "there is no such file".into(),
+                });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(opened)
 }
 
 impl SalvageIter {

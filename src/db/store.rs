@@ -42,6 +42,7 @@ use super::view::{ReadView, Tree};
 use crate::environment::{Environment, Seat};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
+use crate::format::deadline::Deadline;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::memory::epoch::Published;
@@ -53,7 +54,7 @@ use crate::report::event::Event;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::ValueFileMeta;
-use crate::tree::manifest::{RANGE_LEVEL, UnfinishedTask, VersionEdit};
+use crate::tree::manifest::{ManifestState, RANGE_LEVEL, UnfinishedTask, VersionEdit};
 use crate::vfs::{FileLock, FileSystem};
 use crate::write::memtable::Memtable;
 
@@ -155,6 +156,33 @@ pub(super) struct Opened {
     /// Of a store that is opened read-only, in place of commit, manifest and lock.
     pub(super) follower: Option<Follower>,
     pub(super) opening: OpeningStats,
+}
+
+/// What an edit leaves without an owner once it is durable.
+struct Unowned {
+    /// Tables of keyspaces that have been dropped while they were written, and files of compactions
+    /// that do not go on.
+    files: Vec<FileKind>,
+    /// Value files of such keyspaces.
+    values: Vec<u64>,
+}
+
+impl Unowned {
+    /// Takes from an edit what is of keyspaces that are gone.
+    fn take_from(edit: &mut VersionEdit, state: &ManifestState) -> Unowned {
+        let gone = |id: &u32| !state.keyspaces.contains_key(id);
+        let mut tables: Vec<u64> =
+            edit.added.extract_if(.., |(id, ..)| gone(id)).map(|(_, _, meta)| meta.number).collect();
+        // A moved table stays: its readers keep the file.
+        tables.retain(|number| edit.removed.iter().all(|(_, _, removed)| removed != number));
+        let values = edit.values.extract_if(.., |(id, _)| gone(id)).map(|(_, meta)| meta.number).collect();
+        edit.removed.retain(|(id, ..)| !gone(id));
+        let unnoted: Vec<UnfinishedTask> = edit.unfinished.extract_if(.., |note| gone(&note.keyspace)).collect();
+        let mut files: Vec<FileKind> = tables.into_iter().map(FileKind::Table).collect();
+        files.extend(state.files_left_by(edit));
+        files.extend(unnoted.iter().flat_map(UnfinishedTask::files));
+        Unowned { files, values }
+    }
 }
 
 impl Store {
@@ -275,40 +303,53 @@ impl Store {
     ) -> Result<()> {
         self.gate.check_poison()?;
         self.check_lock()?;
-        // A keyspace may have been dropped while its tables were written.
-        let gone = |id: &u32| !manifest.state.keyspaces.contains_key(id);
-        let mut orphans: Vec<u64> =
-            edit.added.extract_if(.., |(id, ..)| gone(id)).map(|(_, _, meta)| meta.number).collect();
-        // A moved table is not an orphan: its readers keep the file.
-        orphans.retain(|number| edit.removed.iter().all(|(_, _, removed)| removed != number));
-        let lost: Vec<u64> = edit.values.extract_if(.., |(id, _)| gone(id)).map(|(_, meta)| meta.number).collect();
-        edit.removed.retain(|(id, ..)| !gone(id));
-        let unnoted: Vec<UnfinishedTask> = edit.unfinished.extract_if(.., |note| gone(&note.keyspace)).collect();
-        let mut left = manifest.state.files_left_by(&edit);
-        left.extend(unnoted.iter().flat_map(UnfinishedTask::files));
+        let unowned = Unowned::take_from(&mut edit, &manifest.state);
+        self.complete(&mut edit, manifest.state.expired_by);
+        // The log has recorded the tables of an ingest.
+        let ranges = self.load_ranges(&edit).inspect_err(|_| {
+            if edit.ingested.is_none() {
+                self.remove_new_tables(&edit);
+            }
+        })?;
+        let written = self.catalog.write(&mut manifest, &*self.fs, &self.dir, &edit);
+        let mut dead_values = written.map_err(|error| self.poison(error))?;
+        if let Some(flushed) = edit.flushed_seqno {
+            self.sequence.note_flushed(flushed);
+        }
+        let gone = self.show_edit(&edit, ranges, &dead_values, change);
+        drop(manifest);
+        // The file of a table that is still in use is removed when its last reader drops it.
+        let is_of_tables = !edit.added.is_empty() || !gone.is_empty() || !unowned.files.is_empty();
+        let free: Vec<u64> = gone.into_iter().filter_map(Table::retire).collect();
+        // An edit made for a sync removes no files: syncs wait for no removal.
+        if is_of_tables {
+            self.tables.janitor().remove(free.into_iter().map(FileKind::Table).chain(unowned.files));
+        }
+        // After the tables that point to them.
+        dead_values.extend(unowned.values);
+        self.tables.values().retire(&dead_values);
+        Ok(())
+    }
+
+    /// Adds to an edit what is known at this moment only. `expired_by` is what the manifest says.
+    fn complete(&self, edit: &mut VersionEdit, expired_by: Deadline) {
         edit.next_file_number = Some(self.catalog.next_file_number());
         // What reads have seen expired must not come back with a clock that goes back.
         if edit.flushed_seqno.is_some() && self.clock.has_deadlines() {
             edit.expired_by = edit.expired_by.max(Some(self.clock.mark()));
         }
         // Of two compactions, the one that began later may end first.
-        edit.expired_by = edit.expired_by.filter(|mark| *mark > manifest.state.expired_by);
-        let of_ranges = edit.added.iter().filter(|(_, level, _)| *level == RANGE_LEVEL);
-        let last_range = of_ranges.map(|(.., meta)| meta.largest_seqno).max();
-        let loaded = self.load_ranges(&edit);
-        // The log has recorded the tables of an ingest.
-        let mut ranges = loaded.inspect_err(|_| {
-            if edit.ingested.is_none() {
-                self.remove_new_tables(&edit);
-            }
-        })?;
+        edit.expired_by = edit.expired_by.filter(|mark| *mark > expired_by);
+    }
 
-        let written = self.catalog.write(&mut manifest, &*self.fs, &self.dir, &edit);
-        let mut dead_values = written.map_err(|error| self.poison(error))?;
-
-        if let Some(flushed) = edit.flushed_seqno {
-            self.sequence.note_flushed(flushed);
-        }
+    /// Makes an edit visible that is durable. Returns the tables that the view has lost.
+    fn show_edit(
+        &self,
+        edit: &VersionEdit,
+        mut ranges: Vec<(u32, Arc<RangeTable>)>,
+        dead_values: &[u64],
+        change: impl FnOnce(&mut ReadView),
+    ) -> Vec<Arc<Table>> {
         let view = self.view.load();
         let dropped: Vec<Tree> = edit.dropped.iter().filter_map(|id| view.tree(*id).cloned()).collect();
         drop(view);
@@ -317,13 +358,14 @@ impl Store {
         // ones.
         let mut retired = self.counters.retired.lock();
         self.change_view(|view| {
-            for (keyspace, level, table) in self.edit_trees(view, &edit, &mut ranges, &dead_values) {
+            for (keyspace, level, table) in self.edit_trees(view, edit, &mut ranges, dead_values) {
                 retired.add(keyspace, level, &table);
                 gone.push(table);
             }
             change(view);
         });
-        if let Some(last) = last_range {
+        let of_ranges = edit.added.iter().filter(|(_, level, _)| *level == RANGE_LEVEL);
+        if let Some(last) = of_ranges.map(|(.., meta)| meta.largest_seqno).max() {
             self.ranges_until.fetch_max(last, Ordering::AcqRel);
             self.range_edits.fetch_add(1, Ordering::Release);
         }
@@ -335,18 +377,7 @@ impl Store {
         }
         drop(retired);
         gone.iter().for_each(|table| self.counters.held.add_table(table));
-        drop(manifest);
-        // The file of a table that is still in use is removed when its last reader drops it.
-        let is_of_tables = !edit.added.is_empty() || !gone.is_empty() || !orphans.is_empty() || !left.is_empty();
-        let free: Vec<u64> = gone.into_iter().filter_map(Table::retire).collect();
-        // An edit made for a sync removes no files: syncs wait for no removal.
-        if is_of_tables {
-            self.tables.janitor().remove(free.into_iter().chain(orphans).map(FileKind::Table).chain(left));
-        }
-        // After the tables that point to them.
-        dead_values.extend(lost);
-        self.tables.values().retire(&dead_values);
-        Ok(())
+        gone
     }
 
     /// Removes the files of the tables of an edit that nothing has recorded.
