@@ -6,10 +6,9 @@
 //! part       = block+              one thread merges it, into about one table
 //! ```
 //!
-//! Idle threads take the parts of a stage one by one. Between blocks, a part
-//! waits for the rate limit. New tables are written back as they grow, so that the
-//! final sync waits for little. A snapshot that is taken while a compaction filter decides keeps
-//! its view (`live`).
+//! Idle threads take the parts of a stage one by one. Between blocks, a part waits for the rate
+//! limit. New tables are written back as they grow, so that the final sync waits for little. A
+//! snapshot that is taken while a compaction filter decides keeps its view (`live`).
 
 use std::cell::Cell;
 use std::collections::HashSet;

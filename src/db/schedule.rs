@@ -41,8 +41,9 @@ use crate::tree::version::ValueGarbage;
 
 /// The longest time, in milliseconds, until a store looks again for what has expired.
 const LONGEST_SLEEP: Deadline = 60 * 60 * 1000;
-/// The longest sleep of work that waits for the rate limit: so long closing may wait.
-const LONGEST_NAP: Duration = Duration::from_millis(100);
+/// The longest sleep of work that waits for the rate limit: so long closing may wait, and so late
+/// may a new limit be followed.
+const LONGEST_NAP: Duration = Duration::from_millis(10);
 
 /// Runs in level 0, and bytes to be compacted in multiples of the size at which level 0 is
 /// compacted, from which on an automatic rate limit is the maximum.

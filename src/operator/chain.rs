@@ -112,10 +112,8 @@ impl OperandChain {
 
     /// Adds a version of the key, as an entry stores it. The entry has been verified.
     pub(crate) fn push(&mut self, seqno: SeqNo, kind: ValueKind, stored: &[u8]) -> Result<()> {
-        let (oldest, bytes) = match kind {
-            ValueKind::Merge => decode_operand(seqno, stored).map_err(bug)?,
-            _ => (0, stored),
-        };
+        let is_operand = kind == ValueKind::Merge;
+        let (oldest, bytes) = if is_operand { decode_operand(seqno, stored).map_err(bug)? } else { (0, stored) };
         while self.links.last().is_some_and(|last| last.seqno < seqno || last.seqno == seqno && oldest < last.oldest) {
             self.links.pop();
         }
