@@ -422,15 +422,14 @@ impl Disk {
 
     /// Frees files that have no name, cannot get one back by a crash, and are not open.
     fn collect(&mut self) {
-        let Disk { dirs, files, pending, .. } = self;
-        files.retain(|inode, file| {
-            let mut durable = dirs.values().flat_map(|dir| dir.durable.values());
-            let mut bindings = pending.iter().flat_map(|op| &op.0);
-            file.links > 0
-                || file.handles > 0
-                || durable.any(|i| i == inode)
-                || bindings.any(|b| b.inode == Some(*inode))
-        });
+        let unnamed = self.files.iter().filter(|(_, file)| file.links == 0 && file.handles == 0);
+        let mut freed: BTreeSet<Inode> = unnamed.map(|(inode, _)| *inode).collect();
+        let durable = self.dirs.values().flat_map(|dir| dir.durable.values().copied());
+        let bound = self.pending.iter().flat_map(|op| &op.0).filter_map(|binding| binding.inode);
+        for inode in durable.chain(bound) {
+            freed.remove(&inode);
+        }
+        self.files.retain(|inode, _| !freed.contains(inode));
     }
 }
 
