@@ -195,8 +195,8 @@ impl Fill {
     /// The mean, over lines, of the share of set bits to the power of `exponent`, at most 4.
     /// Integer sums make the stored rate the same on every platform.
     pub(super) fn mean_power(&self, exponent: u8) -> f64 {
-        let sum: u128 =
-            (0u128..).zip(self.lines_with).map(|(ones, lines)| u128::from(lines) * ones.pow(exponent.into())).sum();
+        let counts = (0u128..).zip(self.lines_with).filter(|(_, lines)| *lines > 0);
+        let sum: u128 = counts.map(|(ones, lines)| u128::from(lines) * ones.pow(exponent.into())).sum();
         let full = u128::from(self.lines) * u128::from(LINE_BITS).pow(exponent.into());
         sum as f64 / full as f64
     }
