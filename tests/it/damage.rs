@@ -412,7 +412,9 @@ fn every_flipped_byte_of_a_log_a_manifest_or_current_is_found_or_harmless() {
 fn every_cut_is_found_or_takes_the_end_of_a_log() {
     for mode in WAL_MODES {
         let sound = Sound::with_log(mode);
-        for (file, path) in sound.files().into_iter().enumerate() {
+        // Tables do not know the log's mode.
+        let files = sound.files().into_iter().filter(|path| mode == WAL_MODES[0] || !is_table(path));
+        for (file, path) in files.enumerate() {
             let len = sound.fs.file_len(&path).unwrap();
             for at in places(len, file) {
                 let what = format!("{} cut from {len} to {at}", path.display());

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
 use tamis::{Cursor, Db, Error, Executor, WriteBatch, WriteOptions};
 
-use crate::history::{CallKinds, History, Trouble, check_reopens, reopen, steps};
+use crate::history::{CallKinds, History, ProcessEnd, Trouble, check_reopens, reopen, steps};
 use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain, stepped_options};
 use crate::trace::{TraceEvent, TracedCall};
 
@@ -36,12 +36,17 @@ fn strike_everywhere(seed: u64, kinds: &mut CallKinds) {
             return;
         }
         kinds.note_struck(&whole, &history);
-        check_states(&history, seed);
+        // The calls take turns.
+        let (before, after) = match at % 2 {
+            0 => (ProcessEnd::Kill, ProcessEnd::PowerCut),
+            _ => (ProcessEnd::PowerCut, ProcessEnd::Kill),
+        };
+        check_state(&history, before, seed);
         match history.db {
             Some(_) => check_open(&mut history),
             None => history.open(history.ledger.acknowledged()).unwrap(),
         }
-        check_states(&history, seed);
+        check_state(&history, after, seed);
     }
 }
 
@@ -75,11 +80,13 @@ fn strike_recovery(seed: u64) {
     }
 }
 
-/// Another process finds everything acknowledged, and after a power cut everything durable.
-fn check_states(history: &History, seed: u64) {
+/// After `end`, the next process finds everything acknowledged, or everything durable.
+fn check_state(history: &History, end: ProcessEnd, seed: u64) {
     let ledger = &history.ledger;
-    check_reopens(&history.fs.kill(), ledger, ledger.acknowledged(), seed);
-    check_reopens(&history.fs.crash(seed), ledger, ledger.durable(), seed);
+    match end {
+        ProcessEnd::Kill => check_reopens(&history.fs.kill(), ledger, ledger.acknowledged(), seed),
+        ProcessEnd::PowerCut => check_reopens(&history.fs.crash(seed), ledger, ledger.durable(), seed),
+    }
 }
 
 /// The fault is over: reads are correct. Writes are refused if the failed call makes writes

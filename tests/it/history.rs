@@ -473,6 +473,13 @@ pub fn steps(seed: u64) -> u64 {
     8 + seed % 32 + seed / 500 * 16
 }
 
+/// How a process ended.
+#[derive(Clone, Copy)]
+pub enum ProcessEnd {
+    Kill,
+    PowerCut,
+}
+
 /// Expects that the store in `fs` opens with everything up to `floor`, and takes writes that
 /// survive a power cut.
 pub fn check_reopens(fs: &SimFileSystem, ledger: &Ledger, floor: SeqNo, seed: u64) {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use tamis::vfs::SimFileSystem;
 use tamis::{Db, Executor, Result, WriteBatch};
 
-use crate::history::{CallKinds, History, Trouble, check_reopens, reopen, steps};
+use crate::history::{CallKinds, History, ProcessEnd, Trouble, check_reopens, reopen, steps};
 use crate::ledger::Ledger;
 use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain};
 
@@ -40,20 +40,13 @@ fn cut_everywhere(seed: u64, kinds: &mut CallKinds) {
         let point = history.fs.crash_point().expect("one seed is one history");
         let ledger = history.end();
         // The seeds take turns, so that every call meets each of these.
-        match (call + seed) % 16 {
+        match (call + seed) % 32 {
             0 => cut_twice(&point, &ledger, ProcessEnd::Kill, seed),
-            8 => cut_twice(&point.crash(call), &ledger, ProcessEnd::PowerCut, seed),
-            1 | 4 | 9 | 13 => check_reopens(&point, &ledger, ledger.acknowledged(), seed),
+            16 => cut_twice(&point.crash(call), &ledger, ProcessEnd::PowerCut, seed),
+            1 | 4 | 9 | 13 | 18 | 23 | 27 | 30 => check_reopens(&point, &ledger, ledger.acknowledged(), seed),
             _ => check_reopens(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
         }
     }
-}
-
-/// How a process ended.
-#[derive(Clone, Copy)]
-enum ProcessEnd {
-    Kill,
-    PowerCut,
 }
 
 /// Cuts the power at every mutating call of a recovery of `fs`, which `end` has left. The next
