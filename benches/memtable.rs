@@ -6,48 +6,18 @@
 //!
 //! Keys have 16 digits, values 100 bytes; by default there are enough to fill 64 MiB. Memory comes
 //! from one pool, as in a store that has been written to for a while; the first figure shows the
-//! cost of fresh memory. A figure is the median of the rounds, in nanoseconds per entry. The
-//! memtable is not public: this program compiles its modules.
-#![allow(
-    dead_code,
-    missing_docs,
-    unreachable_pub,
-    unused_imports,
-    clippy::unwrap_used,
-    reason = "parts of a library, measured"
-)]
+//! cost of fresh memory. A figure is the median of the rounds, in nanoseconds per entry.
+#![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tamis_base::{error, format, memory};
-use tamis_filter as filter;
-
-#[path = "../src/operator/mod.rs"]
-mod operator;
-
-#[path = "../src/report"]
-mod report {
-    pub(crate) mod stats;
-}
-
-#[path = "../src/sorted"]
-mod sorted {
-    pub(crate) mod iter;
-    pub(crate) mod ranges;
-}
-
-#[path = "../src/write"]
-mod write {
-    pub(crate) mod memtable;
-}
-
-use filter::KeyHash;
-use format::key::{MAX_SEQNO, ValueKind, Window};
-use memory::pool::MemtablePool;
-use sorted::iter::{InternalCursor, MergeCursor, Stamped};
-use write::memtable::Memtable;
+use tamis_base::format::key::{MAX_SEQNO, ValueKind, Window};
+use tamis_base::memory::pool::MemtablePool;
+use tamis_filter::KeyHash;
+use tamis_sorted::iter::{InternalCursor, MergeCursor};
+use tamis_sorted::memtable::Memtable;
 
 const ROUNDS: usize = 9;
 const SIZE: usize = 64 << 20;

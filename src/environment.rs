@@ -29,11 +29,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::exec::{Executor, Priority, ThreadPool};
-use crate::memory::pool::{CHUNK_LEN, MemtablePool, PoolChange, TableMemory};
+use crate::memory::pool::{CHUNK_LEN, MemtablePool, PoolChange};
 use crate::rate::{RateLimit, SharedRate};
 use crate::report::delivery::Delivery;
-use crate::sorted::cache::BlockCache;
-use crate::sorted::files::OpenFiles;
+use crate::sorted::table::TableResources;
 
 /// The least budget.
 const LEAST_BUDGET: usize = 64 << 10;
@@ -189,11 +188,7 @@ struct EnvironmentState {
     /// Locked while a store is opened with the help of a thread that replays its logs. `None` if
     /// there is to be no such thread.
     replaying: Option<Mutex<()>>,
-    cache: Arc<BlockCache>,
-    files: Arc<OpenFiles>,
-    table_memory: Arc<TableMemory>,
-    /// Counts mapped tables.
-    mapped: Arc<()>,
+    tables: TableResources,
     rate: Arc<SharedRate>,
     delivery: Delivery,
     budget: Arc<Budget>,
@@ -354,10 +349,7 @@ impl Environment {
         Environment(Arc::new(EnvironmentState {
             executor,
             replaying: replays_on_threads.then(Mutex::default),
-            cache: Arc::new(BlockCache::new(options.cache_size)),
-            files: OpenFiles::new(options.max_open_files),
-            table_memory: Arc::default(),
-            mapped: Arc::default(),
+            tables: TableResources::new(options.cache_size, options.max_open_files),
             rate: Arc::new(SharedRate::new(options.rate_limit)),
             delivery: Delivery::default(),
             budget,
@@ -378,21 +370,20 @@ impl Environment {
 
     /// What the stores use together at this moment.
     pub fn stats(&self) -> EnvironmentStats {
-        let EnvironmentState { executor, cache, files, table_memory, rate, delivery, budget, reader_memtables, .. } =
-            &*self.0;
+        let EnvironmentState { executor, tables, rate, delivery, budget, reader_memtables, .. } = &*self.0;
         EnvironmentStats {
             stores: budget.count.load(Ordering::Relaxed),
             background_threads: executor.parallelism(),
             delivers_events: delivery.is_running(),
-            cache: cache.usage(),
-            cache_limit: cache.capacity(),
-            open_files: files.count(),
-            open_files_limit: files.limit(),
+            cache: tables.cache.usage(),
+            cache_limit: tables.cache.capacity(),
+            open_files: tables.files.count(),
+            open_files_limit: tables.files.limit(),
             memtables: budget.memtables.taken(),
             memtable_budget: budget.bytes,
             reader_memtables: reader_memtables.taken(),
             idle_memtables: budget.memtables.idle() + reader_memtables.idle(),
-            idle_tables: table_memory.idle(),
+            idle_tables: tables.memory.idle(),
             sealed_early: budget.sealed.load(Ordering::Relaxed) as u64,
             rate_limit: rate.rate(),
         }
@@ -408,21 +399,8 @@ impl Environment {
         self.0.replaying.as_ref()?.try_lock()
     }
 
-    pub(crate) fn cache(&self) -> &Arc<BlockCache> {
-        &self.0.cache
-    }
-
-    pub(crate) fn files(&self) -> &Arc<OpenFiles> {
-        &self.0.files
-    }
-
-    pub(crate) fn table_memory(&self) -> &Arc<TableMemory> {
-        &self.0.table_memory
-    }
-
-    /// Counts mapped tables, by its references.
-    pub(crate) fn mapped(&self) -> &Arc<()> {
-        &self.0.mapped
+    pub(crate) fn tables(&self) -> &TableResources {
+        &self.0.tables
     }
 
     pub(crate) fn rate(&self) -> &Arc<SharedRate> {

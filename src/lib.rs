@@ -25,9 +25,11 @@
 //!
 //! docs/FORMAT.md describes the on-disk format, ARCHITECTURE.md the structure of the code.
 #![deny(missing_docs)]
+#![forbid(unsafe_code)]
 
-use tamis_base::{error, exec, format, memory, rate};
+use tamis_base::{error, exec, format, memory, rate, report};
 pub use tamis_filter as filter;
+use tamis_sorted as sorted;
 pub use tamis_vfs as vfs;
 
 mod db;
@@ -35,19 +37,17 @@ mod environment;
 mod offline;
 pub mod operator;
 mod options;
-mod report;
-mod sorted;
 mod sst;
 mod tree;
 mod write;
 
 pub use db::{
-    Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, FilterRebuild, HeldStats, ImageFile,
-    IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter, KeyRange, Keys, Keyspace,
-    KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, OpeningStats, Operation, OperationKind,
-    Parts, RangeDeleteStats, ReadOptions, ReaderStats, SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats,
-    StoreCopy, StoreImage, TableStats, Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions,
-    WriteStalls,
+    BlockVisit, Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation, FilterRebuild,
+    HeldStats, ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter,
+    KeyRange, Keys, Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, Opening,
+    OpeningStats, Operation, OperationKind, Parts, RangeDeleteStats, ReadCost, ReadOptions, ReadStep, ReaderStats,
+    SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage, TableStats, Transaction,
+    TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
 pub use environment::{Environment, EnvironmentOptions, EnvironmentStats};
 pub use error::{Error, Result};
@@ -65,8 +65,8 @@ pub use options::{
 };
 pub use rate::RateLimit;
 pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, Severity, StallCause};
-pub use report::explain::{BlockVisit, Explanation, FilterAnswer, Found, Opening, ReadCost, ReadSource, ReadStep};
 pub use report::stats::{FilterLedger, ReadStats};
+pub use sorted::trace::{FilterAnswer, Found, ReadSource};
 pub use sorted::value::Value;
 pub use sst::{SstFormat, SstInfo, SstWriter};
 pub use write::batch::WriteBatch;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 pub use self::keyspace::KeyspaceOptions;
+pub use crate::sorted::compress::Compression;
+pub use crate::sorted::table::FilterMode;
 
 use crate::environment::{Environment, EnvironmentOptions};
 use crate::error::{Error, Result};
@@ -126,60 +128,6 @@ impl FilterBudget {
             return Err(Error::invalid(format_args!("the share of absent keys is between 0 and 1, not {absent}")));
         }
         Ok(())
-    }
-}
-
-/// How a read uses the filters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FilterMode {
-    /// Ask the filter first, and believe its "no".
-    #[default]
-    Use,
-    /// Do not ask: search every table whose key range holds the key. For measuring what filters
-    /// save.
-    Ignore,
-    /// Ask, count the answer, and search the table in any case. A "no" for a key that is in the
-    /// table is an error that names the table.
-    Shadow,
-}
-
-/// How blocks are compressed. A block that compression shrinks by less than an eighth is stored
-/// uncompressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Compression {
-    /// Not at all.
-    None,
-    /// LZ4 (feature `lz4`, on by default).
-    Lz4,
-    /// zstd (feature `zstd`).
-    Zstd,
-}
-
-impl Compression {
-    /// Its number in blocks, properties and manifest. Part of the format.
-    pub(crate) const fn code(self) -> u8 {
-        match self {
-            Compression::None => 0,
-            Compression::Lz4 => 1,
-            Compression::Zstd => 2,
-        }
-    }
-
-    /// The compression with the number `code`, whether this build has it or not.
-    pub(crate) fn from_code(code: u64) -> Option<Compression> {
-        let all = [Compression::None, Compression::Lz4, Compression::Zstd];
-        all.into_iter().find(|compression| u64::from(compression.code()) == code)
-    }
-
-    /// Whether this build can compress and decompress with it.
-    pub fn is_available(self) -> bool {
-        match self {
-            Compression::None => true,
-            Compression::Lz4 => cfg!(feature = "lz4"),
-            Compression::Zstd => cfg!(feature = "zstd"),
-        }
     }
 }
 

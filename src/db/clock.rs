@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::format::deadline::{Deadline, NEVER, deadline_at};
 use crate::options::ClockSource;
-use crate::report::explain::ReadTrace;
+use crate::sorted::trace::ReadTrace;
 
 /// The clock of an open store. It never goes back: what has expired once stays expired. Compactions
 /// drop by it, and scans note for later scans where they found nothing.

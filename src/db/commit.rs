@@ -24,9 +24,9 @@ use crate::format::checksum;
 use crate::format::header::{FileHeader, features};
 use crate::format::key::SeqNo;
 use crate::format::record::MAX_RECORD_HEADER_LEN;
+use crate::sorted::memtable::Memtable;
 use crate::write::batch::{LoggedPart, Op, WriteBatch};
 use crate::write::log::{LogWriter, NewRecord};
-use crate::write::memtable::Memtable;
 
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;

@@ -701,9 +701,9 @@ mod tests {
     use crate::db::gaps::Gap;
     use crate::db::view::{ReadView, Tree};
     use crate::memory::pool::MemtablePool;
+    use crate::sorted::memtable::Memtable;
     use crate::sorted::table::TableContext;
     use crate::vfs::SimFileSystem;
-    use crate::write::memtable::Memtable;
 
     /// Reads load the view first and the snapshot second. Between the two, memtable 2 may replace
     /// memtable 1 as the active one.

@@ -24,13 +24,13 @@ use crate::format::filename::FileKind;
 use crate::operator::CompactionHook;
 use crate::options::Compression;
 use crate::sorted::files::WRITE_LEN;
+use crate::sorted::memtable::Memtable;
 use crate::sorted::table::{Origin, TableContext, TableMeta, TableOptions};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::compaction::covered::is_needed;
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{VersionEdit, encode_definition};
-use crate::write::memtable::Memtable;
 
 /// Disk space that flushes and compactions leave free, so that log and manifest can still be
 /// written. It equals the bytes they write themselves, clamped to this range.

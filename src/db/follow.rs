@@ -37,6 +37,7 @@ use crate::format::deadline::Deadline;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::options::Options;
+use crate::sorted::memtable::Memtable;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::tree::manifest::{
@@ -46,7 +47,6 @@ use crate::vfs::{is_out_of_descriptors, store_files};
 use crate::write::batch::Ingest;
 use crate::write::log::reader::LogReader;
 use crate::write::log::{Ahead, LogChain};
-use crate::write::memtable::Memtable;
 use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs, SyncedLog};
 
 /// How far a store has been read, and what of it is kept.

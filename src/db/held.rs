@@ -7,8 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::memory::epoch::Unreclaimed;
+use crate::sorted::memtable::Memtable;
 use crate::sorted::table::Table;
-use crate::write::memtable::Memtable;
 
 /// Memtables and tables that the store has replaced but that are still in use.
 ///

@@ -55,6 +55,7 @@ use crate::format::span::KeySpan;
 use crate::options::KeyspaceOptions;
 use crate::report::event::Event;
 use crate::sorted::iter::InternalCursor;
+use crate::sorted::memtable::{Memtable, WrittenEntry};
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Piece, RangeSource};
 use crate::sorted::table::{Ingested, Table, TableMeta};
@@ -62,7 +63,6 @@ use crate::sst::{SstFormat, SstWriter};
 use crate::tree::compaction::task::Task;
 use crate::tree::manifest::{RANGE_LEVEL, VersionEdit, decode_definition, put_ingest};
 use crate::tree::version::{LEVELS, Version};
-use crate::write::memtable::{Memtable, WrittenEntry};
 
 /// How files come into a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

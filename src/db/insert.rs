@@ -3,8 +3,8 @@
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::Fold;
+use crate::sorted::memtable::MemtableWriter;
 use crate::write::batch::Op;
-use crate::write::memtable::MemtableWriter;
 
 /// Applies an operation of a batch; `hash` is the hash of its key. `fold` says how operands of its
 /// keyspace combine. Sequence numbers must ascend from call to call.

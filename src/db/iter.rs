@@ -1,7 +1,7 @@
 //! [`Iter`]: a scan of a range, from both ends.
 //!
 //! If the keyspace has a prefix extractor and all keys of the range share a prefix, the scan skips
-//! tables whose filters deny the prefix (`sorted/table/prefix.rs`).
+//! tables whose filters deny the prefix (`crates/sorted/src/table/prefix.rs`).
 
 use super::cursor::Cursor;
 use crate::error::{Error, Result};

@@ -95,6 +95,7 @@ pub use checkpoint::Checkpoint;
 pub use copy::{CopiedLog, StoreCopy};
 pub use counters::OpeningStats;
 pub use cursor::Cursor;
+pub use explain::{BlockVisit, Explanation, Opening, ReadCost, ReadStep};
 pub use feed::{ChangeBatch, Changes, IngestedTable, IngestedTables, LogPin, Operation, OperationKind};
 pub use held::HeldStats;
 pub use image::{ImageFile, StoreImage};

@@ -3,7 +3,7 @@
 //! Keys that no memtable answers take the steps of a look-up together
 //! (`tree/version/multi_get.rs`), so that their cache misses overlap. Blocks that must be read come
 //! in file order and, once a read has waited for the device, with read-ahead
-//! (`sorted/table/pending.rs`).
+//! (`crates/sorted/src/table/pending.rs`).
 
 use super::read::{ReadOptions, ReadTarget, tree_of};
 use super::store::Store;
@@ -11,8 +11,8 @@ use super::view::{Hit, ReadView};
 use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::key::{ValueKind, Window};
-use crate::report::explain::Untraced;
 use crate::sorted::table::PointRead;
+use crate::sorted::trace::Untraced;
 use crate::sorted::value::Value;
 use crate::tree::version::MultiGet;
 

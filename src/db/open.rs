@@ -31,12 +31,12 @@ use crate::format::key::SeqNo;
 use crate::format::random_bits;
 use crate::options::Options;
 use crate::report::delivery::Events;
+use crate::sorted::memtable::Memtable;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::ValueScan;
 use crate::tree::manifest::{self, KeyspaceState, Loaded, ManifestState, RANGE_LEVEL};
 use crate::vfs::{FileLock, FileSystem, store_files};
-use crate::write::memtable::Memtable;
 
 impl Store {
     /// Opens the store in `dir` for reading and writing.
@@ -296,7 +296,7 @@ pub(super) fn new_tables(
     events: &Events,
 ) -> Arc<TableContext> {
     let fs = Arc::clone(&options.file_system);
-    let context = TableContext::in_environment(fs, dir, environment, options.mmap_reads);
+    let context = TableContext::sharing(fs, dir, environment.tables(), options.mmap_reads);
     Arc::new(context.with_events(events.clone()))
 }
 

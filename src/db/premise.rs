@@ -23,7 +23,7 @@ use super::view::{Horizon, ReadView};
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
-use crate::write::memtable::Memtable;
+use crate::sorted::memtable::Memtable;
 
 /// A moment in the order of writes. Writes after it are in `memtable`, as long as that is active.
 #[derive(Clone)]

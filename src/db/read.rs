@@ -24,10 +24,10 @@ use crate::format::key::{SeqNo, ValueKind, Window};
 use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
-use crate::report::explain::{ReadTrace, Untraced};
+use crate::sorted::memtable::Memtable;
 use crate::sorted::table::{PointRead, PrefixProbe, ReadMode};
+use crate::sorted::trace::{ReadTrace, Untraced};
 use crate::sorted::value::KeptValue;
-use crate::write::memtable::Memtable;
 
 /// How a read is done.
 #[derive(Clone, Copy, Debug)]

@@ -10,9 +10,9 @@ use crate::filter::KeyHash;
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
+use crate::sorted::memtable::Memtable;
 #[cfg(test)]
 use crate::sorted::ranges::steps;
-use crate::write::memtable::Memtable;
 
 /// Up to this many keys are looked up one by one under the commit lock, about 30 ns each.
 const FEW_KEYS: usize = 64;

@@ -7,13 +7,14 @@ macro_rules! reads {
     ($handle:ident) => {
         const _: () = {
             use crate::db::cursor::Cursor;
+            use crate::db::explain::Explanation;
             use crate::db::iter::Iter;
             use crate::db::keys::{Keys, Values};
             use crate::db::range::KeyRange;
             use crate::db::read::ReadOptions;
             use crate::error::Result;
             use crate::format::span::KeySpan;
-            use crate::report::explain::{Explanation, Untraced};
+            use crate::sorted::trace::Untraced;
             use crate::sorted::value::Value;
 
             impl $handle {

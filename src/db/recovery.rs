@@ -19,13 +19,13 @@ use crate::format::key::SeqNo;
 use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
 use crate::sorted::files::WRITE_LEN;
+use crate::sorted::memtable::Memtable;
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{ManifestState, encode_definition, missing_tables};
 use crate::write::batch::Ingest;
 use crate::write::log::reader::LogReader;
-use crate::write::memtable::Memtable;
 use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs};
 
 /// New file numbers follow the greatest number in the directory, but only up to half of what the

@@ -15,9 +15,9 @@ use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::report::delivery::Events;
 use crate::report::event::Event;
+use crate::sorted::memtable::{Memtable, any_in};
 use crate::tree::manifest::ManifestState;
 use crate::write::batch::{Ingest, LogOp, Op, OpKind};
-use crate::write::memtable::{Memtable, any_in};
 use crate::write::wal::LogBatch;
 
 /// Operations inserted at a time.

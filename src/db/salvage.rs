@@ -1,7 +1,7 @@
 //! [`SalvageIter`]: a scan that continues past damage.
 //!
-//! Each source is read past its damage (`sorted/table/salvage.rs`) and tells which range of keys
-//! that may affect. In such a range, a key may be missing or have an older value.
+//! Each source is read past its damage (`crates/sorted/src/table/salvage.rs`) and tells which range
+//! of keys that may affect. In such a range, a key may be missing or have an older value.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::format::key::{MAX_SEQNO, SeqNo, Window, compare_entries};
 use crate::format::span::KeySpan;
 use crate::operator::{Answer, NamedOperator};
 use crate::sorted::iter::{MergeCursor, Stamped};
+use crate::sorted::memtable::MemtableCursor;
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table};
 use crate::sorted::values::ValueFiles;
-use crate::write::memtable::MemtableCursor;
 
 /// A part of a table that a [`SalvageIter`] has skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]

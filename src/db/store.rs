@@ -51,12 +51,12 @@ use crate::options::Options;
 use crate::rate::RateLimiter;
 use crate::report::delivery::Events;
 use crate::report::event::Event;
+use crate::sorted::memtable::Memtable;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::{ManifestState, RANGE_LEVEL, UnfinishedTask, VersionEdit};
 use crate::vfs::{FileLock, FileSystem};
-use crate::write::memtable::Memtable;
 
 pub(super) struct Store {
     /// Unique within the process: a batch made for another store is refused.

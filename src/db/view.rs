@@ -24,17 +24,17 @@ use crate::format::key::{SeqNo, ValueKind, Window};
 use crate::memory::epoch::Pin;
 use crate::operator::Answer;
 use crate::options::KeyspaceOptions;
-use crate::report::explain::{Found, ReadSource, ReadTrace};
 use crate::report::stats::ReadEvent;
+use crate::sorted::memtable::{FOLD_FROM, FoldedChain, MemEntry, Memtable};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit};
+use crate::sorted::trace::{Found, ReadSource, ReadTrace};
 use crate::sorted::value::{FoundValue, Value};
 use crate::sorted::values::{ValueFileMeta, ValueFiles};
 use crate::tree::manifest::KeyspaceState;
 use crate::tree::version::{Candidates, ScanSource, Version};
-use crate::write::memtable::{FOLD_FROM, FoldedChain, MemEntry, Memtable};
 
 #[cfg(test)]
 pub(super) mod tests;

@@ -33,9 +33,9 @@ use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::format::span::KeySpan;
 use crate::operator::{Fold, NamedOperator};
+use crate::sorted::memtable::{Memtable, MemtableWriter, any_in};
 use crate::write::batch::{BatchReader, LoggedPart, Op, Write, WriteBatch, encode_op};
 use crate::write::log::LogWriter;
-use crate::write::memtable::{Memtable, MemtableWriter, any_in};
 use crate::write::wal;
 
 /// Upper bound of the size of a file header and a sync marker.

@@ -37,11 +37,11 @@ use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::operator::Answer;
 use crate::options::FilterMode;
-use crate::report::explain::{Found, ReadSource, ReadTrace, Untraced};
 use crate::sorted::iter::{InternalCursor, Stamped};
 use crate::sorted::range_table::{RangeSet, RangeTable};
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit, TableMeta};
+use crate::sorted::trace::{Found, ReadSource, ReadTrace, Untraced};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::LEVEL_COUNT;
 

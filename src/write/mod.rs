@@ -1,12 +1,10 @@
-//! The path of a write: batch, WAL, memtable.
+//! The path of a write: batch, WAL.
 //!
 //! - [`batch`]: a write batch and its encoding.
 //! - [`log`]: numbered files of checksummed records, the format of WAL and manifest.
 //! - [`wal`]: the write-ahead log, one record per commit.
-//! - [`memtable`]: recent writes in memory.
 
 pub(crate) mod batch;
-pub(crate) mod memtable;
 pub(crate) mod wal;
 
 pub(crate) use tamis_log as log;

@@ -42,12 +42,13 @@ fn sources(dirs: &[&str]) -> Vec<PathBuf> {
 
 /// The crates of the library: where their sources are, by which name others use them, and the
 /// module of the crate `tamis` as which they appear there.
-const CRATES: [(&str, &str, &[&str]); 5] = [
+const CRATES: [(&str, &str, &[&str]); 6] = [
     ("src", "tamis", &[]),
     ("crates/base/src", "tamis_base", &[]),
     ("crates/vfs/src", "tamis_vfs", &["vfs"]),
     ("crates/filter/src", "tamis_filter", &["filter"]),
     ("crates/log/src", "tamis_log", &["write", "log"]),
+    ("crates/sorted/src", "tamis_sorted", &["sorted"]),
 ];
 
 /// The tools, likewise.
@@ -104,7 +105,9 @@ fn is_test(item: &syn::Item) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg") && {
             let condition = attribute.parse_args::<syn::Meta>().unwrap();
+            let of_tests = |list: &syn::MetaList| list.tokens.to_string().contains("test");
             condition.path().is_ident("test")
+                || condition.path().is_ident("any") && condition.require_list().is_ok_and(of_tests)
         }
     })
 }
@@ -309,7 +312,8 @@ fn modules_use_only_the_layers_above_them() {
     let mut seen = BTreeSet::new();
     for (module, used) in dependencies(library()) {
         let Some(own) = layer_of(&module) else {
-            assert!(module.len() < 2 && used.is_empty() || module.is_empty(), "{module:?} is not in ARCHITECTURE.md");
+            let is_root = crates().any(|(.., room)| room == module);
+            assert!(is_root || module.len() < 2 && used.is_empty(), "{module:?} is not in ARCHITECTURE.md");
             continue;
         };
         seen.insert(own);

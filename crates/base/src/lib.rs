@@ -5,6 +5,7 @@
 //! - [`memory`]: pools, epochs, prefetch.
 //! - [`exec`]: who runs background work.
 //! - [`rate`]: how fast it may read and write.
+//! - [`report`]: what a store tells about itself.
 #![allow(missing_docs, reason = "no stable interface: names alone where they say all")]
 
 #[deny(missing_docs)]
@@ -14,3 +15,4 @@ pub mod exec;
 pub mod format;
 pub mod memory;
 pub mod rate;
+pub mod report;

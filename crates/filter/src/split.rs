@@ -66,6 +66,7 @@ impl Groups {
         self.0
     }
 
+    #[inline]
     pub(super) fn iter(self) -> impl Iterator<Item = u8> {
         let mut rest = get_u64(&self.0);
         std::iter::from_fn(move || {
@@ -82,6 +83,7 @@ impl Groups {
 
     /// The groups after the first.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[inline]
     pub(super) fn after_first(self) -> Groups {
         let [_, rest @ ..] = self.0;
         let mut groups = [0; 8];

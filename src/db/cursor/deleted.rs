@@ -140,9 +140,9 @@ mod tests {
     use crate::db::view::{ReadView, Tree};
     use crate::format::key::ValueKind;
     use crate::memory::pool::MemtablePool;
+    use crate::sorted::memtable::Memtable;
     use crate::sorted::table::TableContext;
     use crate::vfs::SimFileSystem;
-    use crate::write::memtable::Memtable;
 
     #[test]
     fn a_scan_over_many_ranges_leaves_a_note_that_the_next_one_follows() {

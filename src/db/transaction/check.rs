@@ -161,9 +161,9 @@ mod tests {
     use crate::format::span::KeySpan;
     use crate::memory::pool::MemtablePool;
     use crate::options::Options;
+    use crate::sorted::memtable::Memtable;
     use crate::sorted::ranges::steps;
     use crate::vfs::MemoryFileSystem;
-    use crate::write::memtable::Memtable;
 
     /// CI of a loaded machine: a thread was interrupted between its write and the moment at which
     /// that became visible. Another met the same conflict 32 times meanwhile, and gave up.

@@ -10,7 +10,7 @@ use crate::db::Change;
 use crate::db::ingest::IngestOptions;
 use crate::db::keyspace::Keyspace;
 use crate::options::Options;
-use crate::report::explain::Found;
+use crate::sorted::trace::Found;
 use crate::sorted::value::Value;
 use crate::sst::SstWriter;
 use crate::vfs::MemoryFileSystem;

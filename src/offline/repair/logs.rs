@@ -14,12 +14,12 @@ use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::memory::pool::MemtablePool;
 use crate::options::KeyspaceOptions;
+use crate::sorted::memtable::Memtable;
 use crate::sorted::table::{Ingested, Origin, TableMeta};
 use crate::tree::manifest::{ManifestState, RANGE_LEVEL, missing_tables, stated_tables};
 use crate::vfs::FileSystem;
 use crate::write::batch::{LogOp, LogOps, Op, OpKind};
 use crate::write::log::{LogGap, Needed, Record, salvage};
-use crate::write::memtable::Memtable;
 use crate::write::wal;
 
 /// Bytes of log entries that are gathered in memory before they go to tables.

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use super::output::{OutputContext, UnknownLevels, write_run};
 use crate::error::Result;
 use crate::format::span::KeySpan;
+use crate::sorted::memtable::Memtable;
 use crate::sorted::ranges::{Fragment, RangeLayer, RangeSource, fold, layers_of};
 use crate::sorted::table::{Origin, TableBuilder, TableMeta};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::RANGE_LEVEL;
-use crate::write::memtable::Memtable;
 
 /// Tables with their levels, and value files.
 pub(crate) type Flushed = (Vec<(u8, TableMeta)>, Vec<ValueFileMeta>);

@@ -84,15 +84,9 @@ impl Task {
 
     /// What a listener is told of it.
     pub(crate) fn info(&self, keyspace: Arc<str>) -> CompactionInfo {
-        CompactionInfo {
-            keyspace,
-            reason: self.reason,
-            from_level: self.start_level.into(),
-            to_level: self.output_level.into(),
-            tables: self.inputs.len(),
-            bytes: self.bytes,
-            is_trivial: self.is_move || self.is_drop,
-        }
+        let levels = [self.start_level.into(), self.output_level.into()];
+        let is_trivial = self.is_move || self.is_drop;
+        CompactionInfo::new(keyspace, self.reason, levels, self.inputs.len(), self.bytes, is_trivial)
     }
 
     pub(crate) fn takes(&self, level: usize, number: u64) -> bool {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::Version;
 use crate::error::Result;
 use crate::memory::epoch::{Epoch, Pin};
-use crate::report::explain::Untraced;
 use crate::sorted::table::{PendingReads, PointRead, Probe, Table, TableHit};
+use crate::sorted::trace::Untraced;
 
 /// Keys in a group: more than the memory accesses that a core has in flight, and few enough that
 /// prefetched lines are still in its first-level cache when they are used.

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
 use crate::sorted::iter::{InternalCursor, MergeCursor, SkippedRun};
-use crate::write::memtable::MemtableCursor;
+use crate::sorted::memtable::MemtableCursor;
 
 /// One input of a merge. An enum, so that a step costs a branch instead of a virtual call.
 #[expect(clippy::large_enum_variant, reason = "nearly all are runs, and a seek should not pay for a box of each")]

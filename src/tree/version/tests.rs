@@ -5,10 +5,10 @@ use crate::filter::KeyHash;
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::key::{ValueKind, Window, compare_entries, head16};
 use crate::options::Compression;
-use crate::report::explain::FilterAnswer;
 use crate::sorted::iter::{MergeCursor, is_within};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{ReadMode, TableBuilder, TableContext, TableOptions};
+use crate::sorted::trace::FilterAnswer;
 use crate::vfs::{FileSystem, SimFileSystem};
 
 /// A table with the key range from `smallest` to `largest`, never opened.
@@ -139,15 +139,18 @@ enum TraceEvent {
     Leave(Found),
 }
 
-impl ReadTrace for Vec<TraceEvent> {
+#[derive(Debug, Default, PartialEq)]
+struct Recorded(Vec<TraceEvent>);
+
+impl ReadTrace for Recorded {
     fn enter(&mut self, source: ReadSource) {
-        self.push(TraceEvent::Enter(source));
+        self.0.push(TraceEvent::Enter(source));
     }
     fn filter(&mut self, answer: FilterAnswer) {
-        self.push(TraceEvent::Filter(answer));
+        self.0.push(TraceEvent::Filter(answer));
     }
     fn leave(&mut self, found: Found) {
-        self.push(TraceEvent::Leave(found));
+        self.0.push(TraceEvent::Leave(found));
     }
 }
 
@@ -166,7 +169,7 @@ fn runs(context: &Arc<TableContext>) -> Vec<(u8, Arc<Table>)> {
         };
         let mut builder = TableBuilder::new(context.fs(), context.dir(), number, options).unwrap();
         for key in keys {
-            builder.add(&run_key(key), 1000 - number, ValueKind::Put, b"value").unwrap();
+            builder.add(&run_key(key), 1000 - number, ValueKind::Put, &number.to_le_bytes()).unwrap();
         }
         (level, Arc::new(Table::new(Arc::clone(context), builder.finish().unwrap())))
     };
@@ -201,37 +204,38 @@ fn filters_probed_together_answer_trace_and_count_as_one_by_one() {
             let key = run_key(key);
             let mode = ReadMode { filters: mode, fill_cache: true, values: true };
             let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), window: Window::up_to(snapshot), mode };
-            let (mut events, mut expected) = (Vec::new(), Vec::new());
-            let seqno = epoch.pin(|pin| {
+            let (mut events, mut expected) = (Recorded::default(), Recorded::default());
+            let value = epoch.pin(|pin| {
                 let mut candidates = Candidates::default();
                 version.prefetch(&read, &mut candidates);
                 let denied = candidates.sorted.iter().flatten().filter(|table| table.first.deny(read.hash));
                 counted[2] += denied.count();
-                version.get(&read, pin, &candidates, &mut events).unwrap().map(|hit| hit.seqno)
+                version.get(&read, pin, &candidates, &mut events).unwrap().map(|hit| hit.value.into_value().to_vec())
             });
-            let expected_seqno = plain_context.epoch().pin(|pin| {
+            let expected_value = plain_context.epoch().pin(|pin| {
                 let runs = plain[0].iter().map(|table| (0, std::slice::from_ref(table)));
                 let levels = plain.iter().enumerate().skip(1).filter(|(_, tables)| !tables.is_empty());
                 runs.chain(levels.map(|(level, tables)| (level, &tables[..]))).find_map(|(level, tables)| {
                     let table = tables.iter().find(|table| level == 0 || covers(table, &key));
-                    expected.push(TraceEvent::Enter(match table {
+                    expected.0.push(TraceEvent::Enter(match table {
                         Some(table) => ReadSource::Table { level, number: table.meta().number },
                         None => ReadSource::Level(level),
                     }));
                     match table.filter(|table| covers(table, &key)) {
-                        Some(table) => {
-                            table.get(&read, table.expects_hit(), pin, &mut expected).unwrap().map(|hit| hit.seqno)
-                        }
+                        Some(table) => table
+                            .get(&read, table.expects_hit(), pin, &mut expected)
+                            .unwrap()
+                            .map(|hit| hit.value.into_value().to_vec()),
                         None => {
-                            expected.push(TraceEvent::Leave(Found::OutOfRange));
+                            expected.0.push(TraceEvent::Leave(Found::OutOfRange));
                             None
                         }
                     }
                 })
             });
-            assert_eq!(seqno, expected_seqno);
+            assert_eq!(value, expected_value);
             assert!(events == expected, "{read:?}");
-            counted[usize::from(seqno.is_some())] += 1;
+            counted[usize::from(value.is_some())] += 1;
         }
     }
     for (table, plain) in version.tables().map(|(_, table)| table).zip(plain.iter().flatten()) {
@@ -479,8 +483,8 @@ fn a_trace_tells_values_tombstones_and_newer_versions_apart() {
         let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
         let read =
             PointRead { key: key.as_bytes(), hash: KeyHash::new(SEED, key.as_bytes()), window: Window::up_to(8), mode };
-        let mut events = Vec::new();
+        let mut events = Recorded::default();
         context.epoch().pin(|pin| table.get(&read, table.expects_hit(), pin, &mut events).unwrap().is_some());
-        assert_eq!(events.last(), Some(&TraceEvent::Leave(found)), "{key}");
+        assert_eq!(events.0.last(), Some(&TraceEvent::Leave(found)), "{key}");
     }
 }

@@ -50,6 +50,7 @@ pub struct EncodedHeader {
 }
 
 impl EncodedHeader {
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

@@ -177,6 +177,7 @@ impl MemtableChunk {
     }
 
     /// Its first byte. A writer must have the bytes that it writes to itself.
+    #[inline]
     pub fn start(&self) -> NonNull<u8> {
         self.region().start()
     }

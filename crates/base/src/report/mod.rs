@@ -1,0 +1,8 @@
+//! What a store reports about itself.
+//!
+//! - [`stats`]: counters of reads and filters.
+//! - [`event`]: what happens in a store, and [`delivery`]: how a listener is told.
+
+pub mod delivery;
+pub mod event;
+pub mod stats;

@@ -1,0 +1,136 @@
+//! [`BlockCache`]: data blocks kept in memory, within a byte limit.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `slot` | where readers find a block, without a lock |
+//! | `admission` | which blocks are admitted, and which are evicted |
+//! | `reclaim` | when an evicted block may be freed |
+//!
+//! A block lives in a `Frame` (`block/frame.rs`), whose memory is cut from a
+//! [`FrameArena`].
+
+mod admission;
+mod reclaim;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use self::admission::CacheShard;
+pub(super) use self::slot::BlockSlots;
+use crate::block::{BlockRef, Frame};
+use crate::memory::epoch::Epoch;
+use crate::memory::pool::FrameArena;
+
+const MAX_SHARDS: usize = 16;
+/// A smaller cache has fewer shards, so that each still holds many blocks.
+const MIN_SHARD_BYTES: usize = 256 << 10;
+/// Between the offsets of two stores: prime to the number of shards, and large enough that the
+/// first tables of a store do not meet those of the next.
+const OWNER_STEP: usize = 1021;
+
+/// A cache that stores may share. A lock guards each shard and is held while a block is admitted or
+/// inserted; hits take none. Capacity 0 keeps nothing.
+///
+/// Each table has slots of its own, so that stores never find each other's blocks.
+pub struct BlockCache {
+    /// Number of stores that have used it.
+    owners: AtomicUsize,
+    arena: Arc<FrameArena>,
+    shards: Box<[Mutex<CacheShard>]>,
+    capacity: usize,
+}
+
+/// A store that uses a cache. Its readers pin its own epoch: a long read holds up the reuse of the
+/// blocks of its store alone.
+pub struct CacheOwner {
+    epoch: Arc<Epoch>,
+    /// Spreads the same blocks of several stores over the shards.
+    offset: usize,
+    /// Bytes of the cache that the store's blocks take.
+    used: AtomicUsize,
+}
+
+impl CacheOwner {
+    pub fn epoch(&self) -> &Arc<Epoch> {
+        &self.epoch
+    }
+
+    /// Bytes of the cache that the store's blocks take.
+    pub fn usage(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+impl BlockCache {
+    pub fn new(capacity: usize) -> BlockCache {
+        let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
+        let shard = || Mutex::new(CacheShard::new(capacity / count));
+        let shards = (0..count).map(|_| shard()).collect();
+        BlockCache { owners: AtomicUsize::new(0), arena: FrameArena::new(capacity), shards, capacity }
+    }
+
+    /// Another store that uses the cache.
+    pub fn new_owner(&self) -> Arc<CacheOwner> {
+        let offset = self.owners.fetch_add(1, Ordering::Relaxed).wrapping_mul(OWNER_STEP);
+        Arc::new(CacheOwner { epoch: Arc::default(), offset, used: AtomicUsize::new(0) })
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes that the cache holds, free frames included.
+    pub fn usage(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().used()).sum()
+    }
+
+    /// Returns a frame for the block at position `i` of a table, of `len` bytes with its trailer,
+    /// or `None` if the block is not admitted. The caller reads the block into the frame and
+    /// [inserts](BlockCache::insert) it.
+    pub(super) fn admit(&self, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
+        self.shard(slots, i).lock().admit(&self.arena, slots, i, len)
+    }
+
+    /// Inserts the block at position `i` of a table, if there is still space.
+    pub(super) fn insert(&self, slots: &Arc<BlockSlots>, i: usize, block: &BlockRef) {
+        self.shard(slots, i).lock().insert(slots, i, block);
+    }
+
+    /// Evicts all blocks of a table that has no readers any more. Looks only into shards that have
+    /// some: a shard's ring has the blocks of all stores.
+    pub(super) fn forget(&self, slots: &BlockSlots) {
+        let mut counts = [0; MAX_SHARDS];
+        for i in slots.linked() {
+            counts[self.shard_of(slots, i)] += 1;
+        }
+        for (shard, count) in self.shards.iter().zip(counts).filter(|(_, count)| *count > 0) {
+            shard.lock().forget(slots, count);
+        }
+    }
+
+    fn shard(&self, slots: &BlockSlots, i: usize) -> &Mutex<CacheShard> {
+        &self.shards[self.shard_of(slots, i)]
+    }
+
+    fn shard_of(&self, slots: &BlockSlots, i: usize) -> usize {
+        // Neighbouring blocks do not share a shard, and the first blocks of all tables do not
+        // either.
+        slots.first_shard().wrapping_add(i) % self.shards.len()
+    }
+}
+
+impl Drop for BlockCache {
+    fn drop(&mut self) {
+        for shard in &mut self.shards {
+            shard.get_mut().close();
+        }
+        // A value or a cursor that outlives the cache keeps its block, and with it the arena, but
+        // none of the arena's free memory.
+        self.arena.discard_free();
+    }
+}

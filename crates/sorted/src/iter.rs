@@ -1,0 +1,214 @@
+//! [`InternalCursor`]: the interface of every ordered source of entries: memtables, tables, levels,
+//! and merges of them.
+
+use crate::error::Result;
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, head16, head16_bytes};
+use crate::report::stats::ReadCounters;
+
+/// A position in a sequence of entries, ordered by user key, then newest first.
+///
+/// A cursor starts out invalid, and a failed step leaves it invalid. Accessors need a valid cursor;
+/// they borrow from it until the next step.
+///
+/// ```text
+/// cursor   = new (position step*)*
+/// position = seek | seek_to_last
+/// step     = next | prev             only while valid
+/// ```
+pub trait InternalCursor {
+    fn valid(&self) -> bool;
+
+    /// Moves to the first entry at or after `(key, seqno)`. With a snapshot's number, that is the
+    /// newest version of `key` that the snapshot sees or, if there is none, a later key.
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()>;
+
+    fn seek_to_last(&mut self) -> Result<()>;
+
+    fn next(&mut self) -> Result<()>;
+
+    fn prev(&mut self) -> Result<()>;
+
+    /// The user key.
+    fn key(&self) -> &[u8];
+
+    /// The sequence number and the kind of the entry.
+    fn stamp(&self) -> (SeqNo, ValueKind);
+
+    fn value(&self) -> &[u8];
+}
+
+/// The parts of [`InternalCursor::stamp`].
+pub trait Stamped: InternalCursor {
+    #[inline(always)]
+    fn seqno(&self) -> SeqNo {
+        self.stamp().0
+    }
+
+    #[inline(always)]
+    fn kind(&self) -> ValueKind {
+        self.stamp().1
+    }
+}
+
+impl<C: InternalCursor + ?Sized> Stamped for C {}
+
+/// What merges and scans ask of a source for speed: seeks in parts, fast steps, which decode only
+/// key and value, and jumps over entries that a scan need not see.
+///
+/// ```text
+/// seek  = begin_seek continue_seek* end_seek
+/// fast  = fast_steps fast_step* end_fast_steps        a position may replace end_fast_steps
+/// ```
+pub trait MergeCursor: InternalCursor {
+    /// Moves to the first entry.
+    fn seek_to_first(&mut self) -> Result<()>;
+
+    /// The first part of a seek. The cursor stays invalid until
+    /// [`end_seek`](MergeCursor::end_seek) with the same target. To seek several cursors, do each
+    /// part on all of them before the next part, so that their cache misses overlap.
+    fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    /// A middle part of a seek: takes one step of the search for `key` and prefetches what the next
+    /// part reads. Returns false, and does nothing, if only the last part is left. Calling it is
+    /// optional.
+    fn continue_seek(&mut self, _key: &[u8]) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.seek(key, seqno)
+    }
+
+    /// Skips entries that a scan need not see: those numbered `seen` or less whose keys come before
+    /// `end` in the direction of travel. Stops at the first other entry. Forward, `end` is an
+    /// exclusive upper bound; backward, an inclusive lower bound; `None` is the end of the key
+    /// space. The cursor must be valid.
+    fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+        while self.valid() && self.seqno() <= seen && is_within(self.key(), end, forward) {
+            if forward { self.next()? } else { self.prev()? }
+        }
+        Ok(())
+    }
+
+    /// If the first entries from `from` on are all in `skipped`, moves past those, without looking
+    /// at them, and returns true. Best effort: returns false, and does nothing, if the cursor
+    /// would have to read other entries to know. Going forward, `from` is an inclusive lower bound;
+    /// backward, an exclusive upper bound; `None` is no bound.
+    fn skip(&mut self, _from: Option<&[u8]>, _skipped: &SkippedRun<'_>, _forward: bool) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// The counters for reads of the current entry, if the cursor has its own.
+    fn counters(&self) -> Option<&ReadCounters> {
+        None
+    }
+
+    /// Number of *fast steps* that the cursor can take next in a direction; a lower bound, known
+    /// without reading entries. Every fast step leads to another key. That key has a single
+    /// version, `snapshot` sees it, and its head comes before `bound` in that direction.
+    #[inline]
+    fn fast_steps(&self, _snapshot: SeqNo, _bound: u128, _forward: bool) -> usize {
+        0
+    }
+
+    /// Takes a fast step. Returns false and stays if it cannot: the next entry may be a tombstone.
+    /// Afterwards only key and value may be read, until
+    /// [`end_fast_steps`](MergeCursor::end_fast_steps) or a seek.
+    #[inline]
+    fn fast_step(&mut self, _forward: bool) -> bool {
+        false
+    }
+
+    /// Decodes the rest of the current entry, which fast steps leave out.
+    fn end_fast_steps(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether the previous entry certainly has another key. Best effort: false if the cursor would
+    /// have to read other memory to know.
+    fn is_first_of_key(&self) -> bool {
+        false
+    }
+
+    /// The key's [`head16`].
+    #[inline]
+    fn head(&self) -> u128 {
+        head16(self.key())
+    }
+
+    /// The head of the current key; `None` if the cursor is invalid.
+    #[inline]
+    fn head_if_valid(&self) -> Option<u128> {
+        self.valid().then(|| self.head())
+    }
+
+    /// Whether the entry is a value that `snapshot` sees, unless a newer version hides it.
+    #[inline]
+    fn shows(&self, snapshot: SeqNo) -> bool {
+        self.seqno() <= snapshot && self.kind() == ValueKind::Put
+    }
+}
+
+/// Whether `key` comes before `end` in the direction of travel, as defined by
+/// [`MergeCursor::jump`].
+pub fn is_within(key: &[u8], end: Option<&[u8]>, forward: bool) -> bool {
+    end.is_none_or(|end| if forward { key < end } else { key >= end })
+}
+
+/// Entries that a scan need not see: those numbered `seen` or less whose keys come after `begin`
+/// and before `end` in the direction of travel. Forward, `begin` is inclusive and `end` exclusive;
+/// backward, the other way round. `None` is the end of the key space.
+#[derive(Clone, Copy)]
+pub struct SkippedRun<'a> {
+    pub begin: Option<&'a [u8]>,
+    pub end: Option<&'a [u8]>,
+    pub seen: SeqNo,
+}
+
+impl SkippedRun<'_> {
+    /// Whether the run has begun at a key.
+    pub fn has_begun(&self, key: &[u8], forward: bool) -> bool {
+        self.begin.is_none_or(|_| is_within(key, self.begin, !forward))
+    }
+}
+
+/// A copy of a cursor's key, to compare later keys with. A key of up to 16 bytes compares in two
+/// registers.
+#[derive(Default)]
+pub struct MarkedKey {
+    head: u128,
+    len: usize,
+    /// The whole key if it is longer than a head.
+    long: Vec<u8>,
+}
+
+impl MarkedKey {
+    /// Copies the key of the cursor's current entry.
+    #[inline]
+    pub fn mark(&mut self, cursor: &impl MergeCursor) {
+        let key = cursor.key();
+        self.head = cursor.head();
+        self.len = key.len();
+        if self.len > HEAD16_LEN {
+            self.long.clear();
+            self.long.extend_from_slice(key);
+        }
+    }
+
+    /// Whether the cursor's current entry has the marked key.
+    #[inline(always)]
+    pub fn is_at(&self, cursor: &impl MergeCursor) -> bool {
+        self.head == cursor.head() && {
+            let key = cursor.key();
+            key.len() == self.len && (self.len <= HEAD16_LEN || *key == *self.long)
+        }
+    }
+
+    /// The marked key; a short one is written to `buffer`.
+    pub fn key<'a>(&'a self, buffer: &'a mut [u8; HEAD16_LEN]) -> &'a [u8] {
+        *buffer = head16_bytes(self.head);
+        buffer.get(..self.len).unwrap_or(&self.long)
+    }
+}

@@ -1,0 +1,349 @@
+//! [`TableCursor`]: a cursor over the entries of a table.
+
+use std::sync::Arc;
+
+use super::Table;
+use super::fetch::{ReadAhead, ReadHint};
+use super::reader::Counting;
+use super::resident::ResidentBlock;
+use crate::block::BlockCursor;
+use crate::error::Result;
+use crate::format::Decoded;
+use crate::format::key::{SeqNo, ValueKind};
+use crate::iter::{InternalCursor, MergeCursor};
+use crate::report::stats::ReadCounters;
+
+/// A position in two levels: a block, by the index, and an entry in it. The cursor keeps its block
+/// alive.
+pub struct TableCursor {
+    table: Arc<Table>,
+    fill_cache: bool,
+    counting: Counting,
+    /// Whether the cursor reads the whole table, or a large part of it.
+    reads_whole_table: bool,
+    /// Position in the block entered last; at first in none. The cursor is valid when this is.
+    block: BlockCursor,
+    /// Position of that block in the index.
+    position: usize,
+    /// During a seek: position of the first block that may hold the target.
+    sought: usize,
+    seeking: Seeking,
+    ahead: Option<ReadAhead>,
+}
+
+/// Distances from the end of a block, in entries: at the first, the cursor prefetches the next
+/// block's directory; at the second, the first entries that it will read there.
+const DIRECTORY_AHEAD: usize = 12;
+const ENTRIES_AHEAD: usize = 4;
+
+/// Next step of a seek.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seeking {
+    /// Find the block in memory, and prefetch its directory.
+    Find,
+    /// Enter the block, and prefetch the entry.
+    Enter,
+    /// Move to the entry, in a block that may already have been searched.
+    End { searched: bool },
+}
+
+impl Table {
+    /// A cursor over the table's entries, initially invalid. A long scan reads ahead and does not
+    /// fill the cache; without `fill_cache` no scan does.
+    pub fn cursor(self: &Arc<Table>, fill_cache: bool) -> TableCursor {
+        TableCursor::new(Arc::clone(self), fill_cache)
+    }
+}
+
+impl TableCursor {
+    pub(super) fn new(table: Arc<Table>, fill_cache: bool) -> TableCursor {
+        TableCursor {
+            table,
+            fill_cache,
+            counting: Counting::Read,
+            reads_whole_table: false,
+            block: BlockCursor::default(),
+            position: 0,
+            sought: 0,
+            seeking: Seeking::End { searched: false },
+            ahead: None,
+        }
+    }
+
+    /// Switches to another table and keeps the cursor's buffers. The cursor is invalid afterwards.
+    pub fn enter_table(&mut self, table: &Arc<Table>) {
+        self.invalidate();
+        if !Arc::ptr_eq(&self.table, table) {
+            self.table = Arc::clone(table);
+            self.position = usize::MAX;
+            self.ahead = None;
+        }
+    }
+
+    /// Leaves the cursor's reads out of the table's counters, because no user caused them.
+    pub fn uncounted(self) -> TableCursor {
+        self.counted_as(Counting::Uncounted)
+    }
+
+    /// Makes this the cursor of a compaction, which reads the whole table, or a large part of it.
+    pub fn for_compaction(self) -> TableCursor {
+        TableCursor { fill_cache: false, reads_whole_table: true, ..self.uncounted() }
+    }
+
+    /// Counts the cursor's reads as `counting` says.
+    pub(super) fn counted_as(self, counting: Counting) -> TableCursor {
+        TableCursor { counting, ..self }
+    }
+
+    fn block_count(&self) -> Result<usize> {
+        Ok(self.table.resident()?.index.len())
+    }
+
+    /// Enters the block at position `i` and performs `step` in it.
+    fn enter(&mut self, i: usize, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
+        self.enter_block(i)?;
+        self.in_block(step)
+    }
+
+    /// Enters the block at position `i`. The cursor is invalid afterwards.
+    fn enter_block(&mut self, i: usize) -> Result<()> {
+        self.invalidate();
+        if !self.is_in(i) {
+            let resident = self.table.resident()?;
+            let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
+            let reads_whole_table = self.reads_whole_table;
+            let ahead = self.ahead.get_or_insert_with(|| match reads_whole_table {
+                true => ReadAhead::for_whole_table(limit),
+                false => ReadAhead::new(limit, fill_cache),
+            });
+            ahead.step_to(i);
+            let kept = match &resident.mapped {
+                None => self.table.kept_block(resident, i, self.counting, None)?,
+                Some(mapped) if mapped.is_verified(i) && !reads_whole_table => {
+                    ahead.prefetch_mapped(mapped, resident.index.handle(i));
+                    self.table.kept_block(resident, i, self.counting, self.block.leave())?
+                }
+                // A block's first read comes from the file. A compaction reads each file once, in
+                // large pieces.
+                Some(_) => None,
+            };
+            let block = match kept {
+                Some(block) => block,
+                None => self.table.read_block(resident, i, fill_cache, self.counting, ReadHint::Scan(ahead))?.into(),
+            };
+            self.block.enter(block);
+            self.position = i;
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with the key, the number and the length of each entry of the block at position
+    /// `i`, which must be less than the number of blocks. The cursor is invalid afterwards.
+    pub fn visit_block(&mut self, i: usize, mut visit: impl FnMut(&[u8], SeqNo, usize)) -> Result<()> {
+        self.enter(i, BlockCursor::seek_to_first)?;
+        while self.block.valid() {
+            let key = self.block.key();
+            visit(key, self.block.seqno(), key.len() + self.block.value().len());
+            self.in_block(BlockCursor::next)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the block at position `i` is the one entered last.
+    fn is_in(&self, i: usize) -> bool {
+        self.block.is_inside() && self.position == i
+    }
+
+    /// Prefetches the block at position `i`, if it is in memory.
+    fn prefetch_block(&self, i: usize) -> Result<()> {
+        if !self.is_in(i) {
+            let resident = self.table.resident()?;
+            self.table.fetcher().context.epoch().pin(|pin| resident.in_memory(i, pin).map(ResidentBlock::prefetch));
+        }
+        Ok(())
+    }
+
+    /// Performs `step` in the block entered last.
+    fn in_block(&mut self, step: impl FnOnce(&mut BlockCursor) -> Decoded<()>) -> Result<()> {
+        step(&mut self.block).map_err(|malformed| self.table.malformed_block(self.position, malformed))
+    }
+
+    pub fn invalidate(&mut self) {
+        self.block.invalidate();
+    }
+
+    /// Near the end of a block, prefetches what the step into the next one will read.
+    #[inline]
+    fn look_ahead(&self, forward: bool) {
+        let left = self.block.left(forward);
+        if left == DIRECTORY_AHEAD || left == ENTRIES_AHEAD {
+            self.prefetch_neighbour(left, forward);
+        }
+    }
+
+    #[cold]
+    fn prefetch_neighbour(&self, left: usize, forward: bool) {
+        let Ok(resident) = self.table.resident() else { return };
+        // A position outside of the table is never in memory.
+        let i = if forward { self.position.wrapping_add(1) } else { self.position.wrapping_sub(1) };
+        self.table.fetcher().context.epoch().pin(|pin| match resident.in_memory(i, pin) {
+            Some(block) if left == DIRECTORY_AHEAD => block.prefetch(),
+            Some(block) => block.block().iter().for_each(|block| block.prefetch_end(forward)),
+            None => {}
+        });
+    }
+
+    /// The rare part of a step forward: handles what stopped `advance`, then enters the next block.
+    #[cold]
+    fn next_block(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::next)?;
+        if !self.valid() && self.position + 1 < self.block_count()? {
+            self.enter(self.position + 1, BlockCursor::seek_to_first)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn previous_block(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::prev)?;
+        if !self.valid() && self.position > 0 {
+            self.enter(self.position - 1, BlockCursor::seek_to_last)?;
+        }
+        Ok(())
+    }
+}
+
+impl InternalCursor for TableCursor {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.block.valid()
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.invalidate();
+        let last = self.block_count()? - 1;
+        self.enter(last, BlockCursor::seek_to_last)
+    }
+
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.begin_seek(key)?;
+        self.end_seek(key, seqno)
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        if self.block.advance() {
+            self.look_ahead(true);
+            return Ok(());
+        }
+        self.next_block()
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        if self.block.retreat() {
+            self.look_ahead(false);
+            return Ok(());
+        }
+        self.previous_block()
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.block.key()
+    }
+
+    #[inline(always)]
+    fn stamp(&self) -> (SeqNo, ValueKind) {
+        (self.block.seqno(), self.block.kind())
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.block.value()
+    }
+}
+
+impl MergeCursor for TableCursor {
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.enter(0, BlockCursor::seek_to_first)
+    }
+
+    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
+        self.invalidate();
+        let resident = self.table.resident()?;
+        self.sought = resident.find(key);
+        self.seeking =
+            if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
+        Ok(())
+    }
+
+    fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
+        self.seeking = match self.seeking {
+            Seeking::Find => {
+                self.prefetch_block(self.sought)?;
+                Seeking::Enter
+            }
+            Seeking::Enter => {
+                self.enter_block(self.sought)?;
+                self.block.begin_seek(key);
+                Seeking::End { searched: true }
+            }
+            Seeking::End { .. } => return Ok(false),
+        };
+        Ok(true)
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        if self.seeking == (Seeking::End { searched: true }) {
+            self.seeking = Seeking::End { searched: false };
+            self.in_block(|cursor| cursor.end_seek(key, seqno))?;
+            if self.valid() {
+                return Ok(());
+            }
+            self.sought += 1;
+        }
+        for i in self.sought..self.block_count()? {
+            self.enter(i, |cursor| cursor.seek(key, seqno))?;
+            // Usually in the first or second block; later only if versions of the key fill whole
+            // blocks.
+            if self.valid() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn fast_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        // The table's metadata is trusted, as everything under a checksum is.
+        let meta = self.table.meta();
+        let all_single_and_visible = meta.keys == meta.entries && meta.largest_seqno <= snapshot;
+        if all_single_and_visible { self.block.left_before(bound, forward) } else { 0 }
+    }
+
+    #[inline]
+    fn fast_step(&mut self, forward: bool) -> bool {
+        self.block.fast_step(forward) && {
+            self.look_ahead(forward);
+            true
+        }
+    }
+
+    fn end_fast_steps(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::end_fast_steps)
+    }
+
+    fn is_first_of_key(&self) -> bool {
+        self.block.is_first_of_key()
+    }
+
+    fn counters(&self) -> Option<&ReadCounters> {
+        (self.counting != Counting::Uncounted).then(|| &*self.table.fetcher().counters)
+    }
+
+    #[inline]
+    fn head(&self) -> u128 {
+        self.block.head()
+    }
+}

@@ -1,0 +1,308 @@
+//! SSTables: sorted entries in a file, with their filter and their index.
+//!
+//! A [`TableBuilder`] writes a file once; nothing changes it afterwards. A [`Table`] answers reads
+//! from it: it asks the filter first, then the index, and then usually reads at most one data
+//! block. All bytes of a table enter the process through `fetch`, which verifies and counts them.
+//!
+//! ```text
+//! table = file header, data block*, [filter block], properties block, index block, footer
+//! ```
+//!
+//! They follow each other without gaps, except that zeros up to the next multiple of 4096 may
+//! precede a data block. A trailer (see `footer`) follows every block. `format::header`,
+//! `block`, `filter::header`, `properties`, `origin`, `index` and `footer` draw the parts.
+
+mod builder;
+mod cursor;
+mod deadlines;
+mod describe;
+mod estimate;
+mod fetch;
+mod footer;
+#[cfg(any(fuzzing, test, feature = "testing"))]
+pub mod fuzz;
+mod index;
+mod mapped;
+mod origin;
+mod pending;
+mod planned;
+mod prefix;
+mod properties;
+mod reader;
+mod references;
+mod refilter;
+mod resident;
+mod salvage;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use builder::TableBuilder;
+pub use cursor::TableCursor;
+pub use deadlines::Deadlines;
+pub use describe::stated_number;
+pub use footer::BlockHandle;
+pub use origin::{Input, Origin};
+pub use pending::PendingReads;
+pub use prefix::PrefixProbe;
+pub use reader::{FilterMode, PointRead, Probe, ReadMode, Table, TableHit};
+pub use references::References;
+pub use salvage::{Hole, SalvageCursor, SalvageTable};
+
+use self::mapped::MapPermit;
+use crate::cache::{BlockCache, CacheOwner};
+use crate::compress::Compression;
+use crate::files::{FilePool, Graveyard, Janitor, OpenFiles};
+use crate::filter::{FilterPolicy, PrefixExtractor};
+use crate::format::key::SeqNo;
+use crate::format::span::KeySpan;
+use crate::memory::epoch::Epoch;
+use crate::memory::pool::TableMemory;
+use crate::report::delivery::Events;
+use crate::values::ValueFiles;
+use crate::vfs::FileSystem;
+
+/// What the manifest records about a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableMeta {
+    pub number: u64,
+    /// File length in bytes.
+    pub size: u64,
+    /// Checksum of the whole file; not a CRC.
+    pub checksum: u32,
+    pub entries: u64,
+    /// Distinct user keys. The other entries are older versions of them.
+    pub keys: u64,
+    pub tombstones: u64,
+    /// Of the entries with a deadline.
+    pub deadlines: Deadlines,
+    pub references: References,
+    pub smallest_seqno: SeqNo,
+    pub largest_seqno: SeqNo,
+    /// No entry of the table is deleted by a range delete numbered up to this. The manifest alone
+    /// says so; 0 if it is not known.
+    pub cleared: SeqNo,
+    /// Smallest and largest user key in the table.
+    pub smallest: Box<[u8]>,
+    pub largest: Box<[u8]>,
+    /// `None` for a table that the store has written.
+    pub ingested: Option<Ingested>,
+    /// Of an ingested table of range deletes, the end of the last range, exclusive. `None` if that
+    /// is the end of the key space, and for every other table.
+    pub range_end: Option<Box<[u8]>>,
+    /// Tombstones and older versions that were in the last level when no snapshot needed them, and
+    /// that stayed all the same: operands on a value that expires, or that the operator refuses.
+    /// The manifest alone says so.
+    pub kept: u64,
+}
+
+/// What the manifest alone says of an ingested table: its file is the same wherever it is ingested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ingested {
+    /// The number that the file states and that its checksums are bound to, in place of the one in
+    /// its name.
+    pub identity: u64,
+    /// Sequence number of every entry. The file has 0 in its place.
+    pub seqno: SeqNo,
+}
+
+impl Ingested {
+    /// What a table has whose number nothing tells.
+    fn unknown(identity: u64) -> Ingested {
+        Ingested { identity, seqno: 1 }
+    }
+
+    /// The number to which the checksums of table `number` are bound.
+    fn identity_of(ingested: Option<Ingested>, number: u64) -> u64 {
+        ingested.map_or(number, |ingested| ingested.identity)
+    }
+}
+
+impl TableMeta {
+    /// Number of tombstones and older versions.
+    pub fn hidden_entries(&self) -> u64 {
+        self.tombstones.saturating_add(self.entries.saturating_sub(self.keys))
+    }
+
+    /// Whether all keys of the table come before `upper`, of which `None` is the end of the key
+    /// space.
+    pub fn ends_before(&self, upper: Option<&[u8]>) -> bool {
+        upper.is_none_or(|upper| *self.largest < *upper)
+    }
+
+    /// Bytes of the table and of the values that it points to.
+    pub fn total_size(&self) -> u64 {
+        self.size.saturating_add(self.references.bytes())
+    }
+
+    /// Whether the table's key range and `span` have a key in common.
+    pub fn overlaps(&self, span: &KeySpan<impl AsRef<[u8]>>) -> bool {
+        span.overlaps(&self.smallest, &self.largest)
+    }
+}
+
+/// Settings for writing a table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TableOptions {
+    pub filter: FilterPolicy,
+    /// Also adds this prefix of each key to the filter.
+    pub prefix: Option<PrefixExtractor>,
+    pub compression: Compression,
+    /// Bytes of a data block with its trailer, before compression. A larger entry gets a block of
+    /// its own.
+    pub block_size: u32,
+    /// Seed of the hash used by filter and fingerprints.
+    pub seed: u64,
+    pub keyspace: u32,
+}
+
+impl TableOptions {
+    /// For a table of range deletes, all of which a store reads when it opens.
+    pub fn for_ranges(self) -> TableOptions {
+        TableOptions { filter: FilterPolicy::None, prefix: None, compression: Compression::None, ..self }
+    }
+}
+
+/// What the tables of several stores share.
+pub struct TableResources {
+    pub cache: Arc<BlockCache>,
+    pub files: Arc<OpenFiles>,
+    /// Memory of the resident parts of open tables.
+    pub memory: Arc<TableMemory>,
+    /// Counts mapped files, by its references.
+    pub mapped: Arc<()>,
+}
+
+impl TableResources {
+    pub fn new(cache_size: usize, max_open_files: usize) -> TableResources {
+        TableResources {
+            cache: Arc::new(BlockCache::new(cache_size)),
+            files: OpenFiles::new(max_open_files),
+            memory: Arc::default(),
+            mapped: Arc::default(),
+        }
+    }
+}
+
+/// What all tables of a store share.
+pub struct TableContext {
+    fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
+    cache: Arc<BlockCache>,
+    cache_owner: Arc<CacheOwner>,
+    /// Memory of the resident parts of open tables.
+    memory: Arc<TableMemory>,
+    files: Arc<FilePool>,
+    values: Arc<ValueFiles>,
+    janitor: Arc<Janitor>,
+    graveyard: Arc<Graveyard>,
+    /// Whether uncompressed tables are mapped, and how many are.
+    map_tables: MapPermit,
+    events: Events,
+}
+
+impl TableContext {
+    /// With a cache and open files of its own.
+    pub fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_size: usize, max_open_files: usize) -> TableContext {
+        TableContext::sharing(fs, dir, &TableResources::new(cache_size, max_open_files), false)
+    }
+
+    /// Shares `resources` with other stores. Maps files of uncompressed tables, if `mmap_reads`.
+    pub fn sharing(fs: Arc<dyn FileSystem>, dir: &Path, resources: &TableResources, mmap_reads: bool) -> TableContext {
+        let TableResources { cache, files, memory, mapped } = resources;
+        let graveyard = Arc::<Graveyard>::default();
+        let janitor = Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&graveyard)));
+        let (cache, files) = (Arc::clone(cache), Arc::new(FilePool::new(files)));
+        TableContext {
+            values: ValueFiles::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&files), Arc::clone(&janitor)),
+            janitor,
+            graveyard,
+            fs,
+            dir: dir.to_owned(),
+            cache_owner: cache.new_owner(),
+            cache,
+            memory: Arc::clone(memory),
+            files,
+            map_tables: MapPermit::new(mmap_reads, mapped),
+            events: Events::default(),
+        }
+    }
+
+    /// Maps the files of uncompressed tables, if `wanted`.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn with_mmap_reads(self, wanted: bool) -> TableContext {
+        TableContext { map_tables: MapPermit::new(wanted, &Arc::default()), ..self }
+    }
+
+    /// Reports to `events`.
+    pub fn with_events(self, events: Events) -> TableContext {
+        TableContext { events, ..self }
+    }
+
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    pub fn fs(&self) -> &dyn FileSystem {
+        &*self.fs
+    }
+
+    pub fn shared_fs(&self) -> Arc<dyn FileSystem> {
+        Arc::clone(&self.fs)
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Removes the files of obsolete tables.
+    pub fn janitor(&self) -> &Janitor {
+        &self.janitor
+    }
+
+    /// Removes the file of a table that no version has ever named. For callers that hold the
+    /// store's lock. If the removal fails, the next open of the store removes the file.
+    pub fn remove_file(&self, number: u64) {
+        self.graveyard.bury(number);
+        self.graveyard.remove_file(&*self.fs, &self.dir, number);
+    }
+
+    /// Reads values that are not in the tables.
+    pub fn values(&self) -> &Arc<ValueFiles> {
+        &self.values
+    }
+
+    /// Tables that no version names, but whose files may reappear after a crash.
+    pub fn graveyard(&self) -> &Graveyard {
+        &self.graveyard
+    }
+
+    /// The epoch that readers of the tables pin.
+    pub fn epoch(&self) -> &Arc<Epoch> {
+        self.cache_owner.epoch()
+    }
+
+    pub fn cache(&self) -> &BlockCache {
+        &self.cache
+    }
+
+    /// Bytes of the cache that blocks of these tables take.
+    pub fn cache_usage(&self) -> usize {
+        self.cache_owner.usage()
+    }
+
+    #[cfg(test)]
+    pub fn files(&self) -> &FilePool {
+        &self.files
+    }
+}
+
+impl fmt::Debug for TableContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TableContext").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,111 @@
+//! [`PrefixProbe`]: lets a scan leave out tables whose filters deny the scan's prefix.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::reader::Counting;
+use super::resident::TableFilter;
+use super::{Table, TableCursor};
+use crate::error::Result;
+use crate::filter::KeyHash;
+use crate::filter::PrefixExtractor;
+use crate::format::key::{SeqNo, compare, strip};
+use crate::iter::InternalCursor;
+use crate::report::stats::ReadEvent;
+use crate::table::FilterMode;
+
+/// Whether a table may hold keys with the prefix that all keys of a scan share, by the extractor.
+///
+/// All cursors of the scan share the probe. It asks each table's filter once, when the scan first
+/// reaches the table.
+#[derive(Debug)]
+pub struct PrefixProbe {
+    extractor: PrefixExtractor,
+    prefix: Box<[u8]>,
+    /// Hash of the prefix under the store's seed.
+    hash: KeyHash,
+    mode: FilterMode,
+    /// Answers of the filters, by table number: whether such a key may exist.
+    answers: Mutex<BTreeMap<u64, bool>>,
+}
+
+impl PrefixProbe {
+    /// `extractor` must extract `prefix` from every key that the scan returns.
+    pub fn new(extractor: PrefixExtractor, prefix: &[u8], seed: u64, mode: FilterMode) -> PrefixProbe {
+        let hash = KeyHash::of_prefix(seed, prefix);
+        PrefixProbe { extractor, prefix: prefix.into(), hash, mode, answers: Mutex::default() }
+    }
+
+    /// Narrows `range` to the tables whose key range may hold keys with the prefix. The tables in
+    /// `range` are ordered by key and do not overlap.
+    pub fn in_range(&self, tables: &[Arc<Table>], range: Range<usize>) -> Range<usize> {
+        let ends_before = |table: &Arc<Table>| compare(&table.meta().largest, &self.prefix).is_lt();
+        let may_begin_before = |table: &Arc<Table>| {
+            let smallest = &*table.meta().smallest;
+            compare(smallest, &self.prefix).is_le() || strip(smallest, &self.prefix).is_some()
+        };
+        let start = range.start + tables[range.clone()].partition_point(ends_before);
+        start..start + tables[start..range.end].partition_point(may_begin_before)
+    }
+
+    /// Answer of the filter of `table`, remembered for the rest of the scan.
+    fn may_be_in(&self, table: &Arc<Table>) -> Result<bool> {
+        let number = table.meta().number;
+        if let Some(&answer) = self.answers.lock().get(&number) {
+            return Ok(answer);
+        }
+        let answer = table.may_hold_prefix(self)?;
+        self.answers.lock().insert(number, answer);
+        Ok(answer)
+    }
+}
+
+impl Table {
+    /// A cursor over the table for a scan with `probe`, or `None` if the filter denies the prefix:
+    /// the scan then leaves the table out.
+    ///
+    /// In the mode `Shadow` the scan gets a cursor anyway, whose reads are counted as avoidable.
+    pub fn cursor_for(self: &Arc<Table>, probe: &PrefixProbe, fill_cache: bool) -> Result<Option<TableCursor>> {
+        let cursor = || self.cursor(fill_cache);
+        Ok(match (probe.may_be_in(self)?, probe.mode) {
+            (true, _) => Some(cursor()),
+            (false, FilterMode::Shadow) => Some(cursor().counted_as(Counting::AvoidableRead)),
+            (false, _) => None,
+        })
+    }
+
+    /// Whether the table may hold keys with the prefix. "No" is certain. It takes a usable filter
+    /// that holds the prefixes of the same extractor. In the mode `Shadow`, a "no" for a prefix
+    /// that exists is an error.
+    pub(super) fn may_hold_prefix(self: &Arc<Table>, probe: &PrefixProbe) -> Result<bool> {
+        let resident = self.resident()?;
+        let filter = match &resident.filter {
+            TableFilter::Usable(filter) if probe.mode != FilterMode::Ignore => filter,
+            _ => return Ok(true),
+        };
+        if filter.prefixes() != Some(probe.extractor) {
+            return Ok(true);
+        }
+        let seed = resident.footer.seed;
+        let hash = if probe.hash.seed() == seed { probe.hash } else { KeyHash::of_prefix(seed, &probe.prefix) };
+        let answer = filter.may_contain(hash);
+        if !answer && probe.mode == FilterMode::Shadow {
+            let mut cursor = self.cursor(false).uncounted();
+            cursor.seek(&probe.prefix, SeqNo::MAX)?;
+            if cursor.valid() && cursor.key().starts_with(&probe.prefix) {
+                let offset = resident.footer.filter.unwrap_or_default().offset;
+                let rule = "the filter denies the prefix of a key that the table holds";
+                return Err(self.fetcher().corrupt(offset, rule));
+            }
+        }
+        let counters = &self.fetcher().counters;
+        counters.count(ReadEvent::PrefixProbe);
+        if !answer {
+            counters.count(ReadEvent::PrefixSkip);
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,302 @@
+//! [`Value`]: bytes that a read returns.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use crate::block::{BlockRef, BorrowedFrame};
+use crate::format::deadline::DEADLINE_LEN;
+use crate::values::SeparateValue;
+use crate::vfs::Mapping;
+
+/// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
+///
+/// A value of 4 KiB or more from a data block keeps the block alive instead of being copied. All
+/// other values are copied, including those in mapped files.
+#[derive(Clone)]
+pub struct Value(Repr);
+
+/// Length from which a value keeps its block. Below it, a copy is cheaper than a reference count
+/// that several readers share.
+const KEEP_FROM: usize = 4096;
+/// Longest value that is stored inline, without an allocation.
+const INLINE: usize = 30;
+
+#[derive(Clone)]
+enum Repr {
+    Inline {
+        len: u8,
+        bytes: [u8; INLINE],
+    },
+    /// A clone copies the bytes, which takes no longer than counting a reference up and down.
+    Owned(Box<[u8]>),
+    Shared(Arc<[u8]>),
+    InBlock {
+        block: BlockRef,
+        start: u32,
+        len: u32,
+    },
+    /// From `start` to the end.
+    InRecord {
+        record: Arc<Vec<u8>>,
+        start: usize,
+    },
+}
+
+impl Value {
+    /// A value that was read from a value file.
+    pub fn separate(value: SeparateValue) -> Value {
+        if value.bytes().len() < KEEP_FROM {
+            return Value::copy_of(value.bytes());
+        }
+        let (record, start) = value.into_parts();
+        Value(Repr::InRecord { record: Arc::new(record), start })
+    }
+
+    #[inline]
+    pub fn copy_of(bytes: &[u8]) -> Value {
+        match (u8::try_from(bytes.len()), bytes.len()) {
+            (Ok(len), ..=INLINE) => {
+                let mut inline = [0; INLINE];
+                inline[..bytes.len()].copy_from_slice(bytes);
+                Value(Repr::Inline { len, bytes: inline })
+            }
+            (_, ..KEEP_FROM) => Value(Repr::Owned(bytes.into())),
+            _ => Value(Repr::Shared(bytes.into())),
+        }
+    }
+}
+
+/// A value where a read found it in a table, not yet copied or kept.
+pub enum FoundValue<'a> {
+    /// In a mapped file. A [`Value`] never keeps the file: after the call, only cursors read pages
+    /// that the disk may fail to deliver.
+    Mapped { bytes: &'a [u8], file: &'a Arc<dyn Mapping> },
+    /// In a cached block.
+    Cached { bytes: &'a [u8], block: BorrowedFrame<'a> },
+    /// `len` bytes at `start` of a block that this read fetched.
+    Read { block: BlockRef, start: u32, len: u32 },
+    /// From a value file; empty if the read does not need the value. In a box, which keeps what
+    /// other reads move small.
+    Separate(Box<SeparateValue>),
+}
+
+impl<'a> FoundValue<'a> {
+    /// A value at `bytes` of a block that this read fetched.
+    pub fn read(block: &BlockRef, bytes: &[u8]) -> FoundValue<'a> {
+        let (block, start, len) = counted(bytes, block.borrow());
+        FoundValue::Read { block, start, len }
+    }
+
+    /// Without the deadline in front of it, which must be there.
+    pub fn without_deadline(self) -> FoundValue<'a> {
+        let rest = |bytes: &'a [u8]| bytes.get(DEADLINE_LEN..).unwrap_or_default();
+        match self {
+            FoundValue::Mapped { bytes, file } => FoundValue::Mapped { bytes: rest(bytes), file },
+            FoundValue::Cached { bytes, block } => FoundValue::Cached { bytes: rest(bytes), block },
+            FoundValue::Read { block, start, len } => {
+                let skipped = u32::try_from(DEADLINE_LEN).map_or(len, |skipped| skipped.min(len));
+                FoundValue::Read { block, start: start + skipped, len: len - skipped }
+            }
+            FoundValue::Separate(value) => FoundValue::Separate(Box::new(value.without(DEADLINE_LEN))),
+        }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            FoundValue::Mapped { bytes, .. } | FoundValue::Cached { bytes, .. } => bytes.len(),
+            FoundValue::Read { len, .. } => *len as usize,
+            FoundValue::Separate(value) => value.len(),
+        }
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            FoundValue::Mapped { bytes, .. } | FoundValue::Cached { bytes, .. } => bytes,
+            FoundValue::Read { block, start, len } => block.block().part(*start, *len),
+            FoundValue::Separate(value) => value.bytes(),
+        }
+    }
+
+    /// Copies the value, or keeps its block if the value is long and not in a mapped file.
+    #[inline]
+    pub fn into_value(self) -> Value {
+        match self {
+            FoundValue::Cached { bytes, block } if bytes.len() >= KEEP_FROM => {
+                let (block, start, len) = counted(bytes, block);
+                Value(Repr::InBlock { block, start, len })
+            }
+            FoundValue::Read { block, start, len } if len as usize >= KEEP_FROM => {
+                Value(Repr::InBlock { block, start, len })
+            }
+            FoundValue::Separate(value) => Value::separate(*value),
+            found => Value::copy_of(found.bytes()),
+        }
+    }
+
+    /// Keeps the value in place, with a count on its block or mapping.
+    #[cold]
+    pub fn keep(self) -> KeptValue {
+        match self {
+            FoundValue::Mapped { bytes, file } => {
+                let start = bytes.as_ptr().addr() - file.bytes().as_ptr().addr();
+                KeptValue::InFile { file: Arc::clone(file), span: start..start + bytes.len() }
+            }
+            FoundValue::Cached { bytes, block } => {
+                let (block, start, len) = counted(bytes, block);
+                KeptValue::InBlock { block, start, len }
+            }
+            FoundValue::Read { block, start, len } => KeptValue::InBlock { block, start, len },
+            FoundValue::Separate(value) => KeptValue::Separate(*value),
+        }
+    }
+}
+
+/// A count on the block that holds `bytes`, and their place in it.
+#[expect(clippy::cast_possible_truncation, reason = "a block is shorter than 4 GiB")]
+fn counted(bytes: &[u8], block: BorrowedFrame<'_>) -> (BlockRef, u32, u32) {
+    (block.counted(), block.framed().block().start_of(bytes), bytes.len() as u32)
+}
+
+/// A value kept in place after the read that found it.
+pub enum KeptValue {
+    InBlock { block: BlockRef, start: u32, len: u32 },
+    InFile { file: Arc<dyn Mapping>, span: Range<usize> },
+    Separate(SeparateValue),
+}
+
+impl KeptValue {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            KeptValue::InBlock { block, start, len } => block.block().part(*start, *len),
+            KeptValue::InFile { file, span } => &file.bytes()[span.clone()],
+            KeptValue::Separate(value) => value.bytes(),
+        }
+    }
+}
+
+impl Deref for Value {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Repr::Owned(bytes) => bytes,
+            Repr::Shared(bytes) => bytes,
+            Repr::InBlock { block, start, len } => block.block().part(*start, *len),
+            Repr::InRecord { record, start } => &record[*start..],
+        }
+    }
+}
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(bytes: Vec<u8>) -> Value {
+        match bytes.len() {
+            INLINE.. if bytes.len() < KEEP_FROM => Value(Repr::Owned(bytes.into())),
+            _ => Value::copy_of(&bytes),
+        }
+    }
+}
+
+impl From<Value> for Vec<u8> {
+    fn from(value: Value) -> Vec<u8> {
+        match value.0 {
+            Repr::Owned(bytes) => bytes.into_vec(),
+            _ => value.to_vec(),
+        }
+    }
+}
+
+impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Value {
+    fn eq(&self, other: &T) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+impl Eq for Value {}
+
+impl PartialOrd for Value {
+    fn partial_cmp(&self, other: &Value) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Value {
+    fn cmp(&self, other: &Value) -> std::cmp::Ordering {
+        (**self).cmp(other)
+    }
+}
+
+impl std::hash::Hash for Value {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl std::borrow::Borrow<[u8]> for Value {
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
+/// As a byte string literal: `b"apple\x00"`.
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", self.escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::BlockBuilder;
+    use crate::format::key::ValueKind;
+
+    #[test]
+    fn values_of_every_length_come_back_and_are_cloned() {
+        assert_eq!(size_of::<Value>(), 32);
+        for len in [0, 1, INLINE, INLINE + 1, 255, 256, KEEP_FROM - 1, KEEP_FROM, 100_000] {
+            let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
+            let value = Value::copy_of(&bytes);
+            assert_eq!(value, bytes);
+            assert_eq!(value.clone(), value);
+            assert_eq!(Vec::from(value), bytes);
+        }
+    }
+
+    #[test]
+    fn long_values_pin_their_block_and_short_ones_do_not() {
+        for (value_len, pins) in [(KEEP_FROM - 1, false), (KEEP_FROM, true)] {
+            let mut builder = BlockBuilder::new();
+            builder.add(b"key", 1, ValueKind::Put, &vec![7; value_len], 0, usize::MAX);
+            let mut bytes = Vec::new();
+            builder.finish(&mut bytes);
+            let block = BlockRef::copy_of(&bytes).unwrap();
+            let start = u32::try_from(bytes.len() - value_len).unwrap();
+            let len = u32::try_from(value_len).unwrap();
+            let read = FoundValue::Read { block: block.clone(), start, len };
+            let cached = FoundValue::Cached { bytes: block.block().part(start, len), block: block.borrow() };
+            let mut values = Vec::new();
+            for found in [read, cached] {
+                assert_eq!((found.bytes(), found.len()), (&vec![7; value_len][..], value_len));
+                values.push(found.into_value());
+            }
+            assert_eq!(block.into_frame().is_none(), pins);
+            assert_eq!(values, [vec![7; value_len], vec![7; value_len]]);
+        }
+    }
+
+    #[test]
+    fn debug_form_is_a_byte_string() {
+        assert_eq!(format!("{:?}", Value::copy_of(b"a\0\"")), r#"b"a\x00\"""#);
+    }
+}
