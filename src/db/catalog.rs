@@ -25,7 +25,7 @@ const ROTATION_LEN: u64 = 4 << 20;
 pub(super) struct Manifest {
     pub(super) number: u64,
     /// `None` for a manifest found on opening: the first edit begins a new one.
-    pub(super) writer: Option<ManifestWriter>,
+    writer: Option<ManifestWriter>,
     pub(super) state: ManifestState,
     /// Length at which it is rewritten.
     rotate_at: u64,

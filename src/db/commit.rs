@@ -64,8 +64,8 @@ pub(super) enum Before {
 /// Bytes that batches take in the memtable, entries' overhead aside, and in the log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GroupLen {
-    pub(super) bytes: usize,
-    pub(super) log_bytes: usize,
+    bytes: usize,
+    log_bytes: usize,
 }
 
 impl GroupLen {

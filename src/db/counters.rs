@@ -30,7 +30,7 @@ pub(super) struct Counters {
     pub(super) held: Held,
     /// Bytes of tables and value files that flushes and compactions have read from a level and
     /// written to it, by keyspace and level.
-    pub(super) level_bytes: Mutex<BTreeMap<(u32, u8), LevelBytes>>,
+    level_bytes: Mutex<BTreeMap<(u32, u8), LevelBytes>>,
     /// Held while a table leaves the view and while the statistics are read: each table is in one
     /// of the two.
     pub(super) retired: RankedMutex<RetiredTables>,
