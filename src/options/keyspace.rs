@@ -61,7 +61,7 @@ impl Default for KeyspaceOptions {
         KeyspaceOptions {
             filter: FilterPolicy::DEFAULT,
             level_filters: LevelFilters::Uniform,
-            compression: if cfg!(feature = "lz4") { Compression::Lz4 } else { Compression::None },
+            compression: if Compression::Lz4.is_available() { Compression::Lz4 } else { Compression::None },
             block_size: 4096,
             prefix: None,
             ttl: None,

@@ -125,7 +125,7 @@ impl KeyList {
         let (mut low, mut high) = (counts.start, counts.end);
         while low < high {
             let middle = usize::midpoint(low, high);
-            #[cfg(any(test, feature = "testing"))]
+            #[cfg(any(test, all(feature = "testing", debug_assertions)))]
             steps::count();
             match compare(self.get(step * middle), key) {
                 Ordering::Less => low = middle + 1,
@@ -225,7 +225,7 @@ impl RangeLayer {
     }
 
     pub fn fragments(&self) -> impl Iterator<Item = Fragment> + Clone {
-        #[cfg(any(test, feature = "testing"))]
+        #[cfg(any(test, all(feature = "testing", debug_assertions)))]
         (0..self.len()).for_each(|_| steps::count());
         (0..self.len()).map(|i| Fragment {
             start: self.start(i).into(),
@@ -456,7 +456,7 @@ fn skyline<K: Clone + Default + Ord>(ranges: &mut [Fragment<K>], out: &mut Vec<F
             }
         }
         while let Some(range) = ranges.get(next).filter(|range| range.start <= at) {
-            #[cfg(any(test, feature = "testing"))]
+            #[cfg(any(test, all(feature = "testing", debug_assertions)))]
             steps::count();
             open.push((range.seqno, Reverse(next)));
             next += 1;
@@ -500,7 +500,8 @@ pub fn drops(numbers: &[SeqNo], seqno: SeqNo, snapshots: &[SeqNo]) -> bool {
 /// Numbers are below this.
 pub const NO_SNAPSHOT: SeqNo = MAX_SEQNO + 1;
 
-/// Counts what look-ups among ranges and reads cost, in tests.
+/// Counts what look-ups among ranges and reads cost, in tests. Benchmarks of tamis have the feature
+/// `testing`, too, and must not pay: there, without debug assertions, nothing is counted here.
 #[cfg(any(test, feature = "testing"))]
 pub mod steps {
     use std::cell::Cell;

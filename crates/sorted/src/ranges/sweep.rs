@@ -33,7 +33,7 @@ impl Sweep {
             && **end <= *key
         {
             let Some(Reverse((_, source))) = self.ends.pop() else { break };
-            #[cfg(any(test, feature = "testing"))]
+            #[cfg(any(test, all(feature = "testing", debug_assertions)))]
             super::steps::count();
             let piece = self.sources[source].piece(key);
             if let Some(end) = piece.to {
