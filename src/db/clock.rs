@@ -23,7 +23,7 @@ use crate::sorted::trace::ReadTrace;
 ///
 /// Its mark outlives the process through the edits of flushes, of compactions that drop, and of a
 /// clean close.
-pub(super) struct Clock {
+pub(crate) struct Clock {
     source: Option<Arc<ClockSource>>,
     /// One bit for each keyspace that has had a ttl since the store was opened: its id modulo 64.
     ttl_keyspaces: AtomicU64,

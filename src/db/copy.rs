@@ -8,6 +8,9 @@
 //! [`Error::Incomplete`]. It is there as long as anything else is incomplete or not durable. Only a
 //! directory with our `PARTIAL` is ever cleared.
 
+pub(crate) mod checkpoint;
+pub(crate) mod image;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -27,9 +27,9 @@ mod syncer;
 pub use batch::{ChangeBatch, IngestedTable, IngestedTables, Operation, OperationKind};
 
 use self::syncer::Syncer;
-use super::logs::{LogPart, PinnedFrom, survey};
 use super::snapshot::Snapshot;
 use super::store::Store;
+use super::write::logs::{LogPart, PinnedFrom, survey};
 use super::{Db, StoreHandle};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;

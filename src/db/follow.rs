@@ -21,16 +21,19 @@
 //!
 //! A new view takes tables that have not changed from the view before.
 
+pub(crate) mod reader_stats;
+pub(crate) mod refresh;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::clock::Clock;
-use super::logs::KeptLog;
-use super::recovery::Sources;
-use super::replay::{Met, Progress, Replay, Sink};
-use super::view::{EndedHorizons, Horizon, ReadView, Tree, Trees};
+use super::open::recovery::Sources;
+use super::open::replay::{Met, Progress, Replay, Sink};
+use super::shape::view::{EndedHorizons, Horizon, ReadView, Tree, Trees};
+use super::write::logs::KeptLog;
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::format::deadline::Deadline;
@@ -50,7 +53,7 @@ use crate::write::log::{Ahead, LogChain};
 use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs, SyncedLog};
 
 /// How far a store has been read, and what of it is kept.
-pub(super) struct Follower {
+pub(crate) struct Follower {
     source: Source,
     manifest: Option<FollowedManifest>,
     /// What every later manifest must continue.

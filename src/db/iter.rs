@@ -3,7 +3,7 @@
 //! If the keyspace has a prefix extractor and all keys of the range share a prefix, the scan skips
 //! tables whose filters deny the prefix (`crates/sorted/src/table/prefix.rs`).
 
-use super::cursor::Cursor;
+use super::read::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::filter::PrefixExtractor;
 use crate::format::key::prefix_successor;
@@ -211,8 +211,8 @@ impl std::iter::FusedIterator for Iter {}
 
 #[cfg(test)]
 mod tests {
+    use super::super::range::KeyRange;
     use super::*;
-    use crate::db::range::KeyRange;
 
     #[test]
     fn a_range_tells_its_prefix_if_all_its_keys_have_one() {

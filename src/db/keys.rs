@@ -1,7 +1,7 @@
 //! [`Keys`] and [`Values`]: scans that copy one half of each entry.
 
-use super::cursor::Cursor;
 use super::iter::Iter;
+use super::read::cursor::Cursor;
 use crate::error::Result;
 use crate::sorted::value::Value;
 

@@ -1,122 +1,77 @@
 //! [`Db`]: the open store, its keyspaces and snapshots, and the engine behind them.
 //!
-//! - handles for callers: `keyspace`, `reads`, `update`, `snapshot`, `transaction`, `iter`, `keys`,
-//!   `cursor`, `range`, `parts`
-//! - write: `write` (group commit), `commit` (its lock and queue), `room` and `throttle` (what
-//!   writers wait for), `stalls` (how long), `premise` and `retry` (writes that depend on reads),
-//!   `ingest`
-//! - durable: `sync` and `turns`, `sequence`, `logs`
-//! - read: `read`, `multi_get` and `cursor` over a `view`; `live` (read points), `clock`
-//!   (deadlines), `gaps`, `estimate`, `explain`, `held`
-//! - background: `schedule` with `agenda` and `background`; `flush`, `compact`, `progress`,
-//!   `covered`, `upkeep`, `refilter`
-//! - shape: `store`, `catalog` (the manifest), `persistent` (the map of keyspaces), `dropped`,
-//!   `gate`, `locks`, `tenant`, `counters`
-//! - open and close: `open`, `recovery`, `insert`; `close`
-//! - open read-only, beside another process: `refresh`, `follow`, `reader_stats`
-//! - copies: `image`, `copy`, `checkpoint`; damage: `salvage`
-//! - change feed: `feed`, `signal`
-//! - reports: `stats`, `metrics`, `notices`, `slow`
+//! Handles for callers stand here: `keyspace`, `reads`, `update`, `snapshot`, `iter`, `keys`,
+//! `range`, `parts`, `ingest`. Behind them are rooms, each a file and a folder of its name. What
+//! other rooms may use of one is `pub(crate)` there; `pub(super)` is the room's own.
+//!
+//! - [`read`]: point reads, `multi_get`, cursors, `explain`, estimates, scans past damage
+//! - [`write`]: group commit, the log, syncs, and what writers wait for
+//! - [`work`]: the schedule; flushes, compactions, and the upkeep of range deletes
+//! - [`shape`]: which files the store has (`catalog`), the view of them, read points, gaps
+//! - [`transaction`]: what a write assumes (`premise`), what a transaction has read
+//! - [`open`]: recovery, and closing; [`follow`]: beside another process that writes
+//! - [`copy`]: images, checkpoints; [`feed`]: the change feed; [`stats`]: figures and notices
+//!
+//! All of them share [`store`], whose locks have an order (`locks`); `gate` says whether it accepts
+//! operations, `sequence` and `clock` hold its numbers and times.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-mod agenda;
-mod background;
-mod catalog;
-mod checkpoint;
 mod clock;
-mod close;
-mod commit;
-mod compact;
 mod copy;
-mod counters;
-mod covered;
-mod cursor;
-mod dropped;
-mod estimate;
-mod explain;
 mod feed;
-mod flush;
 mod follow;
-mod gaps;
 mod gate;
-mod held;
-mod image;
 mod ingest;
-pub(crate) mod insert;
 mod iter;
 mod keys;
 mod keyspace;
-mod live;
 mod locks;
-mod logs;
-mod metrics;
-mod multi_get;
-mod notices;
 mod open;
 mod parts;
-mod persistent;
-mod premise;
-mod progress;
 mod range;
 mod read;
-mod read_set;
-mod reader_stats;
 mod reads;
-mod recovery;
-mod refilter;
-mod refresh;
-mod replay;
-mod retry;
-mod room;
-mod salvage;
-mod schedule;
 mod sequence;
+mod shape;
 mod signal;
-mod slow;
 mod snapshot;
-mod stalls;
 mod stats;
 mod store;
-mod sync;
-mod tenant;
-mod throttle;
 mod transaction;
-mod turns;
 mod update;
-mod upkeep;
-mod view;
-mod write;
+mod work;
+pub(crate) mod write;
 
-pub use checkpoint::Checkpoint;
+pub use copy::checkpoint::Checkpoint;
+pub use copy::image::{ImageFile, StoreImage};
 pub use copy::{CopiedLog, StoreCopy};
-pub use counters::OpeningStats;
-pub use cursor::Cursor;
-pub use explain::{BlockVisit, Explanation, Opening, ReadCost, ReadStep};
 pub use feed::{ChangeBatch, Changes, IngestedTable, IngestedTables, LogPin, Operation, OperationKind};
-pub use held::HeldStats;
-pub use image::{ImageFile, StoreImage};
+pub use follow::reader_stats::ReaderStats;
 pub use ingest::{IngestInfo, IngestMode, IngestOptions};
 pub use iter::Iter;
 pub use keys::{Keys, Values};
 pub use keyspace::Keyspace;
-pub use logs::LogStats;
-pub use metrics::Metric;
 pub use parts::Parts;
 pub use range::KeyRange;
 pub use read::ReadOptions;
-pub use reader_stats::ReaderStats;
-pub use refilter::FilterRebuild;
-pub use salvage::{SalvageIter, SkippedRange};
+pub use read::cursor::Cursor;
+pub use read::explain::{BlockVisit, Explanation, Opening, ReadCost, ReadStep};
+pub use read::salvage::{SalvageIter, SkippedRange};
 pub use snapshot::Snapshot;
-pub use stalls::{Stall, WriteStalls};
+pub use stats::counters::OpeningStats;
+pub use stats::held::HeldStats;
+pub use stats::metrics::Metric;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, RangeDeleteStats, Stats, TableStats, ValueStats};
 pub use transaction::{Savepoint, Transaction, TransactionIter};
 pub use update::{Change, Integer, Mismatch, Updated};
-pub use write::{Expiry, WriteOptions};
+pub use work::refilter::FilterRebuild;
+pub use write::logs::LogStats;
+pub use write::path::{Expiry, WriteOptions};
+pub use write::stalls::{Stall, WriteStalls};
 
 use read::ReadTarget;
 use reads::reads;
@@ -134,7 +89,7 @@ use crate::write::batch::WriteBatch;
 
 /// Shared by all handles, keyspaces and snapshots of a store. Dropping the last one closes the
 /// store.
-struct StoreHandle {
+pub(crate) struct StoreHandle {
     store: Arc<Store>,
 }
 

@@ -10,19 +10,23 @@
 //! nothing has changed; the first write begins a log. Therefore an open does not wait for the disk
 //! after a clean close, nor after a kill if the logs' writes fit into one memtable.
 
+mod close;
+pub(crate) mod recovery;
+pub(crate) mod replay;
+
 use std::io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::catalog::Manifest;
 use super::clock::Clock;
-use super::commit::Commit;
-use super::counters::OpeningStats;
-use super::logs::{LiveLogs, survey};
-use super::recovery::{Recovered, Recovery, Sources};
+use super::open::recovery::{Recovered, Recovery, Sources};
+use super::shape::catalog::Manifest;
+use super::shape::view::{ReadView, Tree};
+use super::stats::counters::OpeningStats;
 use super::store::{Opened, Store};
-use super::view::{ReadView, Tree};
+use super::write::commit::Commit;
+use super::write::logs::{LiveLogs, survey};
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;

@@ -10,13 +10,20 @@
 //! operators and the clock run under it. A read that lends its value copies a short one. A long one
 //! keeps its block or memtable by a reference count, as cursors do (`held`).
 
+pub(crate) mod cursor;
+mod estimate;
+pub(crate) mod explain;
+mod multi_get;
+pub(crate) mod salvage;
+mod slow;
+
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::cursor::Cursor;
 use super::iter::{Iter, common_prefix};
+use super::read::cursor::Cursor;
+use super::shape::view::{Hit, ReadView, Tree, Trees};
 use super::store::Store;
-use super::view::{Hit, ReadView, Tree, Trees};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, split_expiring};
@@ -94,7 +101,7 @@ enum Kept {
 
 /// The target of a read: a keyspace, now or as of a snapshot.
 #[derive(Clone, Copy)]
-pub(super) struct ReadTarget<'a> {
+pub(crate) struct ReadTarget<'a> {
     pub(super) keyspace: u32,
     pub(super) name: &'a str,
     pub(super) snapshot: Option<&'a ReadPoint>,

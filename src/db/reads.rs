@@ -6,12 +6,12 @@
 macro_rules! reads {
     ($handle:ident) => {
         const _: () = {
-            use crate::db::cursor::Cursor;
-            use crate::db::explain::Explanation;
             use crate::db::iter::Iter;
             use crate::db::keys::{Keys, Values};
             use crate::db::range::KeyRange;
             use crate::db::read::ReadOptions;
+            use crate::db::read::cursor::Cursor;
+            use crate::db::read::explain::Explanation;
             use crate::error::Result;
             use crate::format::span::KeySpan;
             use crate::sorted::trace::Untraced;

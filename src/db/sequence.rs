@@ -12,7 +12,7 @@ use crate::format::key::SeqNo;
 /// The sequence numbers up to which all writes are visible, in the log, durable and flushed.
 // A cache line of its own: every write changes it.
 #[repr(align(64))]
-pub(super) struct Sequence {
+pub(crate) struct Sequence {
     visible: AtomicU64,
     logged: AtomicU64,
     durable: AtomicU64,

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::StoreHandle;
 use super::keyspace::Keyspace;
-use super::live::NumberAndTime;
 use super::read::{ReadPoint, ReadTarget};
 use super::reads::reads;
+use super::shape::live::NumberAndTime;
+use super::shape::view::ReadView;
 use super::store::Store;
-use super::view::ReadView;
 use crate::format::deadline::NEVER;
 use crate::format::key::SeqNo;
 

@@ -1,17 +1,22 @@
 //! Statistics of a store, as plain data.
 
+pub(crate) mod counters;
+pub(crate) mod held;
+pub(crate) mod metrics;
+pub(crate) mod notices;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use super::counters::{Counters, OpeningStats, RetiredTables};
-use super::held::HeldStats;
-use super::logs::LogStats;
+use super::follow::reader_stats::ReaderStats;
 use super::read::tree_of;
-use super::reader_stats::ReaderStats;
-use super::stalls::WriteStalls;
+use super::shape::view::{ReadView, Tree};
+use super::stats::counters::{Counters, OpeningStats, RetiredTables};
+use super::stats::held::HeldStats;
 use super::store::Store;
-use super::view::{ReadView, Tree};
+use super::write::logs::LogStats;
+use super::write::stalls::WriteStalls;
 use crate::environment::EnvironmentStats;
 use crate::error::{Error, Result};
 use crate::filter::FilterState;

@@ -18,27 +18,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::background::Background;
-use super::catalog::{Catalog, LockedManifest, Manifest};
 use super::clock::Clock;
-use super::commit::{Commit, Queue};
-use super::counters::{Counters, OpeningStats};
-use super::dropped::DroppedNames;
 use super::follow::Follower;
+use super::follow::reader_stats::Refreshes;
 use super::gate::Gate;
-use super::live::LiveSnapshots;
 use super::locks::{LockRank, RankedMutex};
-use super::logs::LiveLogs;
-use super::notices::Notices;
-use super::reader_stats::Refreshes;
-use super::retry::Retries;
 use super::sequence::Sequence;
+use super::shape::catalog::{Catalog, LockedManifest, Manifest};
+use super::shape::dropped::DroppedNames;
+use super::shape::live::LiveSnapshots;
+use super::shape::view::{ReadView, Tree};
 use super::signal::Signal;
-use super::stalls::Stalls;
-use super::throttle::Throttle;
-use super::turns::Syncing;
-use super::upkeep::RangeUpkeep;
-use super::view::{ReadView, Tree};
+use super::stats::counters::{Counters, OpeningStats};
+use super::stats::notices::Notices;
+use super::transaction::retry::Retries;
+use super::work::background::Background;
+use super::work::throttle::Throttle;
+use super::work::upkeep::RangeUpkeep;
+use super::write::commit::{Commit, Queue};
+use super::write::logs::LiveLogs;
+use super::write::stalls::Stalls;
+use super::write::turns::Syncing;
 use crate::environment::{Environment, Seat};
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
@@ -58,7 +58,7 @@ use crate::sorted::values::ValueFileMeta;
 use crate::tree::manifest::{ManifestState, RANGE_LEVEL, UnfinishedTask, VersionEdit};
 use crate::vfs::{FileLock, FileSystem};
 
-pub(super) struct Store {
+pub(crate) struct Store {
     /// Unique within the process: a batch made for another store is refused.
     pub(super) id: u64,
     pub(super) dir: PathBuf,

@@ -6,6 +6,10 @@
 //! return the same. Transactions are serialisable in the order of their sequence numbers, and
 //! strictly so, because a commit returns after its writes are visible.
 
+pub(crate) mod premise;
+mod read_set;
+pub(crate) mod retry;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,12 +28,12 @@ use super::iter::Iter;
 use super::keyspace::Keyspace;
 use super::range::KeyRange;
 use super::read::{ReadOptions, ReadTarget};
-use super::read_set::ReadIn;
-use super::retry::ATTEMPTS;
+use super::shape::view::Hit;
 use super::snapshot::Snapshot;
 use super::store::Store;
-use super::view::Hit;
-use super::write::WriteOptions;
+use super::transaction::read_set::ReadIn;
+use super::transaction::retry::ATTEMPTS;
+use super::write::path::WriteOptions;
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::deadline::NEVER;

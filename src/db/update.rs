@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use super::clock::LeastDeadline;
-use super::commit::{Encoded, Outcome};
-use super::premise::{Moment, Premise, Refusal};
 use super::read::{ReadOptions, ReadTarget, tree_of};
-use super::retry::{ATTEMPTS, STALE_ROUNDS};
+use super::shape::view::Hit;
 use super::store::Store;
-use super::view::Hit;
-use super::write::{WriteOptions, with_encoded};
+use super::transaction::premise::{Moment, Premise, Refusal};
+use super::transaction::retry::{ATTEMPTS, STALE_ROUNDS};
+use super::write::commit::{Encoded, Outcome};
+use super::write::path::{WriteOptions, with_encoded};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, equal};
@@ -256,7 +256,7 @@ macro_rules! updates {
     ($handle:ident) => {
         const _: () = {
             use crate::db::update::{Change, Integer, Mismatch, Updated};
-            use crate::db::write::WriteOptions;
+            use crate::db::write::path::WriteOptions;
             use crate::error::Result;
             use crate::format::key::SeqNo;
             use crate::operator::ByteOrder;

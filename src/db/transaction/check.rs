@@ -14,14 +14,14 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::db::commit::{Encoded, Outcome};
-use crate::db::premise::{Moment, Premise, Refusal};
+use super::premise::{Moment, Premise, Refusal};
+use super::read_set::{Expiring, ReadSet};
+use super::retry::STALE_ROUNDS;
 use crate::db::read::tree_of;
-use crate::db::read_set::{Expiring, ReadSet};
-use crate::db::retry::STALE_ROUNDS;
+use crate::db::shape::view::ReadView;
 use crate::db::store::Store;
-use crate::db::view::ReadView;
-use crate::db::write::WriteOptions;
+use crate::db::write::commit::{Encoded, Outcome};
+use crate::db::write::path::WriteOptions;
 use crate::error::{Error, Result};
 use crate::format::deadline::NEVER;
 use crate::format::key::{SeqNo, Window};
@@ -153,9 +153,9 @@ fn conflict(view: &ReadView, refusal: Refusal) -> Error {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use super::super::read_set::ReadIn;
     use super::*;
-    use crate::db::read_set::ReadIn;
-    use crate::db::view::tests::between_views_and_numbers;
+    use crate::db::shape::view::tests::between_views_and_numbers;
     use crate::filter::KeyHash;
     use crate::format::key::ValueKind;
     use crate::format::span::KeySpan;

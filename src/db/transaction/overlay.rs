@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
-use crate::db::read_set::{ReadIn, ReadSet};
+use super::read_set::{ReadIn, ReadSet};
 use crate::error::Result;
 use crate::format::deadline::Deadline;
 use crate::format::effect::Effect;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::tables::{TableWriter, TargetKeyspace};
-use crate::db::insert::apply;
+use crate::db::write::insert::apply;
 use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::Malformed;

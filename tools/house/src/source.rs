@@ -205,16 +205,16 @@ mod tests {
             fn of(kind: ValueKind) -> u8 {\n    match kind {\n        ValueKind::Put | ValueKind::Delete => 1,\n\
                     ValueKind::Merge => 2,\n    }\n}\n\n#[cfg(test)]\nmod tests {\n    struct Room;\n    fn f() {}\n}\n";
         std::fs::create_dir_all(dir.path().join("src/db")).unwrap();
-        std::fs::write(dir.path().join("src/db/room.rs"), text).unwrap();
+        std::fs::write(dir.path().join("src/db/write/room.rs"), text).unwrap();
         std::fs::write(dir.path().join("src/db/tests.rs"), "pub struct Other { pub a: u8 }\n").unwrap();
         let sources = sources(dir.path(), "src", "tamis");
         let found = Found::of(&sources);
         assert_eq!(sources.iter().map(Source::code_lines).sum::<usize>(), 10);
         assert_eq!(sources.iter().map(Source::test_lines).sum::<usize>(), 6);
-        assert_eq!(found.functions, [("src/db/room.rs: of".to_owned(), 6)]);
-        assert_eq!(found.matches, [("src/db/room.rs:9".to_owned(), 3)]);
-        assert_eq!(found.structs, [("src/db/room.rs: Room".to_owned(), 2)]);
-        assert_eq!(found.shared_fields, [("src/db/room.rs".to_owned(), 1)]);
+        assert_eq!(found.functions, [("src/db/write/room.rs: of".to_owned(), 6)]);
+        assert_eq!(found.matches, [("src/db/write/room.rs:9".to_owned(), 3)]);
+        assert_eq!(found.structs, [("src/db/write/room.rs: Room".to_owned(), 2)]);
+        assert_eq!(found.shared_fields, [("src/db/write/room.rs".to_owned(), 1)]);
         assert_eq!(found.types.len(), 1);
     }
 }

@@ -1,0 +1,132 @@
+//! [`Catalog`]: the manifest in force, and file numbers.
+//!
+//! Every change of the set of tables is one version edit and goes through `Store::install`: durable
+//! in the manifest, then visible in a new view. Only then are files removed. No file number is used
+//! twice.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::MappedMutexGuard;
+
+use crate::db::locks::{LockRank, Ranked, RankedMutex};
+use crate::error::{Error, Result};
+use crate::format::filename::FileKind;
+use crate::tree::manifest::{ManifestState, ManifestWriter, VersionEdit};
+use crate::vfs::FileSystem;
+
+/// Upper bound of an edit's size on disk, except an edit that begins a new manifest.
+const MAX_EDIT_LEN: u64 = 1 << 20;
+/// A manifest is rewritten when it exceeds both this and four times its initial length, and when an
+/// edit uses a feature that its header does not require.
+const ROTATION_LEN: u64 = 4 << 20;
+
+/// The manifest in force and the state it describes.
+pub(crate) struct Manifest {
+    pub(crate) number: u64,
+    /// `None` for a manifest found on opening: the first edit begins a new one.
+    writer: Option<ManifestWriter>,
+    pub(crate) state: ManifestState,
+    /// Length at which it is rewritten.
+    rotate_at: u64,
+}
+
+impl Manifest {
+    /// The manifest found in force, which describes `state`.
+    pub(crate) fn found(number: u64, state: ManifestState) -> Manifest {
+        Manifest { number, writer: None, state, rotate_at: 0 }
+    }
+
+    /// Creates a manifest that begins with `state`, and puts it in force.
+    pub(crate) fn create(fs: &dyn FileSystem, dir: &Path, number: u64, state: ManifestState) -> Result<Manifest> {
+        let mut manifest = Manifest::found(number, state);
+        manifest.begin(fs, dir, number)?;
+        Ok(manifest)
+    }
+
+    /// Switches to a new manifest. If that cannot be put in force, nothing changes.
+    fn begin(&mut self, fs: &dyn FileSystem, dir: &Path, number: u64) -> Result<()> {
+        let writer = ManifestWriter::create(fs, dir, number, &self.state)?;
+        self.rotate_at = (4 * writer.len()).max(ROTATION_LEN);
+        (self.number, self.writer) = (number, Some(writer));
+        Ok(())
+    }
+}
+
+/// The manifest, locked for an edit.
+pub(crate) type LockedManifest<'a> = Ranked<MappedMutexGuard<'a, Manifest>>;
+
+/// The manifest of an open store, and the next file number.
+pub(crate) struct Catalog {
+    /// `None` if the store is closed or read-only.
+    manifest: RankedMutex<Option<Manifest>>,
+    next_file: AtomicU64,
+}
+
+impl Catalog {
+    pub(crate) fn new(manifest: Option<Manifest>, next_file: u64) -> Catalog {
+        Catalog { manifest: RankedMutex::new(LockRank::Catalog, manifest), next_file: AtomicU64::new(next_file) }
+    }
+
+    /// Takes a file number that was never used before.
+    pub(crate) fn new_file_number(&self) -> u64 {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The next file number. All greater ones are unused too.
+    pub(crate) fn next_file_number(&self) -> u64 {
+        self.next_file.load(Ordering::Relaxed)
+    }
+
+    /// Locks the manifest for one edit, until the edit is visible.
+    pub(crate) fn lock(&self) -> Result<LockedManifest<'_>> {
+        self.manifest.lock().try_map(Option::as_mut).ok_or(Error::Closed)
+    }
+
+    /// Whether an edit has been written since opening.
+    pub(crate) fn has_new_manifest(&self) -> bool {
+        self.lock().is_ok_and(|manifest| manifest.writer.is_some())
+    }
+
+    /// Upper bound of the next edit's size on disk.
+    pub(crate) fn max_edit_len(&self) -> u64 {
+        let is_rewritten =
+            |manifest: &Manifest| manifest.writer.as_ref().is_none_or(|writer| writer.len() >= manifest.rotate_at);
+        let whole = match self.lock() {
+            Ok(manifest) if is_rewritten(&manifest) => manifest.state.snapshot_edit().encode().len(),
+            _ => 0,
+        };
+        MAX_EDIT_LEN + 2 * whole as u64
+    }
+
+    /// Appends an edit to the manifest, or begins a new one with it, and makes it durable. Returns
+    /// the value files that are no longer needed.
+    pub(crate) fn write(
+        &self,
+        manifest: &mut Manifest,
+        fs: &dyn FileSystem,
+        dir: &Path,
+        edit: &VersionEdit,
+    ) -> Result<Vec<u64>> {
+        let old = FileKind::Manifest(manifest.number).path(dir);
+        let len = manifest.writer.as_ref().map_or(0, ManifestWriter::len);
+        let dead = manifest.state.apply(edit).map_err(|rule| Error::corruption(&old, len, rule))?;
+        if let Some(writer) = &mut manifest.writer
+            && len < manifest.rotate_at
+            && writer.admits(edit)
+        {
+            return writer.append(edit).map(|()| dead);
+        }
+        let number = self.new_file_number();
+        manifest.state.next_file_number = self.next_file_number();
+        manifest.begin(fs, dir, number)?;
+        // If this fails, the next open removes the old manifest.
+        let _ = fs.remove(&old);
+        Ok(dead)
+    }
+
+    /// Refuses all further edits.
+    pub(crate) fn close(&self) {
+        *self.manifest.lock() = None;
+    }
+}

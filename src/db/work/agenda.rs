@@ -1,0 +1,267 @@
+//! [`Agenda`]: what the schedule needs to know of all keyspaces, kept keyspace by keyspace.
+//!
+//! The schedule asks which keyspace needs a compaction most, how many bytes are to be compacted,
+//! and how many runs the longest level 0 has, at every flush. Asking each keyspace would make them
+//! cost each other: a store may have 65,535. The agenda therefore keeps the answers of each, and
+//! asks those again in which something has changed: their version or options, their running tasks,
+//! the time. Views note which keyspaces they replace (`Trees::take_touched`),
+//! [`Jobs`](super::background::Jobs) whose tasks begin and end.
+//!
+//! Three [`Conditions`] concern all keyspaces at once: whether the store is idle, up to where it is
+//! flushed, and the oldest snapshot. A keyspace that has work only in an idle store, only in a busy
+//! one, only after a flush, or only without the snapshots, waits in a list of its own. The schedule
+//! asks the keyspaces of the first two one by one until it has enough work, and those of the others
+//! when more is flushed or the oldest snapshot has ended.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::db::shape::view::ReadView;
+use crate::format::deadline::Deadline;
+use crate::format::key::SeqNo;
+use crate::tree::compaction::picker::Debt;
+
+/// What of the whole store decides which compactions its keyspaces need.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Conditions {
+    /// No memtable holds an entry.
+    pub(super) is_idle: bool,
+    /// Tables hold everything up to this number.
+    pub(super) flushed: SeqNo,
+    pub(super) oldest_snapshot: SeqNo,
+}
+
+/// A view, and the conditions at that moment.
+pub(super) struct Outlook {
+    pub(super) view: Arc<ReadView>,
+    pub(super) conditions: Conditions,
+}
+
+/// When a keyspace has work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Now, with this urgency.
+    Now(u64),
+    /// Once the store is idle, or is not any more.
+    Idle(bool),
+    /// Once more is flushed.
+    Unflushed,
+    /// Once snapshots have ended.
+    Held,
+    /// Once something has changed.
+    Never,
+    /// Nobody has asked yet.
+    #[default]
+    Undecided,
+}
+
+/// What is known of a keyspace.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) due: Due,
+    pub(super) debt: Debt,
+    /// Runs in level 0.
+    pub(super) runs: usize,
+    /// The greatest number in each table with garbage.
+    pub(super) garbage: BTreeSet<SeqNo>,
+    pub(super) has_ranges: bool,
+    /// Whether it is not known how much range deletes have deleted.
+    pub(super) is_unknown: bool,
+    /// Whether entries in tables have deadlines.
+    pub(super) expires: bool,
+    /// When a table becomes due because of what has expired by then.
+    pub(super) deadline: Option<Deadline>,
+}
+
+#[derive(Default)]
+pub(crate) struct Agenda {
+    keyspaces: HashMap<u32, Findings>,
+    /// Those to be asked again.
+    stale: BTreeSet<u32>,
+    /// Those of which it is not known when they have work. That takes long to find out in a large
+    /// tree, and is done when a compaction can begin.
+    undecided: BTreeSet<u32>,
+    /// By urgency.
+    now: BTreeSet<(u64, u32)>,
+    /// Those that wait for a store that is busy, and for one that is idle.
+    idle: [BTreeSet<u32>; 2],
+    unflushed: BTreeSet<u32>,
+    held: BTreeSet<u32>,
+    /// By runs in level 0.
+    runs: BTreeSet<(usize, u32)>,
+    debt: Debt,
+    garbage: BTreeSet<(SeqNo, u32)>,
+    ranges: BTreeSet<u32>,
+    /// Those with range deletes that the upkeep has not looked at since they changed; and those
+    /// that have lost theirs.
+    untidied: BTreeSet<u32>,
+    /// Those of which it is not known how much range deletes have deleted.
+    unknown: BTreeSet<u32>,
+    expiring: BTreeSet<u32>,
+    deadlines: BTreeSet<(Deadline, u32)>,
+    /// When keyspaces were asked last.
+    conditions: Conditions,
+}
+
+impl Agenda {
+    /// Has keyspaces asked again.
+    pub(super) fn touch(&mut self, keyspaces: impl IntoIterator<Item = u32>) {
+        self.stale.extend(keyspaces);
+    }
+
+    /// Notes the time: tables that become due by then are looked at again.
+    pub(super) fn note_time(&mut self, now: Deadline) {
+        while let Some((_, keyspace)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.pop_first();
+            self.stale.insert(keyspace);
+        }
+    }
+
+    /// Notes what has changed for all. Keyspaces that waited for it are looked at again.
+    pub(super) fn note_conditions(&mut self, conditions: Conditions) {
+        if conditions.oldest_snapshot > self.conditions.oldest_snapshot {
+            self.stale.append(&mut self.held);
+            // Of theirs, more may be deleted for all readers.
+            self.stale.extend(&self.ranges);
+        }
+        if conditions.flushed > self.conditions.flushed {
+            self.stale.append(&mut self.unflushed);
+        }
+        self.conditions = conditions;
+    }
+
+    /// Takes a keyspace that must be asked.
+    pub(super) fn next_stale(&mut self) -> Option<u32> {
+        self.stale.pop_first()
+    }
+
+    /// Takes a keyspace that may have work because the store is idle, or is not. It must be
+    /// decided.
+    pub(super) fn next_waiting(&mut self, is_idle: bool) -> Option<u32> {
+        self.idle[usize::from(is_idle)].pop_first()
+    }
+
+    /// Notes what a keyspace has answered; `None` if it was dropped.
+    pub(super) fn note(&mut self, id: u32, found: Option<Findings>) {
+        if let Some(former) = self.keyspaces.remove(&id) {
+            self.forget_due(id, former.due);
+            self.unknown.remove(&id);
+            self.expiring.remove(&id);
+            self.runs.remove(&(former.runs, id));
+            self.debt = Debt {
+                data: self.debt.data.wrapping_sub(former.debt.data),
+                garbage: self.debt.garbage.wrapping_sub(former.debt.garbage),
+            };
+            former.garbage.iter().for_each(|seqno| _ = self.garbage.remove(&(*seqno, id)));
+            former.deadline.inspect(|at| _ = self.deadlines.remove(&(*at, id)));
+            if self.ranges.remove(&id) {
+                self.untidied.insert(id);
+            }
+        }
+        let Some(found) = found else { return };
+        self.note_due(id, found.due);
+        self.runs.insert((found.runs, id));
+        self.debt = Debt {
+            data: self.debt.data.wrapping_add(found.debt.data),
+            garbage: self.debt.garbage.wrapping_add(found.debt.garbage),
+        };
+        self.garbage.extend(found.garbage.iter().map(|seqno| (*seqno, id)));
+        self.unknown.extend(found.is_unknown.then_some(id));
+        self.expiring.extend(found.expires.then_some(id));
+        self.deadlines.extend(found.deadline.map(|at| (at, id)));
+        if found.has_ranges {
+            self.ranges.insert(id);
+            self.untidied.insert(id);
+        }
+        self.keyspaces.insert(id, found);
+    }
+
+    /// Notes when a keyspace has work.
+    pub(super) fn decide(&mut self, id: u32, due: Due) {
+        if let Some(found) = self.keyspaces.get_mut(&id) {
+            let former = std::mem::replace(&mut found.due, due);
+            self.forget_due(id, former);
+            self.note_due(id, due);
+        }
+    }
+
+    fn note_due(&mut self, id: u32, due: Due) {
+        match due {
+            Due::Now(score) => _ = self.now.insert((score, id)),
+            Due::Idle(is_idle) => _ = self.idle[usize::from(is_idle)].insert(id),
+            Due::Unflushed => _ = self.unflushed.insert(id),
+            Due::Held => _ = self.held.insert(id),
+            Due::Undecided => _ = self.undecided.insert(id),
+            Due::Never => {}
+        }
+    }
+
+    fn forget_due(&mut self, id: u32, due: Due) {
+        match due {
+            Due::Now(score) => _ = self.now.remove(&(score, id)),
+            Due::Idle(is_idle) => _ = self.idle[usize::from(is_idle)].remove(&id),
+            Due::Unflushed => _ = self.unflushed.remove(&id),
+            Due::Held => _ = self.held.remove(&id),
+            Due::Undecided => _ = self.undecided.remove(&id),
+            Due::Never => {}
+        }
+    }
+
+    /// Takes a keyspace of which it is not known when it has work. It must be decided.
+    pub(super) fn next_undecided(&mut self) -> Option<u32> {
+        self.undecided.pop_first()
+    }
+
+    /// The keyspaces with work, most urgent first.
+    pub(super) fn due(&self) -> impl Iterator<Item = u32> {
+        self.now.iter().rev().map(|(_, id)| *id)
+    }
+
+    /// The keyspaces with the most runs in level 0 first, with their numbers.
+    pub(super) fn longest(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.runs.iter().rev().copied()
+    }
+
+    /// Bytes to be compacted.
+    pub(super) fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    /// The least of the greatest numbers of tables with garbage that a snapshot numbered `oldest`
+    /// holds.
+    pub(super) fn held_garbage(&self, oldest: SeqNo) -> Option<SeqNo> {
+        self.garbage.range((oldest.saturating_add(1), 0)..).next().map(|(seqno, _)| *seqno)
+    }
+
+    /// When the next table becomes due because of what has expired by then, after `now`.
+    pub(super) fn next_deadline(&self, now: Deadline) -> Option<Deadline> {
+        self.deadlines.range((now.saturating_add(1), 0)..).next().map(|(at, _)| *at)
+    }
+
+    /// The keyspaces with deadlines in tables.
+    pub(super) fn expiring(&self) -> impl Iterator<Item = u32> {
+        self.expiring.iter().copied()
+    }
+
+    /// Whether of a keyspace it is not known how much range deletes have deleted.
+    pub(super) fn has_unknown(&self) -> bool {
+        !self.unknown.is_empty()
+    }
+
+    /// Has the upkeep look at all keyspaces with range deletes.
+    pub(crate) fn untidy_all(&mut self) {
+        self.untidied.extend(&self.ranges);
+    }
+
+    /// Has the upkeep look at a keyspace again.
+    pub(super) fn untidy(&mut self, keyspace: u32) {
+        self.untidied.insert(keyspace);
+    }
+
+    /// Takes the keyspaces that the upkeep of range deletes must look at.
+    pub(super) fn take_untidied(&mut self) -> BTreeSet<u32> {
+        let mut untidied = std::mem::take(&mut self.untidied);
+        untidied.extend(&self.unknown);
+        untidied
+    }
+}

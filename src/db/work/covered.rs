@@ -1,0 +1,236 @@
+//! Upkeep of range deletes: drops tables that hold only deleted entries, without reading them,
+//! forgets ranges that delete nothing any more, and finds how much they delete of other tables, for
+//! the picker.
+//!
+//! All follow a flush or a compaction, in its thread, and the end of a snapshot. Tables that a
+//! running compaction takes, or that it might meet, are left for the upkeep at its end.
+//!
+//! Ranges are looked at again once half of them may have become needless (`upkeep`); small range
+//! tables are merged. How much ranges delete of other tables is found by a *survey*
+//! (`tree::version::deleted`), and the picker counts it as freed.
+//!
+//! A range delete that covers tables larger than what the memtable holds is flushed at once, and
+//! stops a compaction of which it covers a quarter (`Store::is_pointless`).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::schedule::JobGuard;
+use super::throttle::MAX_SEALED;
+use super::upkeep::RangeUpkeep;
+use crate::db::shape::view::Tree;
+use crate::db::store::Store;
+use crate::error::{IoContext, Result};
+use crate::filter::FilterPolicy;
+use crate::options::Compression;
+use crate::sorted::range_table::RangeTable;
+use crate::sorted::ranges::{Fragment, fold};
+use crate::tree::compaction::covered::{covered_tables, is_needed};
+use crate::tree::compaction::task::Task;
+use crate::tree::compaction::{Turn, write_ranges};
+use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
+use crate::write::batch::BatchReader;
+
+/// Of more range tables than this, the small ones are merged: each costs a read a search.
+const MAX_RANGE_TABLES: usize = 8;
+/// A range delete that covers tables is flushed at once if they are larger than what the memtable
+/// holds, and than this part of a full one, as a divisor.
+const FLUSH_SHARE: u64 = 16;
+
+/// The tables to merge so that few are left: the smallest, and all that are not larger than those
+/// together. A range is then merged once while the number of ranges doubles, about.
+fn small_tables(tables: &[Arc<RangeTable>]) -> Vec<Arc<RangeTable>> {
+    let Some(too_many) = tables.len().checked_sub(MAX_RANGE_TABLES).filter(|count| *count > 0) else {
+        return Vec::new();
+    };
+    let mut tables = tables.to_vec();
+    tables.sort_by_key(|table| table.len());
+    let (mut count, mut sum) = (0, 0);
+    while let Some(next) = tables.get(count).filter(|next| count <= too_many || next.len() <= sum) {
+        (count, sum) = (count + 1, sum + next.len());
+    }
+    tables.truncate(count);
+    tables
+}
+
+impl Store {
+    /// Upkeep of the range deletes of the keyspaces that have changed since the last time. A
+    /// failure leaves everything as it was, unless it poisons the store; the next flush or
+    /// compaction tries again.
+    pub(crate) fn tidy_ranges(&self) -> Result<()> {
+        let mut jobs = self.background.lock();
+        if self.is_stopping() || self.gate.is_read_only() {
+            return Ok(());
+        }
+        // Closing waits for it.
+        jobs.unfinished += 1;
+        drop(jobs);
+        let _ended = JobGuard(self);
+        let mut result = Ok(());
+        self.tidy_wanted.store(true, Ordering::SeqCst);
+        while self.tidy_wanted.load(Ordering::SeqCst) {
+            // The thread that has the lock looks at `tidy_wanted` after it has released it.
+            let Some(mut tidying) = self.tidying.try_lock() else { break };
+            self.tidy_wanted.store(false, Ordering::SeqCst);
+            let mut jobs = self.background.lock();
+            let view = self.agenda(&mut jobs).view;
+            let changed = jobs.agenda.take_untidied();
+            drop(jobs);
+            for keyspace in changed {
+                if view.tree(keyspace).is_none_or(|tree| tree.version.ranges().is_empty()) {
+                    tidying.remove(&keyspace);
+                    continue;
+                }
+                let upkeep = tidying.entry(keyspace).or_default();
+                let tidied = self.drop_covered(keyspace).and_then(|()| self.forget_ranges(keyspace, upkeep));
+                let is_tidy = tidied.is_ok();
+                // What fails in one keyspace need not fail in the others.
+                result = result.and(tidied);
+                self.survey(keyspace, upkeep);
+                let mut jobs = self.background.lock();
+                jobs.agenda.touch([keyspace]);
+                if !is_tidy {
+                    jobs.agenda.untidy(keyspace);
+                }
+            }
+        }
+        result
+    }
+
+    /// Removes the tables all of whose entries are deleted.
+    fn drop_covered(&self, keyspace: u32) -> Result<()> {
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let levels = tree.version.metas();
+        // What is covered once stays so.
+        let covered = covered_tables(&levels, tree.version.ranges(), &self.snapshots.all());
+        if covered.is_empty() {
+            return Ok(());
+        }
+        self.check_edit_space()?;
+        let mut jobs = self.background.lock();
+        // After the lock: a task that ended before has left its outputs in the view.
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let tables: HashSet<(usize, u64)> =
+            tree.version.tables().map(|(level, table)| (level, table.meta().number)).collect();
+        let running = jobs.running(keyspace);
+        let is_free = |claim: &Task| running.iter().all(|task| !task.conflicts(claim));
+        let covered = covered.into_iter().filter(|(level, meta)| tables.contains(&(usize::from(*level), meta.number)));
+        let claims: Vec<Task> = covered.map(|(level, meta)| Task::of_table(level, meta)).filter(is_free).collect();
+        if claims.is_empty() {
+            return Ok(());
+        }
+        claims.iter().for_each(|claim| jobs.claim(keyspace, claim.clone()));
+        drop(jobs);
+        let numbers: HashSet<&[(u8, u64)]> = claims.iter().map(|claim| &claim.inputs[..]).collect();
+        let removed = claims.iter().flat_map(|claim| &claim.inputs).map(|&(level, number)| (keyspace, level, number));
+        let result = self.install(VersionEdit { removed: removed.collect(), ..VersionEdit::default() }, |_| {});
+        if result.is_ok() {
+            self.counters.covered_tables.fetch_add(claims.len() as u64, Ordering::Relaxed);
+        }
+        self.background.lock().release(keyspace, |task| numbers.contains(&task.inputs[..]));
+        self.background.done.notify_all();
+        result
+    }
+
+    /// Finds how much range deletes have deleted of the tables that are left.
+    fn survey(&self, keyspace: u32, upkeep: &mut RangeUpkeep) {
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return };
+        let oldest = self.snapshots.oldest();
+        if !tree.version.is_survey_due(oldest) {
+            return;
+        }
+        let limit = tree.version.survey_limit(oldest);
+        if let Some(deleted) = upkeep.survey(&tree.version, limit, || self.is_stopping()) {
+            tree.version.set_deleted(limit, deleted);
+        }
+    }
+
+    /// Writes the range tables anew, without what is not needed, if that is half of all ranges.
+    /// Otherwise merges the small ones if there are many.
+    fn forget_ranges(&self, keyspace: u32, upkeep: &mut RangeUpkeep) -> Result<()> {
+        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let (ranges, levels) = (tree.version.ranges(), tree.version.metas());
+        upkeep.note(&levels, ranges);
+        // There may be millions: they are listed only to be written.
+        let needed = |table: &Arc<RangeTable>| {
+            table.fragments().filter(|range| is_needed(range, &levels, &[])).collect::<Vec<_>>()
+        };
+        if upkeep.is_due(ranges.len()) {
+            let all = ranges.tables().iter().flat_map(|table| table.fragments());
+            let needless = all.filter(|range| !is_needed(range, &levels, &[])).count();
+            upkeep.looked(&levels, ranges, needless);
+            if 2 * needless >= ranges.len() {
+                return self.replace_ranges(&tree, ranges.tables(), ranges.tables().iter().flat_map(needed).collect());
+            }
+        }
+        let small = small_tables(ranges.tables());
+        if small.is_empty() {
+            Ok(())
+        } else {
+            self.replace_ranges(&tree, &small, small.iter().flat_map(needed).collect())
+        }
+    }
+
+    fn replace_ranges(&self, tree: &Tree, former: &[Arc<RangeTable>], needed: Vec<Fragment>) -> Result<()> {
+        self.check_edit_space()?;
+        let (new_number, turn) = (|| self.catalog.new_file_number(), |_| Turn::GoOn);
+        let mut context = self.output_context(tree, FilterPolicy::None, Compression::None, &new_number, &turn);
+        context.origin.level = RANGE_LEVEL;
+        let written = write_ranges(&fold(needed, &context.snapshots), &context)?;
+        if written.is_some() {
+            self.sync_dir()?;
+        }
+        let removed = former.iter().map(|table| (tree.id, RANGE_LEVEL, table.meta().number));
+        let edit = VersionEdit {
+            removed: removed.collect(),
+            added: written.into_iter().map(|meta| (tree.id, RANGE_LEVEL, meta)).collect(),
+            ..VersionEdit::default()
+        };
+        self.install(edit, |_| {})
+    }
+
+    /// Whether a batch deletes tables whole whose space is worth a flush: their ranges must be in a
+    /// table before they can go.
+    pub(crate) fn deletes_tables(&self, payload: &[u8], count: u32) -> bool {
+        self.view.with(|view, _| {
+            // What a snapshot sees stays.
+            let pinned = self.snapshots.newest();
+            let enough = (view.active.used() as u64).max(self.options.memtable_size as u64 / FLUSH_SHARE);
+            let mut freed = 0;
+            let mut operations = BatchReader::new(payload, count).filter_map(|operation| operation.ok());
+            operations.any(|operation| {
+                let (Some(range), Some(tree)) = (operation.as_range(), view.tree(operation.keyspace)) else {
+                    return false;
+                };
+                let mut tables = tree.version.tables_within(&range).filter(|meta| meta.smallest_seqno > pinned);
+                tables.any(|meta| {
+                    freed += meta.size;
+                    freed >= enough
+                })
+            })
+        })
+    }
+
+    /// Seals the memtable for its range deletes. One more may wait for its flush than otherwise:
+    /// nothing that comes later would do this instead.
+    pub(crate) fn flush_wide_ranges(self: &Arc<Self>) {
+        if let Some(commit) = self.commit.lock().as_mut()
+            && self.gate.check_poison().is_ok()
+            && commit.memtable.has_ranges()
+            && self.view.load().sealed.len() <= MAX_SEALED
+        {
+            // On a full disk the ranges wait for the next flush.
+            let _ = self.rotate(commit);
+        }
+    }
+
+    /// Checks for space before an edit: one that finds none poisons the store.
+    pub(crate) fn check_edit_space(&self) -> Result<()> {
+        let free = self.fs.free_space(&self.dir).during("measure", &self.dir)?;
+        if free < self.catalog.max_edit_len() {
+            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", &self.dir);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! Room for a write in the memtable and the log, and the wait for it, without the commit lock.
+//!
+//! A memtable is full at the store's quota, which its environment may lower (`tenant`). The writer
+//! that finds it full seals it. If too many memtables wait for their flush, or compactions are too
+//! far behind, it waits first: for its own store, never for another.
+//!
+//! A [`Stillness`] keeps writes from memtables. An ingest needs that, since no memtable may hold
+//! keys of its files, and so does a change of a keyspace's option `wal`, since none may hold any
+//! entry.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::commit::{Before, Commit, GroupLen, QueuedWrite};
+use super::stalls::Cause;
+use crate::db::store::Store;
+use crate::db::work::background::Waiting;
+use crate::db::work::throttle::MAX_SEALED;
+use crate::error::Result;
+use crate::report::event::StallCause;
+use crate::write::wal;
+
+/// While it lives, no write goes to a memtable, and no thread holds the commit lock for it: writers
+/// wait. What has it can wait for a flush, after which no memtable holds what it has sealed.
+pub(crate) struct Stillness<'a>(&'a Arc<Store>);
+
+impl<'a> Stillness<'a> {
+    pub(crate) fn begin(store: &'a Arc<Store>) -> Stillness<'a> {
+        let commit = store.commit.lock();
+        store.queue.stillness.fetch_add(1, Ordering::Relaxed);
+        drop(commit);
+        Stillness(store)
+    }
+}
+
+impl Drop for Stillness<'_> {
+    fn drop(&mut self) {
+        self.0.queue.stillness.fetch_sub(1, Ordering::Relaxed);
+        self.0.wake_waiting();
+    }
+}
+
+impl Store {
+    #[inline]
+    pub(super) fn has_room(&self, commit: &Commit, group: GroupLen) -> bool {
+        commit.has_room(group, self.seat.quota.limit(), wal::log_size(self.options.memtable_size))
+    }
+
+    /// Whether as many memtables wait for their flush as may. Over the budget of the environment, a
+    /// store has no second full memtable.
+    fn is_unflushed(&self) -> bool {
+        let most = if self.seat.quota.is_reduced() { 1 } else { MAX_SEALED };
+        self.view.load().sealed.len() >= most
+    }
+
+    fn is_uncompacted(&self) -> bool {
+        self.throttle.pressure() >= 1.0
+    }
+
+    /// Ensures that the memtable and the log have room for a group. Full ones are sealed, unless
+    /// something must come before: then says what.
+    #[inline]
+    pub(super) fn find_room(self: &Arc<Self>, commit: &mut Commit, group: GroupLen) -> Result<Option<Before>> {
+        self.gate.check_writable()?;
+        if self.queue.stillness.load(Ordering::Relaxed) == 0 && self.has_room(commit, group) {
+            return Ok(None);
+        }
+        self.make_room(commit)
+    }
+
+    #[cold]
+    fn make_room(self: &Arc<Self>, commit: &mut Commit) -> Result<Option<Before>> {
+        if self.queue.stillness.load(Ordering::Relaxed) > 0 {
+            return Ok(Some(Before::Stillness));
+        }
+        if self.is_unflushed() {
+            return Ok(Some(Before::Flush));
+        }
+        if self.is_uncompacted() {
+            return Ok(Some(Before::Compaction));
+        }
+        self.stalls.measure(Cause::Memtable, || self.rotate(commit))?;
+        Ok(None)
+    }
+
+    /// Waits, without the commit lock, until there may be room for a queued write, or another
+    /// thread has committed it.
+    pub(super) fn await_room(self: &Arc<Self>, before: Before, queued: &QueuedWrite) -> Result<()> {
+        let wait = |waiting: Waiting, may_go_on: &dyn Fn() -> bool| {
+            self.wait_for_progress(waiting, |_| may_go_on() || queued.is_done() || self.gate.check_open().is_err())
+        };
+        let stop = |cause: Cause, stall: StallCause, waiting: Waiting, may_go_on: &dyn Fn() -> bool| {
+            self.stalls.measure(cause, || self.notices.stop_writes(stall, || wait(waiting, may_go_on)))
+        };
+        match before {
+            Before::Flush => stop(Cause::Flush, StallCause::Flush, Waiting::Flush, &|| !self.is_unflushed()),
+            Before::Compaction => {
+                stop(Cause::Compaction, StallCause::Compaction, Waiting::Compaction, &|| !self.is_uncompacted())
+            }
+            Before::Stillness => {
+                let is_over = || self.queue.stillness.load(Ordering::Relaxed) == 0;
+                // What fails there is no failure of this write.
+                self.stalls.measure(Cause::Commit, || wait(Waiting::Request, &is_over))
+            }
+        }
+    }
+
+    /// Wakes writers that wait for room: their writes may have been committed.
+    pub(crate) fn wake_waiting(&self) {
+        // They look under this lock: they either see what has changed or are woken.
+        drop(self.background.lock());
+        self.background.done.notify_all();
+    }
+}
