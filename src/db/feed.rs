@@ -62,7 +62,7 @@ pub struct LogPin {
 impl LogPin {
     fn new(handle: &Arc<StoreHandle>, seqno: SeqNo) -> Result<LogPin> {
         match handle.store.gate.is_read_only() {
-            true => Err(Error::ReadOnly(handle.store.path().to_owned())),
+            true => Err(Error::ReadOnly(handle.store.dir().to_owned())),
             false => LogPin::of_known_logs(handle, seqno),
         }
     }
@@ -74,7 +74,7 @@ impl LogPin {
         if seqno > visible {
             return Err(Error::Diverged { since: seqno, last: visible });
         }
-        match store.logs.pin(seqno, store.sequence.logged()) {
+        match store.writer.logs().pin(seqno, store.sequence.logged()) {
             Ok(pin) => Ok(LogPin { handle: Arc::clone(handle), pin }),
             Err(oldest) => Err(Error::LogGone { wanted: seqno + 1, oldest }),
         }
@@ -99,7 +99,7 @@ impl LogPin {
 
 impl Drop for LogPin {
     fn drop(&mut self) {
-        self.handle.store.logs.unpin(&self.pin);
+        self.handle.store.writer.logs().unpin(&self.pin);
     }
 }
 
@@ -243,7 +243,7 @@ impl Changes {
         if std::mem::take(&mut self.is_busy) {
             std::thread::sleep(PAUSE.min(left));
         } else {
-            store.signal.wait(left, is_written);
+            store.writer.await_write(left, is_written);
         }
         Ok(())
     }
@@ -264,8 +264,11 @@ impl Changes {
             if store.gate.is_read_only() && former > 0 && former < self.bound {
                 // A refresh has found more in the logs.
                 find_logs(store)?;
-                self.log =
-                    self.log.take().and_then(|log| log.renewed(store.logs.part(self.next)?).transpose()).transpose()?;
+                self.log = self
+                    .log
+                    .take()
+                    .and_then(|log| log.renewed(store.writer.logs().part(self.next)?).transpose())
+                    .transpose()?;
             }
             if self.next > self.bound {
                 return unpoisoned.map(|()| None);
@@ -332,7 +335,7 @@ impl Changes {
             }
             Step::End(end) => end,
         };
-        match store.logs.part(self.next) {
+        match store.writer.logs().part(self.next) {
             // The log was sealed, and this one follows.
             Some(later) if later.number != part.number => self.log = None,
             Some(_) if !part.is_found => {
@@ -351,9 +354,9 @@ impl Changes {
 
 /// Opens the log that holds `next`, at or before it.
 fn open_log(store: &Store, pin: &LogPin, next: SeqNo) -> Result<OpenLog> {
-    let part = store.logs.part(next).ok_or_else(|| log_gone(store, next))?;
-    let path = FileKind::Wal(part.number).path(&store.dir);
-    let reader = LogReader::open(&*store.fs, &path, Magic::Wal, part.number);
+    let part = store.writer.logs().part(next).ok_or_else(|| log_gone(store, next))?;
+    let path = FileKind::Wal(part.number).path(store.dir());
+    let reader = LogReader::open(store.fs(), &path, Magic::Wal, part.number);
     // Without a pin in the process that writes, a flush may have removed the file meanwhile.
     let may_be_gone = pin.is_revoked() || store.gate.is_read_only();
     let mut reader = reader.map_err(|error| if may_be_gone { log_gone(store, next) } else { error })?;
@@ -371,7 +374,7 @@ fn open_log(store: &Store, pin: &LogPin, next: SeqNo) -> Result<OpenLog> {
 /// meanwhile: only damage fails each time.
 fn find_logs(store: &Store) -> Result<()> {
     let find = || {
-        let (fs, dir) = (&*store.fs, &*store.dir);
+        let (fs, dir) = (store.fs(), store.dir());
         let min_log = manifest::load(fs, dir)?.map_or(0, |loaded| loaded.state.min_log);
         let files = store_files(fs, dir).during("list", dir)?;
         let numbers =
@@ -384,19 +387,19 @@ fn find_logs(store: &Store) -> Result<()> {
             found = find();
         }
     }
-    store.logs.replace(found?);
+    store.writer.logs().replace(found?);
     Ok(())
 }
 
 /// The error for a log that no longer has `wanted`.
 fn log_gone(store: &Store, wanted: SeqNo) -> Error {
-    let oldest = store.logs.next_beginning(wanted).unwrap_or_else(|| store.sequence.logged() + 1);
+    let oldest = store.writer.logs().next_beginning(wanted).unwrap_or_else(|| store.sequence.logged() + 1);
     Error::LogGone { wanted, oldest }
 }
 
 /// The name of a keyspace, unless it was dropped.
 fn name_of(store: &Store, id: u32) -> Option<Arc<str>> {
-    store.view.load().tree(id).map(|tree| Arc::clone(&tree.name))
+    store.shape.view().tree(id).map(|tree| Arc::clone(&tree.name))
 }
 
 impl Iterator for Changes {

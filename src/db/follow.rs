@@ -29,11 +29,13 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use self::reader_stats::Refreshes;
 use super::clock::Clock;
 use super::open::recovery::Sources;
 use super::open::replay::{Met, Progress, Replay, Sink};
 use super::shape::view::{EndedHorizons, Horizon, ReadView, Tree, Trees};
 use super::write::logs::KeptLog;
+use crate::db::locks::{LockRank, RankedMutex};
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::format::deadline::Deadline;
@@ -51,6 +53,25 @@ use crate::write::batch::Ingest;
 use crate::write::log::reader::LogReader;
 use crate::write::log::{Ahead, LogChain};
 use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs, SyncedLog};
+use parking_lot::Mutex;
+
+/// The follower of a store that is open read-only.
+pub(crate) struct Following {
+    /// `None` if the store is closed, or writes itself.
+    follower: RankedMutex<Option<Follower>>,
+    refreshes: Mutex<Refreshes>,
+}
+
+impl Following {
+    pub(crate) fn new(follower: Option<Follower>) -> Following {
+        Following { follower: RankedMutex::new(LockRank::Following, follower), refreshes: Mutex::default() }
+    }
+
+    /// Ends with the refresh that is running. Closes the files that only the next view would need.
+    pub(crate) fn end(&self) {
+        *self.follower.lock() = None;
+    }
+}
 
 /// How far a store has been read, and what of it is kept.
 pub(crate) struct Follower {

@@ -6,7 +6,7 @@
 //! with the first cause until the store is opened again.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -16,6 +16,8 @@ use crate::vfs::FileLock;
 
 /// A store is open, then closed. It may be read-only from the start, and poisoned at any time.
 pub(super) struct Gate {
+    /// Unique within the process: a batch made for another store is refused.
+    id: u64,
     dir: PathBuf,
     is_read_only: bool,
     /// The first failure of the log or the manifest.
@@ -30,7 +32,9 @@ pub(super) struct Gate {
 impl Gate {
     /// The gate of a store being opened. A store without a lock is read-only.
     pub(super) fn new(dir: PathBuf, lock: Option<Arc<dyn FileLock>>) -> Gate {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Gate {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             dir,
             is_read_only: lock.is_none(),
             poison: OnceLock::new(),
@@ -38,6 +42,11 @@ impl Gate {
             close_result: OnceLock::new(),
             lock: Mutex::new(lock),
         }
+    }
+
+    /// Tells the open stores of the process apart.
+    pub(super) fn id(&self) -> u64 {
+        self.id
     }
 
     pub(super) fn is_read_only(&self) -> bool {

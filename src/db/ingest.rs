@@ -26,10 +26,8 @@
 //! The view with the tables is published before the number. A view without them is for reads up to
 //! that number only (`Horizon`).
 
-use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 mod source;
@@ -41,10 +39,10 @@ use super::read::tree_of;
 use super::shape::view::{Horizon, ReadView, Tree};
 use super::store::Store;
 use super::work::background::Waiting;
-use super::work::schedule::JobGuard;
 use super::write::commit::{Commit, Encoded, Logging};
 use super::write::room::Stillness;
 use super::write::stalls::Cause;
+use crate::db::stats::counters::Count;
 use crate::error::{Error, Result};
 use crate::filter::FilterState;
 use crate::format::deadline::NEVER;
@@ -334,7 +332,7 @@ impl Store {
         options: IngestOptions,
     ) -> Result<IngestInfo> {
         self.gate.check_writable()?;
-        tree_of(&self.view.load(), keyspace, name)?;
+        tree_of(&self.shape.view(), keyspace, name)?;
         if files.is_empty() {
             return Err(Error::invalid("there is no file to ingest"));
         }
@@ -353,7 +351,7 @@ impl Store {
                     let _ = self.tidy_ranges();
                 }
                 self.schedule();
-                self.events.send(|| Event::Ingested {
+                self.events().send(|| Event::Ingested {
                     keyspace: name.to_owned(),
                     seqno,
                     tables: tables.len(),
@@ -388,24 +386,18 @@ impl Store {
         options: IngestOptions,
         tables: &mut Vec<NewTable>,
     ) -> Result<()> {
-        let mut jobs = self.background.lock();
-        if self.is_stopping() {
-            return Err(Error::Closed);
-        }
         // Closing waits until no file is created.
-        jobs.unfinished += 1;
-        drop(jobs);
-        let _ended = JobGuard(self);
+        let _job = self.workers.begin_job()?;
         for source in files {
-            let number = self.catalog.new_file_number();
+            let number = self.shape.catalog().new_file_number();
             let taken = self.take(source, number, options.mode).and_then(|is_copy| {
                 self.check_table(source, number, is_copy).map_err(|error| {
                     self.tables.remove_file(number);
-                    named_as_given(error, &FileKind::Table(number).path(&self.dir), source)
+                    named_as_given(error, &FileKind::Table(number).path(self.dir()), source)
                 })
             })?;
             tables.push(taken);
-            self.check_fit(tree_of(&self.view.load(), keyspace, name)?, tables)?;
+            self.check_fit(tree_of(&self.shape.view(), keyspace, name)?, tables)?;
         }
         tables.sort_by(|a, b| a.meta.smallest.cmp(&b.meta.smallest));
         let entries = || tables.iter().filter(|table| table.ranges.is_none());
@@ -479,16 +471,16 @@ impl Store {
     /// Flushes what has keys of the tables, so that little of it is left when writers have to wait.
     fn flush_keys_of(self: &Arc<Self>, keyspace: u32, name: &str, tables: &[NewTable]) -> Result<Searched> {
         self.await_recovered()?;
-        if self.throttle.pressure() >= 1.0 {
-            let compacted = || self.wait_for_progress(Waiting::Compaction, |_| self.throttle.pressure() < 1.0);
-            self.stalls.measure(Cause::Compaction, compacted)?;
+        if self.workers.pressure() >= 1.0 {
+            let compacted = || self.wait_for_progress(Waiting::Compaction, || self.workers.pressure() < 1.0);
+            self.writer.measure(Cause::Compaction, compacted)?;
         }
         let mut searched = Searched::default();
         // Once more after a wait, in which others have written. Not for ever: they may go on.
         for _ in 0..2 {
-            let view = self.view.load();
+            let view = self.shape.view();
             if searched.must_be_flushed(&view.active, tree_of(&view, keyspace, name)?, tables)? {
-                let mut commit = self.commit.lock();
+                let mut commit = self.writer.lock();
                 self.gate.check_writable()?;
                 // It may have been sealed meanwhile.
                 if let Some(commit) = commit.as_mut().filter(|commit| Arc::ptr_eq(&commit.memtable, &view.active)) {
@@ -511,10 +503,10 @@ impl Store {
         tables: &[NewTable],
         searched: &mut Searched,
     ) -> Result<()> {
-        let mut commit = self.commit.lock();
+        let mut commit = self.writer.lock();
         self.gate.check_writable()?;
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-        let view = self.view.load();
+        let view = self.shape.view();
         match searched.must_be_flushed(&commit.memtable, tree_of(&view, keyspace, name)?, tables)? {
             true => self.rotate(commit),
             false => Ok(()),
@@ -529,7 +521,7 @@ impl Store {
         tables: &[NewTable],
         searched: &mut Searched,
     ) -> Result<bool> {
-        let view = self.view.load();
+        let view = self.shape.view();
         let tree = tree_of(&view, keyspace, name)?;
         let mut awaited = Vec::new();
         for memtable in &view.sealed {
@@ -542,8 +534,8 @@ impl Store {
             return Ok(false);
         }
         let is_awaited = |memtable: &Arc<Memtable>| awaited.iter().any(|of| of.as_ptr() == Arc::as_ptr(memtable));
-        let wait = || self.wait_for_progress(Waiting::Flush, |_| !self.view.load().sealed.iter().any(is_awaited));
-        self.stalls.measure(Cause::Flush, wait)?;
+        let wait = || self.wait_for_progress(Waiting::Flush, || !self.shape.view().sealed.iter().any(is_awaited));
+        self.writer.measure(Cause::Flush, wait)?;
         Ok(true)
     }
 
@@ -564,11 +556,11 @@ impl Store {
             self.await_keys_of(keyspace, name, tables, &mut searched)?;
             // The keyspace stays as it is. It may have changed meanwhile: without a log, it has
             // other rules.
-            let defining = self.defining.lock();
-            let lead = self.syncing.lead();
-            let commit = self.commit.lock();
+            let defining = self.shape.keep_keyspaces();
+            let lead = self.writer.lead_syncs();
+            let commit = self.writer.lock();
             self.gate.check_writable()?;
-            let view = self.view.load();
+            let view = self.shape.view();
             let tree = tree_of(&view, keyspace, name)?;
             let mut memtables = view.memtables();
             if !memtables.try_fold(false, |is_met, memtable| {
@@ -578,7 +570,7 @@ impl Store {
             }
         };
         let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-        let view = self.view.load();
+        let view = self.shape.view();
         let tree = tree_of(&view, keyspace, name)?;
         self.check_fit(tree, tables)?;
         // Runs of level 0 are ordered by their numbers: a run that is flushed later must not have
@@ -603,10 +595,10 @@ impl Store {
             self.clock.note_deadlines();
         }
         self.show_ingest(commit, keyspace, logged, first..=seqno)?;
-        self.signal.wake();
-        self.counters.ingested_tables.fetch_add(tables.len() as u64, Ordering::Relaxed);
+        self.writer.wake_readers();
+        self.report.counters().add(Count::IngestedTables, tables.len() as u64);
         let bytes = tables.iter().map(|table| table.meta.size).sum();
-        self.counters.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.report.counters().add(Count::IngestedBytes, bytes);
         Ok(seqno)
     }
 
@@ -621,8 +613,8 @@ impl Store {
         let (before, last) = (numbers.start() - 1, *numbers.end());
         // Until the number is published, snapshots are of the one before it: nothing may drop what
         // the tables delete, nor what they replace.
-        let held = self.snapshots.add(|_| ((before, NEVER), ()));
-        let ended = Arc::clone(&self.view.load().horizon);
+        let held = self.shape.snapshots().add(|_| ((before, NEVER), ()));
+        let ended = Arc::clone(&self.shape.view().horizon);
         let installed = self.install_ingest(keyspace, tables, numbers).map_err(|error| self.poison(error));
         if installed.is_ok() {
             commit.horizons.add(before, &ended);
@@ -630,7 +622,7 @@ impl Store {
             self.sequence.publish(last);
         }
         // The caller schedules what this may allow.
-        self.snapshots.remove(held.0);
+        self.shape.snapshots().remove(held.0);
         installed
     }
 
@@ -643,35 +635,32 @@ impl Store {
     ) -> Result<()> {
         let (first, last) = numbers.into_inner();
         // Locked: no other edit changes the levels.
-        let manifest = self.catalog.lock()?;
-        let mut jobs = self.background.lock();
-        let view = self.view.load();
-        let running = jobs.running(keyspace);
-        for (level, meta) in tables.iter_mut().filter(|(level, _)| *level != RANGE_LEVEL) {
-            if let Some(tree) = view.tree(keyspace) {
-                *level = level_for(meta, &tree.version, &running);
-            }
-            // No task begins that would write between the tables.
-            jobs.claim(keyspace, Task::of_table(*level, meta));
-        }
-        drop((jobs, view));
-        let numbers: HashSet<u64> = tables.iter().map(|(_, meta)| meta.number).collect();
+        let manifest = self.shape.catalog().lock()?;
+        // No task begins that would write between the tables.
+        let _claims = self.workers.claim(keyspace, |running| {
+            let view = self.shape.view();
+            let of_entries = tables.iter_mut().filter(|(level, _)| *level != RANGE_LEVEL);
+            of_entries
+                .map(|(level, meta)| {
+                    if let Some(tree) = view.tree(keyspace) {
+                        *level = level_for(meta, &tree.version, running);
+                    }
+                    Task::of_table(*level, meta)
+                })
+                .collect()
+        });
         let added = tables.into_iter().map(|(level, meta)| (keyspace, level, meta));
         let edit = VersionEdit { added: added.collect(), ingested: Some(last), ..VersionEdit::default() };
-        let installed = self.install_locked(manifest, edit, |view: &mut ReadView| {
+        self.install_locked(manifest, edit, |view: &mut ReadView| {
             view.horizon.end_before(first);
             view.horizon = Arc::new(Horizon::after(last));
-        });
-        let is_claim = |task: &Task| matches!(task.inputs[..], [(_, number)] if numbers.contains(&number));
-        self.background.lock().release(keyspace, is_claim);
-        self.background.done.notify_all();
-        installed
+        })
     }
 
     /// Removes what was moved; returns what could not be removed.
     fn remove_sources(&self, tables: &[NewTable]) -> Vec<PathBuf> {
         let sources = tables.iter().map(|table| &table.source);
-        sources.filter(|source| self.fs.remove(source).is_err()).cloned().collect()
+        sources.filter(|source| self.fs().remove(source).is_err()).cloned().collect()
     }
 }
 

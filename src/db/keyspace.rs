@@ -1,34 +1,24 @@
-//! [`Keyspace`]: one named tree of a store; and how keyspaces come, change and go.
-//!
-//! Each such change is one edit and one view, under the lock `defining`. A keyspace may begin or
-//! cease to have a log only while no memtable holds an entry: else a crash would take some of its
-//! writes and leave later ones.
+//! [`Keyspace`]: one named tree of a store.
 
-use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use super::StoreHandle;
 use super::range::KeyRange;
 use super::read::ReadTarget;
 use super::reads::reads;
-use super::shape::view::{ReadView, Tree};
 use super::stats::KeyspaceStats;
 use super::store::Store;
 use super::update::updates;
 use super::work::refilter::{FilterRebuild, Scope};
 use super::write::path::WriteOptions;
-use super::write::room::Stillness;
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
 use crate::format::deadline::deadline_at;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::options::{KeyspaceOptions, LevelFilters};
-use crate::tree::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
-use crate::tree::version::Version;
 use crate::write::batch::{Write, WriteBatch};
 
 /// A handle to one keyspace of a store: a key-value map of its own, sharing the log and the order
@@ -44,7 +34,7 @@ pub struct Keyspace {
 
 impl fmt::Debug for Keyspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyspace").field("name", &self.name).field("path", &self.store().path()).finish()
+        f.debug_struct("Keyspace").field("name", &self.name).field("path", &self.store().dir()).finish()
     }
 }
 
@@ -88,7 +78,7 @@ impl Keyspace {
 
     /// The options in force.
     pub fn options(&self) -> Result<KeyspaceOptions> {
-        let view = self.store().view.load();
+        let view = self.store().shape.view();
         let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
         Ok(tree.options.clone())
     }
@@ -283,7 +273,7 @@ updates!(Keyspace);
 impl WriteBatch {
     /// Adds a put of a key of `keyspace`.
     pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        self.set_origin(keyspace.store().id);
+        self.set_origin(keyspace.store().gate.id());
         self.put_raw(keyspace.id, key.as_ref(), value.as_ref());
     }
 
@@ -296,19 +286,19 @@ impl WriteBatch {
         value: impl AsRef<[u8]>,
         deadline: SystemTime,
     ) {
-        self.set_origin(keyspace.store().id);
+        self.set_origin(keyspace.store().gate.id());
         self.put_expiring_raw(keyspace.id, key.as_ref(), value.as_ref(), deadline_at(deadline));
     }
 
     /// Adds an operand to be merged into a key of `keyspace`; see [`operator`](crate::operator).
     pub fn merge_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
-        self.set_origin(keyspace.store().id);
+        self.set_origin(keyspace.store().gate.id());
         self.merge_raw(keyspace.id, key.as_ref(), operand.as_ref());
     }
 
     /// Adds a delete of a key of `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
-        self.set_origin(keyspace.store().id);
+        self.set_origin(keyspace.store().gate.id());
         self.delete_raw(keyspace.id, key.as_ref());
     }
 
@@ -320,7 +310,7 @@ impl WriteBatch {
 
     /// Deletes a range of keys of `keyspace`; see [`delete_range`](WriteBatch::delete_range).
     pub fn delete_range_in(&mut self, keyspace: &Keyspace, range: impl KeyRange) {
-        self.set_origin(keyspace.store().id);
+        self.set_origin(keyspace.store().gate.id());
         self.delete_range_raw(keyspace.id, &KeySpan::of(range.into_bounds()));
     }
 
@@ -333,194 +323,8 @@ impl WriteBatch {
     /// Deletes the keys of `keyspace` that begin with `prefix`; see
     /// [`delete_range`](WriteBatch::delete_range).
     pub fn delete_prefix_in(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) {
-        self.set_origin(keyspace.store().id);
+        self.set_origin(keyspace.store().gate.id());
         self.delete_range_raw(keyspace.id, &KeySpan::of_prefix(prefix.as_ref()));
-    }
-}
-
-impl Store {
-    /// Returns id and name of the keyspace called `name`, and creates it if absent. `options`, if
-    /// given, replace the stored ones.
-    pub(super) fn keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
-        let mut found = self.keyspaces(&[(name, options)])?;
-        found.pop().ok_or_else(|| Error::invalid("a keyspace was not made; this is a bug in tamis"))
-    }
-
-    /// Returns ids and names of keyspaces, and creates those that are absent, all in one edit.
-    /// Options, if given, replace the stored ones.
-    pub(super) fn keyspaces(
-        self: &Arc<Self>,
-        wanted: &[(&str, Option<KeyspaceOptions>)],
-    ) -> Result<Vec<(u32, Arc<str>)>> {
-        self.gate.check_open()?;
-        for (name, options) in wanted {
-            if name.is_empty() || name.len() > MAX_NAME_LEN {
-                return Err(Error::invalid(format_args!(
-                    "a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {}",
-                    name.len()
-                )));
-            }
-            options.as_ref().map_or(Ok(()), KeyspaceOptions::validate)?;
-        }
-        let mut names = HashSet::new();
-        if let Some((twice, _)) = wanted.iter().find(|(name, _)| !names.insert(*name)) {
-            return Err(Error::invalid(format_args!("the keyspace {twice} is named twice")));
-        }
-        let view = self.view.load();
-        let as_it_is = wanted.iter().map(|(name, options)| self.unchanged(&view, name, options.as_ref()));
-        if let Some(found) = as_it_is.collect::<Result<Option<Vec<_>>>>()? {
-            return Ok(found);
-        }
-        drop(view);
-        self.gate.check_writable()?;
-        self.define_keyspaces(wanted)
-    }
-
-    /// A keyspace that exists and has these options already.
-    fn unchanged(
-        &self,
-        view: &ReadView,
-        name: &str,
-        options: Option<&KeyspaceOptions>,
-    ) -> Result<Option<(u32, Arc<str>)>> {
-        let Some(tree) = view.tree_named(name) else { return Ok(None) };
-        let succeeding = options.map(|options| options.clone().succeeding(&tree.options)).transpose()?;
-        let is_same = |options: KeyspaceOptions| {
-            options == tree.options && options.compaction_filter.is_same(&tree.options.compaction_filter)
-        };
-        Ok(succeeding.is_none_or(is_same).then(|| (tree.id, Arc::clone(&tree.name))))
-    }
-
-    fn define_keyspaces(self: &Arc<Self>, wanted: &[(&str, Option<KeyspaceOptions>)]) -> Result<Vec<(u32, Arc<str>)>> {
-        // Dropped last.
-        let mut still = None;
-        loop {
-            let defining = self.defining.lock();
-            let view = self.view.load();
-            let missing = wanted.iter().filter(|(name, _)| view.tree_named(name).is_none()).count();
-            if missing > 0 && view.trees.len() + missing > MAX_KEYSPACES {
-                return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
-            }
-            let trees = wanted.iter().map(|(name, options)| self.defined(&view, name, options.clone()));
-            let trees = trees.collect::<Result<Vec<(Tree, bool)>>>()?;
-            let found = trees.iter().map(|(tree, _)| (tree.id, Arc::clone(&tree.name))).collect();
-            let changed: Vec<Tree> = trees.into_iter().filter(|(_, changes)| *changes).map(|(tree, _)| tree).collect();
-            let former = |tree: &Tree| view.tree(tree.id).map(|former| &former.options);
-            let changes_log =
-                changed.iter().any(|tree| former(tree).is_some_and(|former| former.wal != tree.options.wal));
-            if changed.iter().any(|tree| !tree.options.wal) {
-                self.has_unlogged.store(true, Ordering::Release);
-            }
-            if changes_log {
-                // Otherwise a crash would take earlier writes, and leave later ones. Nobody waits
-                // for a flush with `defining` locked.
-                still.get_or_insert_with(|| Stillness::begin(self));
-                if !self.view.load().memtables().all(|memtable| memtable.is_empty()) {
-                    drop((defining, view));
-                    self.flush()?;
-                    continue;
-                }
-            }
-            let expiring = changed.iter().filter(|tree| tree.options.ttl.is_some());
-            expiring.for_each(|tree| self.clock.note_ttl(tree.id));
-            if changed.iter().all(|tree| former(tree) == Some(&tree.options)) {
-                // Only what is not stored has changed.
-                self.change_view(|view| changed.into_iter().for_each(|tree| view.redefine(tree)));
-            } else {
-                self.install_keyspaces(changed)?;
-            }
-            if changes_log {
-                let _commit = self.commit.lock();
-                self.logging.fetch_add(1, Ordering::Release);
-            }
-            return Ok(found);
-        }
-    }
-
-    /// The keyspace called `name` as it is to be with `options`, and whether it is new or has
-    /// changed.
-    fn defined(&self, view: &ReadView, name: &str, options: Option<KeyspaceOptions>) -> Result<(Tree, bool)> {
-        Ok(match (view.tree_named(name).cloned(), options) {
-            (Some(tree), None) => (tree, false),
-            (Some(tree), Some(options)) => (Tree { options: options.succeeding(&tree.options)?, ..tree }, true),
-            (None, options) => {
-                let tree = Tree {
-                    // File numbers are never reused, hence ids neither: entries of a dropped
-                    // keyspace that are still in the log can never appear in another one.
-                    id: u32::try_from(self.catalog.new_file_number())
-                        .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
-                    name: Arc::from(name),
-                    options: options.unwrap_or_default(),
-                    version: Arc::new(Version::default()),
-                    gaps: Arc::default(),
-                    clock: Arc::clone(&self.clock),
-                    values: Arc::clone(self.tables.values()),
-                };
-                (tree, true)
-            }
-        })
-    }
-
-    /// Creates keyspaces or changes their options; the caller holds `defining`.
-    fn install_keyspaces(self: &Arc<Self>, trees: Vec<Tree>) -> Result<()> {
-        let created = trees.iter().map(|tree| (tree.id, tree.name.to_string(), tree.options.clone())).collect();
-        let edit = VersionEdit { created, ..VersionEdit::default() };
-        self.install(edit, |view| trees.into_iter().for_each(|tree| view.redefine(tree)))?;
-        // The new options may make compactions due.
-        self.schedule();
-        Ok(())
-    }
-
-    /// Changes the options of an existing keyspace.
-    pub(super) fn change_options(
-        self: &Arc<Self>,
-        keyspace: u32,
-        name: &str,
-        change: impl FnOnce(&mut KeyspaceOptions),
-    ) -> Result<()> {
-        self.gate.check_writable()?;
-        let _defining = self.defining.lock();
-        let tree = self.view.load().tree(keyspace).cloned();
-        let mut tree = tree.ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))?;
-        let before = tree.options.clone();
-        change(&mut tree.options);
-        tree.options.validate()?;
-        if tree.options == before {
-            return Ok(());
-        }
-        self.install_keyspaces(vec![tree])
-    }
-
-    /// The error of a write to a dropped keyspace.
-    #[cold]
-    pub(super) fn keyspace_dropped(&self, id: u32) -> Error {
-        let name = self.dropped.lock().name(id);
-        // Only a batch can outlive all handles.
-        Error::KeyspaceDropped(name.map_or_else(|| format!("number {id}"), |name| name.to_string()))
-    }
-
-    /// Drops keyspaces and all their tables, in one edit; returns how many existed.
-    pub(super) fn drop_keyspaces(self: &Arc<Self>, names: &[&str]) -> Result<usize> {
-        self.gate.check_writable()?;
-        let _defining = self.defining.lock();
-        let view = self.view.load();
-        let trees = names.iter().filter_map(|name| view.tree_named(name));
-        let dropped: BTreeMap<u32, Arc<str>> = trees.map(|tree| (tree.id, Arc::clone(&tree.name))).collect();
-        drop(view);
-        if dropped.contains_key(&0) {
-            return Err(Error::invalid("the default keyspace cannot be dropped"));
-        }
-        if dropped.is_empty() {
-            return Ok(0);
-        }
-        let edit = VersionEdit { dropped: dropped.keys().copied().collect(), ..VersionEdit::default() };
-        self.install(edit, |view| dropped.keys().for_each(|id| view.trees.remove(*id)))?;
-        let mut names = self.dropped.lock();
-        dropped.iter().for_each(|(id, name)| names.add(*id, name));
-        drop(names);
-        // Their compaction debt no longer slows writers down.
-        self.schedule();
-        Ok(dropped.len())
     }
 }
 
@@ -552,19 +356,5 @@ mod tests {
         assert!(kept.put("k", "v").is_ok() && db.drop_keyspace("kept").unwrap());
         assert_eq!(names(db.write(batch)), "kept");
         assert_ne!(id, kept.id);
-    }
-
-    #[test]
-    fn names_of_dropped_keyspaces_are_forgotten_with_their_handles() {
-        let db = Options::new().file_system(Arc::new(SimFileSystem::new())).open("/db").unwrap();
-        let kept = db.keyspace("kept").unwrap();
-        db.drop_keyspace("kept").unwrap();
-        for i in 0..200 {
-            let name = i.to_string();
-            drop(db.keyspace(&name).unwrap());
-            db.drop_keyspace(&name).unwrap();
-        }
-        assert!(db.store().dropped.lock().len() <= 20);
-        assert!(kept.put("k", "v").unwrap_err().to_string().contains("kept"));
     }
 }

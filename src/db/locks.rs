@@ -68,13 +68,13 @@ impl<T> RankedMutex<T> {
 }
 
 /// A guard, and the rank that the thread holds with it.
-pub(super) struct Ranked<G> {
+pub(crate) struct Ranked<G> {
     guard: G,
     held: HeldRank,
 }
 
 /// The guard of a [`RankedMutex`].
-pub(super) type RankedGuard<'a, T> = Ranked<MutexGuard<'a, T>>;
+pub(crate) type RankedGuard<'a, T> = Ranked<MutexGuard<'a, T>>;
 
 impl<G: Deref> Deref for Ranked<G> {
     type Target = G::Target;

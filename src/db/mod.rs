@@ -245,7 +245,7 @@ impl Db {
 
     /// The store's directory.
     pub fn path(&self) -> &Path {
-        self.store().path()
+        self.store().dir()
     }
 
     /// Opens the keyspace called `name`, and creates it if absent.
@@ -264,7 +264,7 @@ impl Db {
     /// Opens the keyspace called `name` if it exists.
     pub fn existing_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
         self.store().gate.check_open()?;
-        let view = self.store().view.load();
+        let view = self.store().shape.view();
         Ok(view.tree_named(name).map(|tree| self.keyspace_handle(tree.id, Arc::clone(&tree.name))))
     }
 
@@ -280,7 +280,7 @@ impl Db {
     /// Names of all keyspaces, in the order of their creation.
     pub fn keyspace_names(&self) -> Result<Vec<String>> {
         self.store().gate.check_open()?;
-        Ok(self.store().view.load().trees.iter().map(|tree| tree.name.to_string()).collect())
+        Ok(self.store().shape.view().trees.iter().map(|tree| tree.name.to_string()).collect())
     }
 
     /// Opens several keyspaces, and creates those that are absent with one write to disk: after a
@@ -539,7 +539,7 @@ impl Db {
     /// than 64 KiB a second.
     pub fn set_rate_limit(&self, limit: RateLimit) -> Result<()> {
         limit.validate()?;
-        self.store().rate.set(limit);
+        self.store().workers.set_rate(limit);
         Ok(())
     }
 

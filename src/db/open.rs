@@ -92,7 +92,6 @@ impl Store {
         };
 
         let store = Arc::new(Store::new(Opened {
-            dir,
             seat,
             environment,
             clock,
@@ -110,7 +109,7 @@ impl Store {
             options,
             opening,
         }));
-        store.tables.janitor().start(Arc::clone(&store.executor), lock);
+        store.tables.janitor().start(Arc::clone(store.executor()), lock);
         store.verify_if_paranoid()?;
         store.join_environment();
         store.adopt_unfinished()?;
@@ -120,7 +119,7 @@ impl Store {
 
     pub(super) fn verify_if_paranoid(&self) -> Result<()> {
         if self.options.paranoid {
-            for tree in self.view.load().trees.iter() {
+            for tree in self.shape.view().trees.iter() {
                 tree.version.values().values().try_for_each(|file| ValueScan::verify(self.tables.values(), file))?;
                 tree.version.tables().try_for_each(|(_, table)| table.verify())?;
                 tree.version.ranges().tables().iter().try_for_each(|ranges| ranges.table().verify())?;

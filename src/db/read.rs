@@ -160,7 +160,7 @@ impl Store {
         self.gate.check_open()?;
         // A separate function: a plain get has nothing to do after it has found the value.
         match self.reads_plainly && target.snapshot.is_none_or(|point| point.view.is_none()) {
-            true => self.view.with(|view, pin| match self.find(view, pin, target, key, mode, trace) {
+            true => self.shape.with_view(|view, pin| match self.find(view, pin, target, key, mode, trace) {
                 Ok(Some(hit)) => Ok(Some(take(hit))),
                 Ok(None) => Ok(None),
                 Err(error) => Err(error),
@@ -171,7 +171,7 @@ impl Store {
 
     /// The view for a read of several keys.
     pub(super) fn view_for(&self, target: ReadTarget<'_>) -> Arc<ReadView> {
-        target.snapshot.and_then(|point| point.view.clone()).unwrap_or_else(|| self.view.load())
+        target.snapshot.and_then(|point| point.view.clone()).unwrap_or_else(|| self.shape.view())
     }
 
     /// Reads a key in `view`.
@@ -207,7 +207,7 @@ impl Store {
         let find = |view: &ReadView, pin: &Pin<'_>| Ok(self.find(view, pin, target, key, mode, trace)?.map(take));
         let find = || match target.snapshot.and_then(|point| point.view.as_ref()) {
             Some(view) => self.tables.epoch().pin(|pin| find(view, pin)),
-            None => self.view.with(find),
+            None => self.shape.with_view(find),
         };
         match self.options.slow_operation {
             None => find(),
@@ -345,7 +345,7 @@ mod tests {
         for kind in [ValueKind::SeparatePut, ValueKind::SeparateExpiringPut] {
             let db = Options::new().file_system(Arc::new(SimFileSystem::new())).open("/db").unwrap();
             let seqno = db.put("a", "1").unwrap();
-            let view = db.store().view.load();
+            let view = db.store().shape.view();
             // Older than what is visible, and newer than nothing: the key has no other version.
             view.active.writer().insert(0, b"b", seqno, kind, &[0; DEADLINE_LEN]);
             let found = [db.get("b").map(drop), db.contains_key("b").map(drop), db.multi_get(&["a", "b"]).map(drop)];

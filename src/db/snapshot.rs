@@ -63,13 +63,13 @@ impl Pinned {
                 // Moves the mark on. The clock is the caller's code: it runs under no lock.
                 store.clock.now();
             }
-            let (point, view) = store.snapshots.add(|is_filtering| take_point(store, is_filtering));
+            let (point, view) = store.shape.snapshots().add(|is_filtering| take_point(store, is_filtering));
             let (seqno, at) = point;
             if at == NEVER || has_deadlines {
                 return Pinned { handle: Arc::clone(handle), point: ReadPoint { seqno, at, view } };
             }
             // The first deadline of all has come in between.
-            store.snapshots.remove(point);
+            store.shape.snapshots().remove(point);
             has_deadlines = true;
         }
     }
@@ -81,10 +81,10 @@ fn take_point(store: &Store, is_filtering: bool) -> (NumberAndTime, Option<Arc<R
         if !store.gate.is_read_only() && !is_filtering {
             break (store.sequence.visible(), None);
         }
-        let view = store.view.load();
+        let view = store.shape.view();
         let seqno = view.visible(&store.sequence);
         // A memtable may have been sealed since: the view would lack what the number sees.
-        if store.gate.is_read_only() || Arc::ptr_eq(&view.active, &store.view.load().active) {
+        if store.gate.is_read_only() || Arc::ptr_eq(&view.active, &store.shape.view().active) {
             break (seqno, Some(view));
         }
     };
@@ -96,15 +96,11 @@ fn take_point(store: &Store, is_filtering: bool) -> (NumberAndTime, Option<Arc<R
 impl Drop for Pinned {
     fn drop(&mut self) {
         let store = &self.handle.store;
-        if store.snapshots.remove((self.point.seqno, self.point.at)) {
+        if store.shape.snapshots().remove((self.point.seqno, self.point.at)) {
             store.schedule();
         }
-        if !store.gate.is_read_only() && store.has_ranges_after(self.point.seqno) {
-            store.spawn_help(|store| {
-                store.background.lock().agenda.untidy_all();
-                let _ = store.tidy_ranges();
-                store.schedule();
-            });
+        if !store.gate.is_read_only() && store.shape.has_ranges_after(self.point.seqno) {
+            store.tidy_all_ranges();
         }
     }
 }

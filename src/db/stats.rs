@@ -3,16 +3,16 @@
 pub(crate) mod counters;
 pub(crate) mod held;
 pub(crate) mod metrics;
-pub(crate) mod notices;
+mod notices;
+pub(crate) mod report;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use self::counters::{Count, Counters, OpeningStats, RetiredTables};
 use super::follow::reader_stats::ReaderStats;
 use super::read::tree_of;
 use super::shape::view::{ReadView, Tree};
-use super::stats::counters::{Counters, OpeningStats, RetiredTables};
 use super::stats::held::HeldStats;
 use super::store::Store;
 use super::write::logs::LogStats;
@@ -314,26 +314,26 @@ impl Store {
     pub(super) fn stats(&self) -> Stats {
         // Each of these locks is released before the next is taken.
         let (debt, background_error) = (self.debt(), self.background_error());
-        let snapshots = self.snapshots.count();
-        let write_stalls = self.stalls.read();
+        let snapshots = self.shape.snapshots().count();
+        let write_stalls = self.writer.stalls();
         let delays = [write_stalls.slowed, write_stalls.flush, write_stalls.compaction];
-        let held = self.counters.held.stats(self.view.kept());
-        let (rate_limit, rate_limited_time) = self.rate.stats();
+        let held = self.report.counters().held().stats(self.shape.kept_views());
+        let (rate_limit, rate_limited_time) = self.workers.rate();
         let (value_reads, value_bytes_read) = self.tables.values().reads();
         let own = match self.options.environment {
             Some(_) => EnvironmentStats::default(),
             None => self.environment.stats(),
         };
-        let mut retired = self.counters.retired.lock();
-        let view = self.view.load();
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut retired = self.report.counters().retired();
+        let view = self.shape.view();
+        let count = |count| self.report.counters().get(count);
         let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
         Stats {
             last_seqno: self.visible(),
             synced_seqno: self.sequence.durable(),
             flushed_seqno: self.sequence.flushed(),
             snapshots,
-            log: self.logs.stats(),
+            log: self.writer.logs().stats(),
             memory: MemoryStats {
                 memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),
                 pool: own.idle_memtables,
@@ -342,19 +342,19 @@ impl Store {
                 filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum::<usize>() + own.idle_tables,
             },
             held,
-            flushes: count(&self.counters.flushes),
-            flushed_bytes: count(&self.counters.flushed_bytes),
-            compactions: count(&self.counters.compactions),
-            compacted_bytes_in: count(&self.counters.compacted_bytes_in),
-            compacted_bytes_out: count(&self.counters.compacted_bytes_out),
-            moves: count(&self.counters.moves),
-            expired_tables: count(&self.counters.expired_tables),
+            flushes: count(Count::Flushes),
+            flushed_bytes: count(Count::FlushedBytes),
+            compactions: count(Count::Compactions),
+            compacted_bytes_in: count(Count::CompactedBytesIn),
+            compacted_bytes_out: count(Count::CompactedBytesOut),
+            moves: count(Count::Moves),
+            expired_tables: count(Count::ExpiredTables),
             clock_lag: if self.clock.has_deadlines() { self.clock.lag() } else { Duration::ZERO },
-            covered_tables: count(&self.counters.covered_tables),
-            ingested_tables: count(&self.counters.ingested_tables),
-            ingested_bytes: count(&self.counters.ingested_bytes),
+            covered_tables: count(Count::CoveredTables),
+            ingested_tables: count(Count::IngestedTables),
+            ingested_bytes: count(Count::IngestedBytes),
             compaction_debt: debt.data.saturating_add(debt.garbage),
-            write_pressure: self.throttle.pressure(),
+            write_pressure: self.workers.pressure(),
             delayed_writes: delays.iter().map(|stall| stall.count).sum(),
             delayed_time: delays.iter().map(|stall| stall.total).sum(),
             reader: self.reader_stats(),
@@ -362,14 +362,14 @@ impl Store {
             background_error,
             rate_limit,
             rate_limited_time,
-            lost_events: self.events.lost(),
-            opening: self.opening,
+            lost_events: self.events().lost(),
+            opening: self.report.opening(),
             value_reads,
             value_bytes_read,
             keyspaces: view
                 .trees
                 .iter()
-                .map(|tree| keyspace_stats(tree, &view, &self.counters, &mut retired))
+                .map(|tree| keyspace_stats(tree, &view, self.report.counters(), &mut retired))
                 .collect(),
             dropped_keyspaces: retired.dropped.ledger(),
         }
@@ -379,10 +379,10 @@ impl Store {
 impl Store {
     pub(super) fn stats_of(&self, keyspace: u32, name: &str) -> Result<KeyspaceStats> {
         self.gate.check_open()?;
-        let mut retired = self.counters.retired.lock();
-        let view = self.view.load();
+        let mut retired = self.report.counters().retired();
+        let view = self.shape.view();
         let tree = tree_of(&view, keyspace, name)?;
-        Ok(keyspace_stats(tree, &view, &self.counters, &mut retired))
+        Ok(keyspace_stats(tree, &view, self.report.counters(), &mut retired))
     }
 }
 

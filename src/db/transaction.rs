@@ -159,7 +159,7 @@ fn run<R, E: From<Error>>(
 ) -> Result<R, E> {
     let (mut turn, mut attempt) = (None, 1);
     loop {
-        keyspace.store().retries.of_transaction(attempt, &mut turn);
+        keyspace.store().writer.retries().of_transaction(attempt, &mut turn);
         let mut transaction = Transaction::new(keyspace);
         let result = work(&mut transaction)?;
         match transaction.commit_with(options) {
@@ -231,7 +231,7 @@ impl Transaction {
     }
 
     fn target<'a>(&'a self, keyspace: &'a Keyspace) -> Result<ReadTarget<'a>> {
-        if keyspace.store().id != self.store().id {
+        if keyspace.store().gate.id() != self.store().gate.id() {
             return Err(Error::invalid("the keyspace is of another store than the transaction"));
         }
         Ok(ReadTarget { snapshot: Some(self.snapshot.point()), ..keyspace.target() })
@@ -248,7 +248,7 @@ impl Transaction {
     }
 
     fn own_keyspace(&self, keyspace: &Keyspace) -> OwnKeyspace {
-        let view = self.store().view.load();
+        let view = self.store().shape.view();
         let operator = view.tree(keyspace.id).and_then(|tree| tree.options.merge_operator.clone());
         OwnKeyspace { of: read_in(keyspace), operator }
     }
@@ -409,7 +409,7 @@ impl Transaction {
 
     /// Makes a key of `keyspace` conflict as if it had been read.
     pub fn guard_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
-        self.overlay.batch.set_origin(keyspace.store().id);
+        self.overlay.batch.set_origin(keyspace.store().gate.id());
         self.note_key(keyspace, key.as_ref());
     }
 
@@ -420,7 +420,7 @@ impl Transaction {
 
     /// Makes a range of keys of `keyspace` conflict as if it had been read.
     pub fn guard_range_in(&mut self, keyspace: &Keyspace, range: impl KeyRange) {
-        self.overlay.batch.set_origin(keyspace.store().id);
+        self.overlay.batch.set_origin(keyspace.store().gate.id());
         self.note_range(keyspace, range);
     }
 
@@ -470,7 +470,7 @@ impl Transaction {
         if batch.is_empty() {
             // Also in a store that takes no writes.
             store.gate.check_open()?;
-            batch.validate(store.id)?;
+            batch.validate(store.gate.id())?;
             if options.sync {
                 store.sync()?;
             }

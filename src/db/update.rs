@@ -127,7 +127,7 @@ impl Store {
         let hash = KeyHash::new(self.seed, key);
         let (mut turn, mut attempt) = (None, 1);
         loop {
-            self.retries.of_key(hash, attempt, &mut turn);
+            self.writer.retries().of_key(hash, attempt, &mut turn);
             let (before, premise) = self.read_for_update(target, key, hash)?;
             let after = match self.timed_closure("update", || change(before.as_deref()))? {
                 Change::Keep => {
@@ -158,7 +158,7 @@ impl Store {
         hash: KeyHash,
     ) -> Result<(Option<Value>, Premise<'a>)> {
         let mut deadline = LeastDeadline::default();
-        let (value, moment) = self.view.with(|view, pin| {
+        let (value, moment) = self.shape.with_view(|view, pin| {
             let moment = Moment::of(view, &self.sequence);
             let tree = tree_of(view, target.keyspace, target.name)?;
             // Not at the moment's number, which is no snapshot's: ranges that later ones cover are

@@ -1,7 +1,7 @@
 //! The write path, from a batch to durable entries.
 //!
-//! `path` commits batches in groups, under the lock of `commit`; `room` makes room for them, `logs`
-//! keeps the log files, `sync` and `turns` make them durable; `stalls` counts how long writers
+//! `path` commits batches in groups, under the lock of `commit`; `room` makes room for them; `logs`
+//! keeps the log files; `sync` and `turns` make them durable; `stalls` counts how long writers
 //! wait.
 
 pub(crate) mod commit;
@@ -12,4 +12,104 @@ pub(crate) mod room;
 pub(crate) mod stalls;
 mod sync;
 mod tenant;
-pub(crate) mod turns;
+mod turns;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use self::commit::{Commit, Queue};
+use self::logs::LiveLogs;
+use self::stalls::{Cause, Stalls, WriteStalls};
+use self::turns::{Lead, Syncing};
+use super::locks::{LockRank, RankedGuard, RankedMutex};
+use super::signal::Signal;
+use super::transaction::retry::Retries;
+use crate::environment::Seat;
+
+/// The active memtable with its log, and the threads that write to it.
+pub(crate) struct Writer {
+    /// Held by the committing thread. `None` if the store is closed or read-only.
+    commit: RankedMutex<Option<Commit>>,
+    queue: Queue,
+    logs: LiveLogs,
+    syncing: Syncing,
+    /// Says when the active memtable is full.
+    seat: Seat,
+    /// Whether a keyspace may have been without a log since the store was opened.
+    has_unlogged: AtomicBool,
+    /// How often a keyspace has begun or ceased to have a log. Raised under the commit lock, while
+    /// no memtable holds an entry of the keyspace.
+    logging: AtomicU64,
+    /// Turns of writes that have met conflicts.
+    retries: Retries,
+    stalls: Stalls,
+    /// Wakes readers of the change feed.
+    signal: Signal,
+}
+
+impl Writer {
+    pub(crate) fn new(commit: Option<Commit>, logs: LiveLogs, seat: Seat, has_unlogged: bool) -> Writer {
+        Writer {
+            commit: RankedMutex::new(LockRank::Commit, commit),
+            queue: Queue::default(),
+            logs,
+            syncing: Syncing::default(),
+            seat,
+            has_unlogged: AtomicBool::new(has_unlogged),
+            logging: AtomicU64::new(0),
+            retries: Retries::default(),
+            stalls: Stalls::default(),
+            signal: Signal::default(),
+        }
+    }
+
+    /// Takes the commit lock: no batch is committed meanwhile.
+    pub(crate) fn lock(&self) -> RankedGuard<'_, Option<Commit>> {
+        self.commit.lock()
+    }
+
+    pub(crate) fn logs(&self) -> &LiveLogs {
+        &self.logs
+    }
+
+    /// Takes the turn to sync; waits for the thread that has it.
+    pub(crate) fn lead_syncs(&self) -> Lead<'_> {
+        self.syncing.lead()
+    }
+
+    /// The turns of writes that have met conflicts.
+    pub(crate) fn retries(&self) -> &Retries {
+        &self.retries
+    }
+
+    /// Runs `wait` and counts the time that it takes.
+    pub(crate) fn measure<R>(&self, cause: Cause, wait: impl FnOnce() -> R) -> R {
+        self.stalls.measure(cause, wait)
+    }
+
+    /// How long writes have waited, by cause.
+    pub(crate) fn stalls(&self) -> WriteStalls {
+        self.stalls.read()
+    }
+
+    /// Notes that a keyspace may be without a log from now on.
+    pub(crate) fn note_unlogged(&self) {
+        self.has_unlogged.store(true, Ordering::Release);
+    }
+
+    /// Notes that a keyspace has begun or ceased to have a log. No memtable holds an entry of it.
+    pub(crate) fn note_other_logging(&self) {
+        let _commit = self.commit.lock();
+        self.logging.fetch_add(1, Ordering::Release);
+    }
+
+    /// Wakes readers of the change feed.
+    pub(crate) fn wake_readers(&self) {
+        self.signal.wake();
+    }
+
+    /// Waits until something was written, for `timeout` at most, unless `is_ready`.
+    pub(crate) fn await_write(&self, timeout: Duration, is_ready: impl Fn() -> bool) {
+        self.signal.wait(timeout, is_ready);
+    }
+}

@@ -290,7 +290,8 @@ fn dependencies(mut paths: Vec<PathBuf>) -> BTreeMap<Module, BTreeSet<Module>> {
         let used = of.found.iter().filter_map(file_with);
         let methods =
             of.called.difference(&of.defined).filter_map(|method| match &places.get(&(&of.krate, method))?[..] {
-                // Within `db`, 17 files call methods of `Store` in circles: it has no owners yet.
+                // The rooms of `db` share `Store` and call its methods. What one sees of another is
+                // what is visible there.
                 [only] if !(is_of_db(only) && is_of_db(&of.module)) => Some((*only).clone()),
                 _ => None,
             });

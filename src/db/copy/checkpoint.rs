@@ -5,7 +5,6 @@
 //! image themselves, without space beside the store, and restore through [`StoreCopy`].
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::StoreCopy;
 use super::image::{ImageFile, StoreImage};
@@ -30,11 +29,11 @@ pub struct Checkpoint {
 impl StoreImage {
     /// Makes a store of the image in `dir`, in the store's file system.
     pub(crate) fn put_into(&self, dir: &Path) -> Result<Checkpoint> {
-        StoreCopy::make(Arc::clone(&self.store().fs), dir, |copy| {
+        StoreCopy::make(self.store().tables.shared_fs(), dir, |copy| {
             let (mut files, mut linked) = (Vec::new(), 0);
             for file in self.files() {
                 let may_link = self.keeps_names() && is_immutable(file.kind);
-                let is_linked = may_link && copy.link(file.kind, &file.kind.path(&self.store().dir));
+                let is_linked = may_link && copy.link(file.kind, &file.kind.path(self.store().dir()));
                 let checksum = match file.checksum.filter(|_| is_linked) {
                     Some(checksum) => checksum,
                     None => self.copy_file(file, copy)?,

@@ -181,8 +181,8 @@ impl StoreImage {
         let Some((file, content)) = self.files.iter().find(|(file, _)| file.kind == kind) else {
             return Err(Error::invalid(format_args!("the image has no file {}", kind.name())));
         };
-        let path = kind.path(&self.store().dir);
-        let open = || self.store().fs.open(&path).during("open", &path);
+        let path = kind.path(self.store().dir());
+        let open = || self.store().fs().open(&path).during("open", &path);
         let opened = match content {
             ImageContent::Bytes(bytes) => {
                 take(bytes)?;
@@ -227,27 +227,27 @@ impl Store {
     /// written is durable; nothing is written to the disk for this.
     fn cut(&self) -> Result<Cut> {
         self.gate.check_writable()?;
-        let mut commit = self.commit.lock();
+        let mut commit = self.writer.lock();
         let open: &mut Commit = commit.as_mut().ok_or(Error::Closed)?;
         // Otherwise the last number could be one that no log has.
         self.append_unlogged(open)?;
         let seqno = open.last_seqno();
-        let manifest = self.catalog.lock()?;
-        let logs = self.logs.lengths_from(manifest.state.min_log);
-        let last_log = self.logs.part(seqno).map(|part| part.number);
+        let manifest = self.shape.catalog().lock()?;
+        let logs = self.writer.logs().lengths_from(manifest.state.min_log);
+        let last_log = self.writer.logs().part(seqno).map(|part| part.number);
         drop(commit);
 
         // A log is removed after an edit, a table after its last version.
         self.gate.check_poison()?;
         let open_log = |(number, len): (u64, u64)| {
-            let path = FileKind::Wal(number).path(&self.dir);
-            self.fs.open(&path).during("open", &path).map(|file| KeptLog { number, len, file })
+            let path = FileKind::Wal(number).path(self.dir());
+            self.fs().open(&path).during("open", &path).map(|file| KeptLog { number, len, file })
         };
         let logs = logs.into_iter().map(open_log).collect::<Result<Vec<_>>>()?;
-        let versions = self.view.load().trees.iter().map(|tree| Arc::clone(&tree.version)).collect();
+        let versions = self.shape.view().trees.iter().map(|tree| Arc::clone(&tree.version)).collect();
         let mut state = manifest.state.clone();
         drop(manifest);
-        state.next_file_number = self.catalog.next_file_number();
+        state.next_file_number = self.shape.catalog().next_file_number();
         if self.clock.has_deadlines() {
             state.expired_by = state.expired_by.max(self.clock.mark());
         }
@@ -263,7 +263,7 @@ impl Store {
     fn cut_read_only(&self) -> Result<Cut> {
         self.refreshed(PATIENCE, |follower| {
             let (state, logs) = follower.cut()?;
-            let versions = self.view.load().trees.iter().map(|tree| Arc::clone(&tree.version)).collect();
+            let versions = self.shape.view().trees.iter().map(|tree| Arc::clone(&tree.version)).collect();
             Ok(Cut { state, seqno: follower.last(), versions, logs })
         })
     }

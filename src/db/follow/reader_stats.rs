@@ -25,7 +25,7 @@ pub struct ReaderStats {
 }
 
 /// What a store notes of its refreshes.
-pub(crate) struct Refreshes {
+pub(super) struct Refreshes {
     pub(super) count: u64,
     pub(super) last: Instant,
     pub(super) error: Option<Error>,

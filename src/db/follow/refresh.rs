@@ -96,7 +96,6 @@ impl Store {
             tables,
             options,
             opening: OpeningStats { logs: phases.next(), operations, ..OpeningStats::default() },
-            dir,
         }));
         store.verify_if_paranoid()?;
         store.plan_refresh();
@@ -114,15 +113,15 @@ impl Store {
 
     /// Refreshes, and calls `then` before the next refresh can begin.
     pub(crate) fn refreshed<R>(&self, patience: Duration, then: impl FnOnce(&Follower) -> Result<R>) -> Result<R> {
-        let mut follower = self.follower.lock();
+        let mut follower = self.following.follower.lock();
         let Some(follower) = follower.as_mut() else { return Err(Error::Closed) };
         let refreshed = self.refresh_with(follower, patience);
-        self.refreshes.lock().note(&refreshed);
+        self.following.refreshes.lock().note(&refreshed);
         refreshed.and_then(|()| then(follower))
     }
 
     fn refresh_with(&self, follower: &mut Follower, patience: Duration) -> Result<()> {
-        advance(follower, &self.dir, patience, || self.gate.check_open())?;
+        advance(follower, self.dir(), patience, || self.gate.check_open())?;
         if !follower.has_changed() {
             return Ok(());
         }
@@ -130,21 +129,21 @@ impl Store {
         if follower.has_deadlines() {
             self.clock.note_deadlines();
         }
-        let view = follower.view(Some(&self.view.load()), &self.clock)?;
+        let view = follower.view(Some(&self.shape.view()), &self.clock)?;
         let last = follower.last();
         // Before the view: reads in a view see what is visible, up to its horizon.
         self.sequence.note_logged(last);
         self.sequence.publish(last);
         self.sequence.note_flushed(follower.state().map_or(0, |state| state.flushed_seqno));
         self.show(view);
-        self.signal.wake();
+        self.writer.wake_readers();
         Ok(())
     }
 
     /// Replaces the view. Counts what it no longer has.
     fn show(&self, view: ReadView) {
-        let former = self.view.load();
-        let mut retired = self.counters.retired.lock();
+        let former = self.shape.view();
+        let mut retired = self.report.counters().retired();
         let mut gone = Vec::new();
         for tree in former.trees.iter() {
             let kept = view.tree(tree.id).map(|tree| &tree.version);
@@ -167,7 +166,7 @@ impl Store {
         }
         self.change_view(|current| *current = view);
         drop(retired);
-        gone.iter().for_each(|table| self.counters.held.add_table(table));
+        gone.iter().for_each(|table| self.report.counters().held().add_table(table));
     }
 
     /// Has the store refreshed after the time that the options say, and so on.
@@ -181,7 +180,7 @@ impl Store {
             // The statistics have the error, and the next time is another attempt.
             let _ = store.refreshed(SHORT_PATIENCE, |_| Ok(()));
         };
-        let executor = Arc::downgrade(&self.executor);
+        let executor = Arc::downgrade(self.executor());
         // What is delayed is urgent once it is due. A refresh is not: flushes of stores that share
         // the executor go first.
         let begin = move || {
@@ -189,13 +188,13 @@ impl Store {
                 executor.spawn(Priority::Medium, Box::new(refresh));
             }
         };
-        self.executor.spawn_after(interval, Box::new(begin));
+        self.executor().spawn_after(interval, Box::new(begin));
     }
 
     /// The last number that reads see.
     pub(crate) fn visible(&self) -> SeqNo {
         match self.gate.is_read_only() {
-            true => self.view.with(|view, _| view.visible(&self.sequence)),
+            true => self.shape.with_view(|view, _| view.visible(&self.sequence)),
             false => self.sequence.visible(),
         }
     }
@@ -206,7 +205,7 @@ impl Store {
             return None;
         }
         let mut stats = ReaderStats::default();
-        for tree in self.view.load().trees.iter() {
+        for tree in self.shape.view().trees.iter() {
             let ranges = tree.version.ranges().tables().iter().map(|ranges| ranges.meta().size);
             let tables = tree.version.tables().map(|(_, table)| table.meta().size);
             let values = tree.version.values().values().map(|file| file.size);
@@ -214,7 +213,7 @@ impl Store {
                 (stats.files, stats.bytes) = (stats.files + 1, stats.bytes + size);
             }
         }
-        let refreshes = self.refreshes.lock();
+        let refreshes = self.following.refreshes.lock();
         Some(ReaderStats {
             refreshes: refreshes.count,
             age: refreshes.last.elapsed(),
@@ -287,7 +286,7 @@ mod tests {
         let reader = options.open_read_only("/db").unwrap();
         let store = reader.store();
         // A thread has loaded the view and not used it yet.
-        let view = store.view.load();
+        let view = store.shape.view();
         for _ in 0..3 {
             writer.delete_range("a".."c").unwrap();
             reader.refresh().unwrap();
@@ -297,7 +296,7 @@ mod tests {
         assert_eq!(view.window(tree, b"a", None, visible), crate::format::key::Window::above(2, 2));
         assert!(view.covers(tree, None, visible).1.is_some_and(|covers| covers.cover(b"a") == 2));
         // Views that nobody has are forgotten.
-        let views = || store.follower.lock().as_mut().unwrap().views_in_use();
+        let views = || store.following.follower.lock().as_mut().unwrap().views_in_use();
         assert_eq!(views(), [2, 5]);
         drop(view);
         assert_eq!(views(), [5]);

@@ -22,43 +22,43 @@ impl Store {
     /// an error there is no such name, or it is another file's.
     pub(super) fn take(&self, source: &Path, number: u64, mode: IngestMode) -> Result<bool> {
         self.check_lock()?;
-        check_identity(&*self.fs, source, source)?;
-        if mode == IngestMode::Move && manifest::owns_name(&*self.fs, source)? {
+        check_identity(self.fs(), source, source)?;
+        if mode == IngestMode::Move && manifest::owns_name(self.fs(), source)? {
             return Err(unfit(source, "it is a file of a store, from which none can be moved: ingest it by copy"));
         }
-        let path = FileKind::Table(number).path(&self.dir);
+        let path = FileKind::Table(number).path(self.dir());
         let is_linked = mode != IngestMode::Copy && self.link(source, &path)?;
         if !is_linked {
             self.copy(source, &path)?;
         }
         // Once more, of the file that the store has now: another one may have been put in its
         // place.
-        check_identity(&*self.fs, &path, source).inspect_err(|_| self.tables.remove_file(number))?;
+        check_identity(self.fs(), &path, source).inspect_err(|_| self.tables.remove_file(number))?;
         Ok(!is_linked)
     }
 
     /// Gives a file the name `path`; returns whether it could.
     fn link(&self, source: &Path, path: &Path) -> Result<bool> {
-        if self.fs.hard_link(source, path).is_err() {
+        if self.fs().hard_link(source, path).is_err() {
             return Ok(false);
         }
         // The program that wrote the file may not have synced it.
-        if self.fs.sync_file(path).is_ok() {
+        if self.fs().sync_file(path).is_ok() {
             return Ok(true);
         }
-        self.fs.remove(path).during("remove", path)?;
+        self.fs().remove(path).during("remove", path)?;
         Ok(false)
     }
 
     fn copy(&self, source: &Path, path: &Path) -> Result<()> {
-        let from = self.fs.open(source).during("open", source)?;
+        let from = self.fs().open(source).during("open", source)?;
         self.check_space(from.len().during("read", source)?)?;
-        let to = self.fs.create(path).during("create", path)?;
+        let to = self.fs().create(path).during("create", path)?;
         let copied = copy_content(&*from, source, &*to, path);
         if copied.is_err() {
             // Closed first: some systems remove no open file.
             drop(to);
-            let _ = self.fs.remove(path);
+            let _ = self.fs().remove(path);
         }
         copied
     }

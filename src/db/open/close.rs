@@ -26,15 +26,14 @@ impl Store {
         };
         let result = self.gate.close_once(shut_down);
         // Not within: a listener may close the store, too.
-        self.events.finish();
+        self.events().finish();
         result
     }
 
     fn shut_down(self: &Arc<Self>) -> Result<()> {
         let sealed = self.end_writes();
         if self.gate.is_read_only() {
-            // Waits for a refresh, and closes the files that only the next view would need.
-            *self.follower.lock() = None;
+            self.following.end();
             return Ok(());
         }
         let flushed = sealed.and_then(|()| self.await_last_flush());
@@ -42,7 +41,7 @@ impl Store {
         let flushed = flushed.and_then(|()| self.store_time());
         self.tables.janitor().stop();
         let log_ended = self.end_log(flushed.is_ok());
-        self.catalog.close();
+        self.shape.catalog().close();
         self.leave_environment();
         self.gate.release_lock();
         flushed.and(log_ended)
@@ -53,8 +52,8 @@ impl Store {
     fn end_writes(self: &Arc<Self>) -> Result<()> {
         // The flag first: writers that wait for room leave, whatever keeps it from them.
         self.gate.shut();
-        self.wake_waiting();
-        let mut commit = self.commit.lock();
+        self.workers.wake();
+        let mut commit = self.writer.lock();
         self.gate.check_poison()?;
         if let Some(commit) = commit.as_mut()
             && !commit.memtable.is_empty()
@@ -65,25 +64,25 @@ impl Store {
     }
 
     fn await_last_flush(self: &Arc<Self>) -> Result<()> {
-        self.wait_for_progress(Waiting::Flush, |_| self.view.load().sealed.is_empty())?;
+        self.wait_for_progress(Waiting::Flush, || self.shape.view().sealed.is_empty())?;
         self.gate.check_poison()
     }
 
     /// Stores the latest time by which a read may have found something expired.
     fn store_time(&self) -> Result<()> {
         let mark = self.clock.mark();
-        if !self.clock.has_deadlines() || mark <= self.catalog.lock()?.state.expired_by {
+        if !self.clock.has_deadlines() || mark <= self.shape.catalog().lock()?.state.expired_by {
             return Ok(());
         }
         self.install(VersionEdit { expired_by: Some(mark), ..VersionEdit::default() }, |_| ())
     }
 
     fn end_log(self: &Arc<Self>, is_flushed: bool) -> Result<()> {
-        let Some(mut commit) = self.commit.lock().take() else { return Ok(()) };
+        let Some(mut commit) = self.writer.lock().take() else { return Ok(()) };
         if is_flushed {
             // All entries are in tables. A final marker in the log says so, and exposes a manifest
             // that has lost its last edits.
-            if self.catalog.has_new_manifest() {
+            if self.shape.catalog().has_new_manifest() {
                 let _ = self.append_marker(&mut commit);
             }
             return Ok(());

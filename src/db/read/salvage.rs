@@ -110,7 +110,7 @@ impl Keyspace {
         let store = self.store();
         store.gate.check_open()?;
         let span = KeySpan::of(range.into_bounds());
-        let view = store.view.load();
+        let view = store.shape.view();
         let tree = view.tree(self.id).ok_or_else(|| Error::KeyspaceDropped(self.name.to_string()))?;
         let (operator, keyspace) = (tree.options.merge_operator.clone(), Arc::clone(&tree.name));
         let (visible, covers) = view.covers(tree, None, || view.visible(&store.sequence));
@@ -133,7 +133,7 @@ impl Keyspace {
             source.cursor_mut().seek(span.lower.as_deref().unwrap_or_default(), MAX_SEQNO)?;
         }
         let now = store.clock.now();
-        let dir = store.path().to_owned();
+        let dir = store.dir().to_owned();
         let tables = levels.into_iter().flatten().collect();
         Ok(SalvageIter {
             sources,
@@ -166,7 +166,7 @@ fn open_tables(
             Ok(table) => opened.push(Arc::new(table)),
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 missing.push(SkippedRange {
-                    file: FileKind::Table(meta.number).path(store.path()),
+                    file: FileKind::Table(meta.number).path(store.dir()),
                     offset: 0,
                     bytes: meta.size,
                     from: Some(meta.smallest.to_vec()),

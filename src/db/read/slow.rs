@@ -50,7 +50,7 @@ impl Store {
     fn check_time(&self, start: Instant, event: impl FnOnce(Duration) -> Event) {
         let taken = start.elapsed();
         if self.options.slow_operation.is_some_and(|limit| taken >= limit) {
-            self.events.send(|| event(taken));
+            self.events().send(|| event(taken));
         }
     }
 }

@@ -54,7 +54,7 @@ impl Manifest {
 }
 
 /// The manifest, locked for an edit.
-pub(crate) type LockedManifest<'a> = Ranked<MappedMutexGuard<'a, Manifest>>;
+pub(super) type LockedManifest<'a> = Ranked<MappedMutexGuard<'a, Manifest>>;
 
 /// The manifest of an open store, and the next file number.
 pub(crate) struct Catalog {
@@ -64,7 +64,7 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    pub(crate) fn new(manifest: Option<Manifest>, next_file: u64) -> Catalog {
+    pub(super) fn new(manifest: Option<Manifest>, next_file: u64) -> Catalog {
         Catalog { manifest: RankedMutex::new(LockRank::Catalog, manifest), next_file: AtomicU64::new(next_file) }
     }
 
@@ -101,7 +101,7 @@ impl Catalog {
 
     /// Appends an edit to the manifest, or begins a new one with it, and makes it durable. Returns
     /// the value files that are no longer needed.
-    pub(crate) fn write(
+    pub(super) fn write(
         &self,
         manifest: &mut Manifest,
         fs: &dyn FileSystem,

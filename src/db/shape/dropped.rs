@@ -5,14 +5,14 @@ use std::sync::{Arc, Weak};
 
 /// Ids of dropped keyspaces, with their names as long as handles keep them.
 #[derive(Default)]
-pub(crate) struct DroppedNames {
+pub(super) struct DroppedNames {
     names: HashMap<u32, Weak<str>>,
     /// The size at which names without handles are removed: amortised, each costs one look.
     purge_at: usize,
 }
 
 impl DroppedNames {
-    pub(crate) fn add(&mut self, id: u32, name: &Arc<str>) {
+    pub(super) fn add(&mut self, id: u32, name: &Arc<str>) {
         if self.names.len() >= self.purge_at {
             self.names.retain(|_, name| name.strong_count() > 0);
             self.purge_at = 2 * self.names.len() + 16;
@@ -20,12 +20,12 @@ impl DroppedNames {
         self.names.insert(id, Arc::downgrade(name));
     }
 
-    pub(crate) fn name(&self, id: u32) -> Option<Arc<str>> {
+    pub(super) fn name(&self, id: u32) -> Option<Arc<str>> {
         self.names.get(&id)?.upgrade()
     }
 
     #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.names.len()
     }
 }

@@ -131,7 +131,7 @@ pub(crate) struct Trees {
 
 impl Trees {
     #[inline]
-    pub(crate) fn get(&self, id: u32) -> Option<&Tree> {
+    pub(super) fn get(&self, id: u32) -> Option<&Tree> {
         match &self.default {
             Some(tree) if id == 0 => Some(tree),
             _ => self.by_id.get(&id).map(|tree| &**tree),
@@ -142,7 +142,7 @@ impl Trees {
         self.get(*self.ids.get(name)?)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
 
@@ -164,7 +164,7 @@ impl Trees {
         self.by_id.insert(tree.id, tree);
     }
 
-    pub(crate) fn remove(&mut self, id: u32) {
+    pub(super) fn remove(&mut self, id: u32) {
         if let Some(tree) = self.by_id.remove(&id) {
             // Another keyspace may have the name by now.
             if self.ids.get(&*tree.name) == Some(&id) {
@@ -183,7 +183,7 @@ impl Trees {
     }
 
     /// The keyspaces that were set or removed since the last call.
-    pub(crate) fn take_touched(&mut self) -> Vec<u32> {
+    pub(super) fn take_touched(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.touched)
     }
 }
@@ -301,7 +301,7 @@ impl ReadView {
 
     /// Inserts `tree`, or gives its options to the one with its id: a flush or compaction may have
     /// changed the rest since `tree` was read.
-    pub(crate) fn redefine(&mut self, tree: Tree) {
+    pub(super) fn redefine(&mut self, tree: Tree) {
         let redefined = match self.tree(tree.id) {
             Some(current) => Tree { options: tree.options, ..current.clone() },
             None => tree,

@@ -11,44 +11,45 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::held::Held;
-use crate::db::locks::{LockRank, RankedMutex};
+use crate::db::locks::{LockRank, RankedGuard, RankedMutex};
 use crate::report::stats::{FilterLedger, ReadCounters};
 use crate::sorted::table::Table;
 
 /// Counts of background work since the store was opened, and of reads of retired tables.
 pub(crate) struct Counters {
-    pub(crate) flushes: AtomicU64,
-    pub(crate) flushed_bytes: AtomicU64,
-    pub(crate) compactions: AtomicU64,
-    pub(crate) compacted_bytes_in: AtomicU64,
-    pub(crate) compacted_bytes_out: AtomicU64,
-    pub(crate) moves: AtomicU64,
-    pub(crate) expired_tables: AtomicU64,
-    pub(crate) covered_tables: AtomicU64,
-    pub(crate) ingested_tables: AtomicU64,
-    pub(crate) ingested_bytes: AtomicU64,
-    pub(crate) held: Held,
+    work: [AtomicU64; COUNTS],
+    held: Held,
     /// Bytes of tables and value files that flushes and compactions have read from a level and
     /// written to it, by keyspace and level.
     level_bytes: Mutex<BTreeMap<(u32, u8), LevelBytes>>,
     /// Held while a table leaves the view and while the statistics are read: each table is in one
     /// of the two.
-    pub(crate) retired: RankedMutex<RetiredTables>,
+    retired: RankedMutex<RetiredTables>,
 }
+
+/// What is counted of background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Count {
+    Flushes,
+    FlushedBytes,
+    Compactions,
+    CompactedBytesIn,
+    CompactedBytesOut,
+    /// Tables that only changed their level.
+    Moves,
+    ExpiredTables,
+    CoveredTables,
+    IngestedTables,
+    IngestedBytes,
+}
+
+const COUNTS: usize = Count::IngestedBytes as usize + 1;
 
 impl Default for Counters {
     fn default() -> Counters {
         Counters {
-            flushes: AtomicU64::default(),
-            flushed_bytes: AtomicU64::default(),
-            compactions: AtomicU64::default(),
-            compacted_bytes_in: AtomicU64::default(),
-            compacted_bytes_out: AtomicU64::default(),
-            moves: AtomicU64::default(),
-            expired_tables: AtomicU64::default(),
-            covered_tables: AtomicU64::default(),
-            ingested_tables: AtomicU64::default(),
-            ingested_bytes: AtomicU64::default(),
+            work: Default::default(),
             held: Held::default(),
             level_bytes: Mutex::default(),
             retired: RankedMutex::new(LockRank::RetiredTables, RetiredTables::default()),
@@ -80,10 +81,29 @@ pub(super) struct LevelBytes {
 }
 
 impl Counters {
+    /// Adds to a count.
+    pub(crate) fn add(&self, count: Count, more: u64) {
+        self.work[count as usize].fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self, count: Count) -> u64 {
+        self.work[count as usize].load(Ordering::Relaxed)
+    }
+
+    /// Replaced memtables and tables that are still in use.
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// Locked, each table is either in the view or among these.
+    pub(crate) fn retired(&self) -> RankedGuard<'_, RetiredTables> {
+        self.retired.lock()
+    }
+
     /// Bytes that compactions have read and written for each byte flushed.
     pub(crate) fn amplification(&self) -> f64 {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
-        (count(&self.compacted_bytes_in) + count(&self.compacted_bytes_out)) / count(&self.flushed_bytes).max(1.0)
+        let compacted = self.get(Count::CompactedBytesIn) + self.get(Count::CompactedBytesOut);
+        compacted as f64 / self.get(Count::FlushedBytes).max(1) as f64
     }
 
     pub(crate) fn count_read(&self, keyspace: u32, level: u8, bytes: u64) {

@@ -56,7 +56,7 @@ impl Known {
 }
 
 impl Notices {
-    pub(crate) fn new(events: Events) -> Notices {
+    pub(super) fn new(events: Events) -> Notices {
         Notices { events, known: Mutex::default() }
     }
 

@@ -52,7 +52,7 @@ impl Store {
         let encoded = Encoded::of(batch, logged, options.sync);
         let mut former = None::<Moment>;
         for round in 1..=STALE_ROUNDS {
-            let view = self.view.load();
+            let view = self.shape.view();
             // Without a range delete nobody asks for this order. One that comes meanwhile makes the
             // premise stale.
             if reads.few_keys().is_none() && (round > 1 || view.active.has_ranges()) {
@@ -79,7 +79,7 @@ impl Store {
                 Outcome::Refused(refusal) => return Err(conflict(&view, refusal)),
             }
         }
-        Err(conflict(&self.view.load(), Refusal::of_any(&reads)))
+        Err(conflict(&self.shape.view(), Refusal::of_any(&reads)))
     }
 
     /// Looks for a write between two moments to something that `reads` covers, in `view`. May read
@@ -178,9 +178,9 @@ mod tests {
         reads.sort();
         let reads = Arc::new(reads);
 
-        let commit = store.commit.lock();
+        let commit = store.writer.lock();
         let commit = commit.as_ref().unwrap();
-        let (view, before) = (store.view.load(), store.sequence.visible());
+        let (view, before) = (store.shape.view(), store.sequence.visible());
         let moment = Moment::of(&view, &store.sequence);
         commit.memtable.writer().insert(0, b"y", before + 1, ValueKind::Put, b"1");
         let newer = |until: SeqNo| store.find_newer(&view, &reads, before..=until).unwrap();

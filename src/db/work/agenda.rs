@@ -74,7 +74,7 @@ pub(super) struct Findings {
 }
 
 #[derive(Default)]
-pub(crate) struct Agenda {
+pub(super) struct Agenda {
     keyspaces: HashMap<u32, Findings>,
     /// Those to be asked again.
     stale: BTreeSet<u32>,
@@ -249,7 +249,7 @@ impl Agenda {
     }
 
     /// Has the upkeep look at all keyspaces with range deletes.
-    pub(crate) fn untidy_all(&mut self) {
+    pub(super) fn untidy_all(&mut self) {
         self.untidied.extend(&self.ranges);
     }
 

@@ -25,10 +25,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(10);
 
 /// Background work of a store, and the condition on which threads wait for it.
-pub(crate) struct Background {
+pub(super) struct Background {
     jobs: RankedMutex<Jobs>,
     /// Notified when a background job ends, and when the store is poisoned or closed.
-    pub(crate) done: Condvar,
+    pub(super) done: Condvar,
     /// Set while some kind of background work has failed and not succeeded since.
     pub(super) retry_wanted: AtomicBool,
     /// Whether a retry is planned for a store to which nobody writes.
@@ -54,17 +54,17 @@ impl Default for Background {
 }
 
 impl Background {
-    pub(crate) fn lock(&self) -> RankedGuard<'_, Jobs> {
+    pub(super) fn lock(&self) -> RankedGuard<'_, Jobs> {
         self.jobs.lock()
     }
 }
 
 /// The running, waiting and failed work of a store.
 #[derive(Default)]
-pub(crate) struct Jobs {
+pub(super) struct Jobs {
     pub(super) flushing: bool,
     /// What is known of all keyspaces; see [`Store::agenda`](crate::db::store::Store::agenda).
-    pub(crate) agenda: Agenda,
+    pub(super) agenda: Agenda,
     /// Running compactions, with their keyspaces.
     compactions: Vec<(u32, Task)>,
     /// Whether a survey of deleted bytes is running or waits to run.
@@ -77,14 +77,14 @@ pub(crate) struct Jobs {
     /// Work that was begun and has not ended, including work that no thread has taken yet and
     /// helping threads. Idle jobs in the executor's queue do not count: they may stand behind
     /// another store's compaction.
-    pub(crate) unfinished: usize,
+    pub(super) unfinished: usize,
     /// Work that no thread has taken, by the number of its job.
     pub(super) queued: Vec<(u64, Work)>,
     pub(super) next_job: u64,
     /// Keyspaces that callers have reserved: only relief may begin there.
     pub(super) reserved: Vec<u32>,
     /// The last failure of each kind of work that has not succeeded since.
-    pub(crate) failed: BTreeMap<WorkKind, Failure>,
+    pub(super) failed: BTreeMap<WorkKind, Failure>,
     /// Counts failures, so that a waiter can recognise new ones.
     pub(super) failures: u64,
 }
@@ -99,7 +99,7 @@ pub(crate) enum WorkKind {
     Survey,
 }
 
-pub(crate) struct Failure {
+pub(super) struct Failure {
     pub(super) error: Error,
     at: Instant,
     /// Failures of this kind in a row before this one.
@@ -178,13 +178,13 @@ impl Jobs {
     }
 
     /// Adds a running compaction, or a claim on tables that no compaction may take.
-    pub(crate) fn claim(&mut self, keyspace: u32, task: Task) {
+    pub(super) fn claim(&mut self, keyspace: u32, task: Task) {
         self.compactions.push((keyspace, task));
         self.agenda.touch([keyspace]);
     }
 
     /// Ends the claims of a keyspace for which `is_over`.
-    pub(crate) fn release(&mut self, keyspace: u32, is_over: impl Fn(&Task) -> bool) {
+    pub(super) fn release(&mut self, keyspace: u32, is_over: impl Fn(&Task) -> bool) {
         self.compactions.retain(|(id, task)| *id != keyspace || !is_over(task));
         self.agenda.touch([keyspace]);
     }
@@ -214,7 +214,7 @@ impl Jobs {
     }
 
     /// Running compactions of a keyspace, and those that go on before others begin.
-    pub(crate) fn running(&self, keyspace: u32) -> Vec<Task> {
+    pub(super) fn running(&self, keyspace: u32) -> Vec<Task> {
         self.compactions
             .iter()
             .chain(&self.unfinished_tasks)

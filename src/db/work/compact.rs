@@ -23,6 +23,7 @@ use super::progress::{TaskProgress, remaining};
 use crate::db::locks::check_may_wait;
 use crate::db::read::tree_of;
 use crate::db::shape::view::Tree;
+use crate::db::stats::counters::Count;
 use crate::db::store::Store;
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
@@ -205,7 +206,7 @@ impl Store {
     pub(super) fn expiry_time(&self) -> Deadline {
         // In this order: a snapshot that is taken in between has a later time.
         let now = self.clock.now();
-        now.min(self.snapshots.least_time())
+        now.min(self.shape.snapshots().least_time())
     }
 
     /// Runs one task, stage by stage; returns the bytes of tables it wrote. After an error, the
@@ -214,19 +215,19 @@ impl Store {
     pub(super) fn compact(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
         // Only the tree, not the whole view: a long compaction would keep memtables and other
         // keyspaces' old tables alive.
-        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
+        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(0) };
         if task.is_drop {
             let gone = tables_of(&tree, task).map(|meta| meta.size).sum();
             let edit = edit_of(keyspace, task, task.inputs.clone(), Written::default(), Some(self.expiry_time()));
             self.install_outputs(keyspace, edit)?;
-            self.counters.expired_tables.fetch_add(task.inputs.len() as u64, Ordering::Relaxed);
-            self.counters.compacted_bytes_in.fetch_add(gone, Ordering::Relaxed);
+            self.report.counters().add(Count::ExpiredTables, task.inputs.len() as u64);
+            self.report.counters().add(Count::CompactedBytesIn, gone);
             return Ok(0);
         }
         if task.is_move {
             let moved = Written { tables: tables_of(&tree, task).cloned().collect(), ..Written::default() };
             self.install_outputs(keyspace, edit_of(keyspace, task, task.inputs.clone(), moved, None))?;
-            self.counters.moves.fetch_add(1, Ordering::Relaxed);
+            self.report.counters().add(Count::Moves, 1);
             return Ok(0);
         }
         let note = self.note_of(task)?;
@@ -238,13 +239,13 @@ impl Store {
         let result = self.run_stages(keyspace, task, tree, &mut progress);
         match result {
             Ok((written, true)) => {
-                self.counters.compactions.fetch_add(1, Ordering::Relaxed);
+                self.report.counters().add(Count::Compactions, 1);
                 Ok(written)
             }
             // The upkeep of range deletes goes on from here.
             Ok((written, false)) => self.forget(&progress).map(|()| written),
             Err(error) => {
-                if !self.is_stopping() {
+                if !self.workers.is_stopping() {
                     // What it waits for may never come: nothing must wait for it.
                     self.forget(&progress)?;
                 }
@@ -296,7 +297,7 @@ impl Store {
         progress: &mut TaskProgress,
     ) -> Result<Option<u64>> {
         // The current tree, so as not to keep tables that earlier stages have replaced.
-        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(None) };
+        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(None) };
         let levels = tree.version.metas();
         let leaving = &tree.version.value_garbage().leaving;
         self.check_space(stages::space_needed(task, &levels, stage.borrowed(), leaving))?;
@@ -311,7 +312,7 @@ impl Store {
         let now =
             first.map(|first| (first, self.expiry_time())).filter(|(first, now)| first <= now).map(|(_, now)| now);
         let has_filter = tree.options.compaction_filter.is_set();
-        let _filtering = has_filter.then(|| self.snapshots.begin_filtering());
+        let _filtering = has_filter.then(|| self.shape.snapshots().begin_filtering());
         let Some(mut written) = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0), progress)? else {
             return Ok(None);
         };
@@ -321,12 +322,12 @@ impl Store {
         }
         progress.complete(&mut written);
         let mut edit = edit_of(keyspace, task, done, written, now);
-        progress.note_stage(&mut edit, keyspace, task, next, || self.catalog.new_file_number());
+        progress.note_stage(&mut edit, keyspace, task, next, || self.shape.catalog().new_file_number());
         self.install_outputs(keyspace, edit)?;
-        read.into_iter().for_each(|(level, bytes)| self.counters.count_read(keyspace, level, bytes));
-        self.counters.count_written(keyspace, task.output_level, bytes);
-        self.counters.compacted_bytes_in.fetch_add(replaced, Ordering::Relaxed);
-        self.counters.compacted_bytes_out.fetch_add(bytes, Ordering::Relaxed);
+        read.into_iter().for_each(|(level, bytes)| self.report.counters().count_read(keyspace, level, bytes));
+        self.report.counters().count_written(keyspace, task.output_level, bytes);
+        self.report.counters().add(Count::CompactedBytesIn, replaced);
+        self.report.counters().add(Count::CompactedBytesOut, bytes);
         Ok(Some(bytes))
     }
 
@@ -369,7 +370,7 @@ impl Store {
             task: task.clone(),
             compression,
             inputs,
-            snapshots: self.snapshots.all(),
+            snapshots: self.shape.snapshots().all(),
             now,
             next: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
@@ -381,7 +382,7 @@ impl Store {
             parts,
         });
         // This thread leads, and one only flushes.
-        let helpers = merge.parts.len().saturating_sub(1).min(self.executor.parallelism().saturating_sub(2));
+        let helpers = merge.parts.len().saturating_sub(1).min(self.executor().parallelism().saturating_sub(2));
         (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&merge)));
         while self.run_part(&merge, true) {}
         let StageEnd { finished, failure, is_whole } = merge.wait();
@@ -428,13 +429,13 @@ impl Store {
     /// Whether range deletes have covered a good part of what a stage rewrites. Those tables can go
     /// unread once the task has ended.
     fn is_pointless(&self, merge: &StageMerge) -> bool {
-        let edits = self.range_edits.load(Ordering::Acquire);
+        let edits = self.shape.range_edits();
         if merge.range_edits.swap(edits, Ordering::Relaxed) == edits {
             return false;
         }
-        let Some(tree) = self.view.load().tree(merge.tree.id).cloned() else { return false };
+        let Some(tree) = self.shape.view().tree(merge.tree.id).cloned() else { return false };
         let levels = tree.version.metas();
-        let covered = covered_tables(&levels, tree.version.ranges(), &self.snapshots.all());
+        let covered = covered_tables(&levels, tree.version.ranges(), &self.shape.snapshots().all());
         let covered: HashSet<u64> = covered.into_iter().map(|(_, meta)| meta.number).collect();
         let is_covered = |meta: &TableMeta| covered.contains(&meta.number);
         let inputs = || tables_of(&tree, &merge.task);
@@ -454,7 +455,7 @@ impl Store {
         if merge.failed.load(Ordering::Relaxed) || self.is_pointless(merge) {
             return Turn::Abandon;
         }
-        if !self.is_stopping() {
+        if !self.workers.is_stopping() {
             return Turn::GoOn;
         }
         match bytes >= least_part(&merge.task, self.options.table_size) {
@@ -467,7 +468,7 @@ impl Store {
 
     fn rewrite_part(self: &Arc<Self>, merge: &StageMerge, i: usize, leads: bool) -> PartResult {
         let StageMerge { tree, task, filter, compression, .. } = merge;
-        let new_number = || self.catalog.new_file_number();
+        let new_number = || self.shape.catalog().new_file_number();
         let total = Cell::new(0);
         let turn = |bytes: usize| {
             self.pace(bytes);
@@ -496,16 +497,16 @@ impl Store {
     pub(crate) fn compact_range(self: &Arc<Self>, keyspace: u32, name: &str, range: &KeySpan<Vec<u8>>) -> Result<()> {
         self.flush()?;
         let rewrites_all = || {
-            self.view.with(|view, _| {
+            self.shape.with_view(|view, _| {
                 let tree = tree_of(view, keyspace, name)?;
                 Ok(tree.options.compaction_filter.is_set() || !tree.version.ranges().is_empty())
             })
         };
         // Range deletes that come meanwhile may stop a compaction.
         for _ in 0..MAX_ROUNDS {
-            let edits = self.range_edits.load(Ordering::Acquire);
+            let edits = self.shape.range_edits();
             self.compact_once(keyspace, range, &rewrites_all)?;
-            if self.range_edits.load(Ordering::Acquire) == edits {
+            if self.shape.range_edits() == edits {
                 break;
             }
         }

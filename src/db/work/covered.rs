@@ -16,16 +16,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::schedule::JobGuard;
 use super::throttle::MAX_SEALED;
 use super::upkeep::RangeUpkeep;
 use crate::db::shape::view::Tree;
+use crate::db::stats::counters::Count;
 use crate::db::store::Store;
 use crate::error::{IoContext, Result};
 use crate::filter::FilterPolicy;
 use crate::options::Compression;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Fragment, fold};
+use crate::sorted::table::TableMeta;
 use crate::tree::compaction::covered::{covered_tables, is_needed};
 use crate::tree::compaction::task::Task;
 use crate::tree::compaction::{Turn, write_ranges};
@@ -59,21 +60,17 @@ impl Store {
     /// failure leaves everything as it was, unless it poisons the store; the next flush or
     /// compaction tries again.
     pub(crate) fn tidy_ranges(&self) -> Result<()> {
-        let mut jobs = self.background.lock();
-        if self.is_stopping() || self.gate.is_read_only() {
+        if self.gate.is_read_only() {
             return Ok(());
         }
-        // Closing waits for it.
-        jobs.unfinished += 1;
-        drop(jobs);
-        let _ended = JobGuard(self);
+        let Ok(_job) = self.workers.begin_job() else { return Ok(()) };
         let mut result = Ok(());
-        self.tidy_wanted.store(true, Ordering::SeqCst);
-        while self.tidy_wanted.load(Ordering::SeqCst) {
+        self.workers.tidy_wanted.store(true, Ordering::SeqCst);
+        while self.workers.tidy_wanted.load(Ordering::SeqCst) {
             // The thread that has the lock looks at `tidy_wanted` after it has released it.
-            let Some(mut tidying) = self.tidying.try_lock() else { break };
-            self.tidy_wanted.store(false, Ordering::SeqCst);
-            let mut jobs = self.background.lock();
+            let Some(mut tidying) = self.workers.tidying.try_lock() else { break };
+            self.workers.tidy_wanted.store(false, Ordering::SeqCst);
+            let mut jobs = self.workers.background.lock();
             let view = self.agenda(&mut jobs).view;
             let changed = jobs.agenda.take_untidied();
             drop(jobs);
@@ -88,7 +85,7 @@ impl Store {
                 // What fails in one keyspace need not fail in the others.
                 result = result.and(tidied);
                 self.survey(keyspace, upkeep);
-                let mut jobs = self.background.lock();
+                let mut jobs = self.workers.background.lock();
                 jobs.agenda.touch([keyspace]);
                 if !is_tidy {
                     jobs.agenda.untidy(keyspace);
@@ -98,50 +95,56 @@ impl Store {
         result
     }
 
+    /// Has the upkeep look at all range deletes again: a read point that held some back has ended.
+    pub(crate) fn tidy_all_ranges(self: &Arc<Self>) {
+        self.spawn_help(|store| {
+            store.workers.background.lock().agenda.untidy_all();
+            let _ = store.tidy_ranges();
+            store.schedule();
+        });
+    }
+
     /// Removes the tables all of whose entries are deleted.
     fn drop_covered(&self, keyspace: u32) -> Result<()> {
-        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(()) };
         let levels = tree.version.metas();
         // What is covered once stays so.
-        let covered = covered_tables(&levels, tree.version.ranges(), &self.snapshots.all());
+        let covered = covered_tables(&levels, tree.version.ranges(), &self.shape.snapshots().all());
         if covered.is_empty() {
             return Ok(());
         }
         self.check_edit_space()?;
-        let mut jobs = self.background.lock();
-        // After the lock: a task that ended before has left its outputs in the view.
-        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
-        let tables: HashSet<(usize, u64)> =
-            tree.version.tables().map(|(level, table)| (level, table.meta().number)).collect();
-        let running = jobs.running(keyspace);
-        let is_free = |claim: &Task| running.iter().all(|task| !task.conflicts(claim));
-        let covered = covered.into_iter().filter(|(level, meta)| tables.contains(&(usize::from(*level), meta.number)));
-        let claims: Vec<Task> = covered.map(|(level, meta)| Task::of_table(level, meta)).filter(is_free).collect();
-        if claims.is_empty() {
+        let claims = self.workers.claim(keyspace, |running| {
+            // A task that ended before has left its outputs in this view.
+            let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Vec::new() };
+            let tables: HashSet<(usize, u64)> =
+                tree.version.tables().map(|(level, table)| (level, table.meta().number)).collect();
+            let is_there = |(level, meta): &(u8, &TableMeta)| tables.contains(&(usize::from(*level), meta.number));
+            let is_free = |claim: &Task| running.iter().all(|task| !task.conflicts(claim));
+            let there = covered.iter().copied().filter(is_there);
+            there.map(|(level, meta)| Task::of_table(level, meta)).filter(is_free).collect()
+        });
+        if claims.tasks().is_empty() {
             return Ok(());
         }
-        claims.iter().for_each(|claim| jobs.claim(keyspace, claim.clone()));
-        drop(jobs);
-        let numbers: HashSet<&[(u8, u64)]> = claims.iter().map(|claim| &claim.inputs[..]).collect();
-        let removed = claims.iter().flat_map(|claim| &claim.inputs).map(|&(level, number)| (keyspace, level, number));
+        let inputs = claims.tasks().iter().flat_map(|claim| &claim.inputs);
+        let removed = inputs.map(|&(level, number)| (keyspace, level, number));
         let result = self.install(VersionEdit { removed: removed.collect(), ..VersionEdit::default() }, |_| {});
         if result.is_ok() {
-            self.counters.covered_tables.fetch_add(claims.len() as u64, Ordering::Relaxed);
+            self.report.counters().add(Count::CoveredTables, claims.tasks().len() as u64);
         }
-        self.background.lock().release(keyspace, |task| numbers.contains(&task.inputs[..]));
-        self.background.done.notify_all();
         result
     }
 
     /// Finds how much range deletes have deleted of the tables that are left.
     fn survey(&self, keyspace: u32, upkeep: &mut RangeUpkeep) {
-        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return };
-        let oldest = self.snapshots.oldest();
+        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return };
+        let oldest = self.shape.snapshots().oldest();
         if !tree.version.is_survey_due(oldest) {
             return;
         }
         let limit = tree.version.survey_limit(oldest);
-        if let Some(deleted) = upkeep.survey(&tree.version, limit, || self.is_stopping()) {
+        if let Some(deleted) = upkeep.survey(&tree.version, limit, || self.workers.is_stopping()) {
             tree.version.set_deleted(limit, deleted);
         }
     }
@@ -149,7 +152,7 @@ impl Store {
     /// Writes the range tables anew, without what is not needed, if that is half of all ranges.
     /// Otherwise merges the small ones if there are many.
     fn forget_ranges(&self, keyspace: u32, upkeep: &mut RangeUpkeep) -> Result<()> {
-        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(()) };
+        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(()) };
         let (ranges, levels) = (tree.version.ranges(), tree.version.metas());
         upkeep.note(&levels, ranges);
         // There may be millions: they are listed only to be written.
@@ -174,7 +177,7 @@ impl Store {
 
     fn replace_ranges(&self, tree: &Tree, former: &[Arc<RangeTable>], needed: Vec<Fragment>) -> Result<()> {
         self.check_edit_space()?;
-        let (new_number, turn) = (|| self.catalog.new_file_number(), |_| Turn::GoOn);
+        let (new_number, turn) = (|| self.shape.catalog().new_file_number(), |_| Turn::GoOn);
         let mut context = self.output_context(tree, FilterPolicy::None, Compression::None, &new_number, &turn);
         context.origin.level = RANGE_LEVEL;
         let written = write_ranges(&fold(needed, &context.snapshots), &context)?;
@@ -193,9 +196,9 @@ impl Store {
     /// Whether a batch deletes tables whole whose space is worth a flush: their ranges must be in a
     /// table before they can go.
     pub(crate) fn deletes_tables(&self, payload: &[u8], count: u32) -> bool {
-        self.view.with(|view, _| {
+        self.shape.with_view(|view, _| {
             // What a snapshot sees stays.
-            let pinned = self.snapshots.newest();
+            let pinned = self.shape.snapshots().newest();
             let enough = (view.active.used() as u64).max(self.options.memtable_size as u64 / FLUSH_SHARE);
             let mut freed = 0;
             let mut operations = BatchReader::new(payload, count).filter_map(|operation| operation.ok());
@@ -215,10 +218,10 @@ impl Store {
     /// Seals the memtable for its range deletes. One more may wait for its flush than otherwise:
     /// nothing that comes later would do this instead.
     pub(crate) fn flush_wide_ranges(self: &Arc<Self>) {
-        if let Some(commit) = self.commit.lock().as_mut()
+        if let Some(commit) = self.writer.lock().as_mut()
             && self.gate.check_poison().is_ok()
             && commit.memtable.has_ranges()
-            && self.view.load().sealed.len() <= MAX_SEALED
+            && self.shape.view().sealed.len() <= MAX_SEALED
         {
             // On a full disk the ranges wait for the next flush.
             let _ = self.rotate(commit);
@@ -227,9 +230,9 @@ impl Store {
 
     /// Checks for space before an edit: one that finds none poisons the store.
     pub(crate) fn check_edit_space(&self) -> Result<()> {
-        let free = self.fs.free_space(&self.dir).during("measure", &self.dir)?;
-        if free < self.catalog.max_edit_len() {
-            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", &self.dir);
+        let free = self.fs().free_space(self.dir()).during("measure", self.dir())?;
+        if free < self.shape.catalog().max_edit_len() {
+            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", self.dir());
         }
         Ok(())
     }

@@ -12,11 +12,11 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::background::Waiting;
 use crate::db::read::tree_of;
 use crate::db::shape::view::{ReadView, Tree};
+use crate::db::stats::counters::Count;
 use crate::db::store::Store;
 use crate::error::{Error, IoContext, Result};
 use crate::filter::FilterPolicy;
@@ -63,7 +63,7 @@ impl Store {
     pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
         self.gate.check_writable()?;
         let last = {
-            let mut commit = self.commit.lock();
+            let mut commit = self.writer.lock();
             let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
             // An ingest leaves no entry, but a number.
             if !commit.memtable.is_empty() || commit.memtable.last_seqno() > self.sequence.flushed() {
@@ -78,19 +78,19 @@ impl Store {
     pub(crate) fn flush_keyspace(self: &Arc<Self>, keyspace: u32, name: &str) -> Result<()> {
         self.gate.check_writable()?;
         let holds = |memtable: &Memtable| memtable.keyspaces().iter().any(|(id, _)| *id == keyspace);
-        let view = self.view.load();
+        let view = self.shape.view();
         tree_of(&view, keyspace, name)?;
         // Lists most of its entries before the lock is taken.
         holds(&view.active);
         drop(view);
         let last = {
-            let mut commit = self.commit.lock();
+            let mut commit = self.writer.lock();
             let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
             if holds(&commit.memtable) {
                 self.rotate(commit)?;
                 commit.memtable.log_number()
             } else {
-                match self.view.load().sealed.iter().find(|memtable| holds(memtable)) {
+                match self.shape.view().sealed.iter().find(|memtable| holds(memtable)) {
                     Some(memtable) => memtable.log_number() + 1,
                     None => return Ok(()),
                 }
@@ -101,15 +101,15 @@ impl Store {
 
     /// Waits until the memtables of logs before `log` are in tables.
     fn await_flush_before(self: &Arc<Self>, log: u64) -> Result<()> {
-        self.wait_for_progress(Waiting::Flush, |_| {
-            self.view.load().sealed.iter().all(|memtable| memtable.log_number() >= log)
+        self.wait_for_progress(Waiting::Flush, || {
+            self.shape.view().sealed.iter().all(|memtable| memtable.log_number() >= log)
         })?;
         self.mark_synced()
     }
 
     /// Flushes the oldest full memtable, if there is one; returns the bytes that it wrote.
     pub(super) fn flush_oldest(self: &Arc<Self>) -> Result<u64> {
-        let view = self.view.load();
+        let view = self.shape.view();
         let Some(memtable) = view.sealed.last() else { return Ok(0) };
         self.check_space(memtable.used() as u64)?;
         let mut files = FlushedFiles::default();
@@ -118,18 +118,18 @@ impl Store {
         self.sync_dir()?;
         // A log that stays must not lose what the tables have. Logs found on opening cannot be
         // synced any more: see `await_recovered`.
-        if memtable.last_seqno() > self.sequence.recovered() && self.logs.are_kept() {
+        if memtable.last_seqno() > self.sequence.recovered() && self.writer.logs().are_kept() {
             self.sync_through(memtable.last_seqno())?;
         }
         // The log of the next newer memtable is the oldest still needed.
         let newer = view.sealed.len().checked_sub(2).and_then(|at| view.sealed.get(at)).unwrap_or(&view.active);
         // A log that only lacked a feature may leave an empty memtable.
         let flushed = memtable.last_seqno().max(self.sequence.flushed());
-        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.report.counters().add(Count::Flushes, 1);
         let bytes = files.sizes().map(|(_, bytes)| bytes).sum();
-        self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.rate.note_flush(bytes, self.counters.amplification());
-        files.sizes().for_each(|(keyspace, bytes)| self.counters.count_written(keyspace, 0, bytes));
+        self.report.counters().add(Count::FlushedBytes, bytes);
+        self.workers.rate.note_flush(bytes, self.report.counters().amplification());
+        files.sizes().for_each(|(keyspace, bytes)| self.report.counters().count_written(keyspace, 0, bytes));
         let edit = VersionEdit {
             min_log: Some(newer.log_number()),
             flushed_seqno: Some(flushed),
@@ -146,12 +146,12 @@ impl Store {
                 view.trees.change(keyspace, |tree| tree.gaps = Arc::new(tree.gaps.emptied()));
             }
         })?;
-        self.logs.note_flushed(number);
+        self.writer.logs().note_flushed(number);
         // A recovered memtable may come from several logs.
-        let gone: Vec<u64> = self.logs.take_before(newer.log_number());
+        let gone: Vec<u64> = self.writer.logs().take_before(newer.log_number());
         for log in gone {
             // If this fails, the next open removes the log.
-            let _ = self.fs.remove(&FileKind::Wal(log).path(&self.dir));
+            let _ = self.fs().remove(&FileKind::Wal(log).path(self.dir()));
         }
         // What fails here is tried again after the next flush or compaction.
         let _ = self.tidy_ranges();
@@ -160,9 +160,9 @@ impl Store {
 
     /// Writes the tables and value files of each keyspace that still exists.
     fn write_memtable(&self, memtable: &Arc<Memtable>, view: &ReadView, written: &mut FlushedFiles) -> Result<()> {
-        let new_number = || self.catalog.new_file_number();
+        let new_number = || self.shape.catalog().new_file_number();
         let turn = |bytes| {
-            self.rate.borrow(bytes);
+            self.workers.rate.borrow(bytes);
             Turn::GoOn
         };
         for (keyspace, keys) in memtable.keyspaces() {
@@ -200,7 +200,7 @@ impl Store {
             },
             table_size: self.options.table_size,
             write_len: self.write_len(),
-            snapshots: self.snapshots.all(),
+            snapshots: self.shape.snapshots().all(),
             ranges: tree.version.ranges().sources().collect(),
             cleared: tree.version.ranges().largest_seqno(),
             operator: tree.options.merge_operator.clone(),
@@ -217,7 +217,7 @@ impl Store {
 
     /// How many bytes of a table or value file are written at a time.
     pub(super) fn write_len(&self) -> usize {
-        self.rate.request_len().map_or(WRITE_LEN, |len| len.min(WRITE_LEN))
+        self.workers.rate.request_len().map_or(WRITE_LEN, |len| len.min(WRITE_LEN))
     }
 
     /// Origin of a table of `tree` made from no other table, for level 0.
@@ -230,12 +230,12 @@ impl Store {
     /// the store's.
     pub(crate) fn check_space(&self, bytes: u64) -> Result<()> {
         self.check_lock()?;
-        self.check_space_in(&self.dir, bytes)
+        self.check_space_in(self.dir(), bytes)
     }
 
     /// Fails if a file of `bytes` bytes in `dir` would use up what background work leaves free.
     pub(crate) fn check_space_in(&self, dir: &Path, bytes: u64) -> Result<()> {
-        let free = self.fs.free_space(dir).during("measure", dir)?;
+        let free = self.fs().free_space(dir).during("measure", dir)?;
         let floor = bytes.clamp(*FREE_SPACE_FLOOR.start(), *FREE_SPACE_FLOOR.end()).min(self.base_size());
         if free < bytes.saturating_add(floor) {
             return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", dir);

@@ -91,24 +91,24 @@ impl TaskProgress {
 impl Store {
     /// Makes the work of earlier processes due that they have not finished.
     pub(crate) fn adopt_unfinished(self: &Arc<Self>) -> Result<()> {
-        let notes: Vec<UnfinishedTask> = self.catalog.lock()?.state.unfinished.values().cloned().collect();
+        let notes: Vec<UnfinishedTask> = self.shape.catalog().lock()?.state.unfinished.values().cloned().collect();
         notes.iter().for_each(|note| self.resume_later(note));
         Ok(())
     }
 
     /// Has the rest of a compaction begun as soon as one may begin.
     fn resume_later(&self, note: &UnfinishedTask) {
-        let view = self.view.load();
+        let view = self.shape.view();
         let task = view.tree(note.keyspace).and_then(|tree| Task::resumed(note, &tree.version.metas()));
         if let Some(task) = task {
-            self.background.lock().claim_later(note.keyspace, task);
+            self.workers.background.lock().claim_later(note.keyspace, task);
         }
     }
 
     /// What the manifest says of the task that `task` resumes.
     pub(super) fn note_of(&self, task: &Task) -> Result<Option<UnfinishedTask>> {
         let Some(id) = task.resumes else { return Ok(None) };
-        Ok(self.catalog.lock()?.state.unfinished.get(&id).cloned())
+        Ok(self.shape.catalog().lock()?.state.unfinished.get(&id).cloned())
     }
 
     /// Notes that a task does not go on from where it is.
@@ -128,7 +128,7 @@ impl Store {
         parts: Vec<(KeySpan<Vec<u8>>, Written)>,
         now: Deadline,
     ) -> Result<()> {
-        let mut note = progress.begin_note(keyspace, task, stage.clone(), || self.catalog.new_file_number());
+        let mut note = progress.begin_note(keyspace, task, stage.clone(), || self.shape.catalog().new_file_number());
         let mut finished = Written::default();
         progress.complete(&mut finished);
         note.done.extend_from_slice(progress.done());

@@ -98,14 +98,14 @@ impl Store {
     }
 
     fn tree(&self, keyspace: u32, name: &str) -> Result<Tree> {
-        self.view.load().tree(keyspace).cloned().ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
+        self.shape.view().tree(keyspace).cloned().ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
     }
 
     /// Replaces the one table of `task` by a copy with the right filter; returns the bytes of the
     /// copy.
     pub(super) fn refilter(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
         // The keyspace may have been dropped.
-        let Some(tree) = self.view.load().tree(keyspace).cloned() else { return Ok(0) };
+        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(0) };
         let tables = tree.version.tables().zip(policies(&tree.options, &tree.version.metas()));
         let taken = tables.map(|((level, table), policy)| (level, table, policy));
         let found = taken.into_iter().find(|(level, table, _)| task.takes(*level, table.meta().number));
@@ -120,10 +120,16 @@ impl Store {
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
         let cancelled = |bytes| {
             self.pace(bytes);
-            self.is_stopping()
+            self.workers.is_stopping()
         };
-        let copy =
-            table.refilter(self.catalog.new_file_number(), policy, prefix, &origin, self.write_len(), &cancelled)?;
+        let copy = table.refilter(
+            self.shape.catalog().new_file_number(),
+            policy,
+            prefix,
+            &origin,
+            self.write_len(),
+            &cancelled,
+        )?;
         // It has the same entries.
         let copy = TableMeta { cleared: table.meta().cleared, kept: table.meta().kept, ..copy.ok_or(Error::Closed)? };
         // The edit removes its file, unless a reader holds it.

@@ -50,29 +50,19 @@ const LONGEST_NAP: Duration = Duration::from_millis(10);
 const L0_URGENT: usize = L0_TRIGGER + L0_TRIGGER / 2;
 const DEBT_URGENT: u64 = 8;
 
-/// Counts a job as ended, even if it panics.
-pub(crate) struct JobGuard<'a>(pub(crate) &'a Store);
-
-impl Drop for JobGuard<'_> {
-    fn drop(&mut self) {
-        self.0.background.lock().unfinished -= 1;
-        self.0.background.done.notify_all();
-    }
-}
-
 /// Reserves a keyspace for a caller: no other compaction of it begins, except relief.
 struct Reservation<'a>(&'a Arc<Store>, u32);
 
 impl<'a> Reservation<'a> {
     fn new(store: &'a Arc<Store>, keyspace: u32) -> Reservation<'a> {
-        store.background.lock().reserved.push(keyspace);
+        store.workers.background.lock().reserved.push(keyspace);
         Reservation(store, keyspace)
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let mut jobs = self.0.background.lock();
+        let mut jobs = self.0.workers.background.lock();
         if let Some(at) = jobs.reserved.iter().position(|id| *id == self.1) {
             jobs.reserved.swap_remove(at);
         }
@@ -100,11 +90,11 @@ impl Store {
     /// Has work scheduled again when the next table becomes due because of what has
     /// expired by then.
     fn plan_wake(self: &Arc<Self>) {
-        if !self.clock.has_deadlines() || self.is_stopping() || self.gate.is_read_only() {
+        if !self.clock.has_deadlines() || self.workers.is_stopping() || self.gate.is_read_only() {
             return;
         }
         let now = self.clock.now();
-        let mut jobs = self.background.lock();
+        let mut jobs = self.workers.background.lock();
         self.agenda(&mut jobs);
         let next = jobs.agenda.next_deadline(now);
         drop(jobs);
@@ -112,13 +102,13 @@ impl Store {
         // In whole seconds, and within an hour: few wakes are pending, however many tables there
         // are and whatever the clock does meanwhile.
         let at = next.min(now.saturating_add(LONGEST_SLEEP)).div_ceil(1000).saturating_mul(1000);
-        if self.background.wake_at.fetch_min(at, Ordering::AcqRel) <= at {
+        if self.workers.background.wake_at.fetch_min(at, Ordering::AcqRel) <= at {
             return;
         }
         // At least a second, even if the clock stands still.
         let delay = Duration::from_millis(at.saturating_sub(now)).max(Duration::from_secs(1));
         self.do_after(delay, |store| {
-            store.background.wake_at.store(NEVER, Ordering::Release);
+            store.workers.background.wake_at.store(NEVER, Ordering::Release);
             store.schedule();
         });
     }
@@ -127,20 +117,20 @@ impl Store {
     fn do_after(self: &Arc<Self>, delay: Duration, work: impl FnOnce(&Arc<Store>) + Send + 'static) {
         let store = Arc::downgrade(self);
         let job = move || _ = store.upgrade().map(|store| work(&store));
-        self.executor.spawn_after(delay, Box::new(job));
+        self.executor().spawn_after(delay, Box::new(job));
     }
 
     /// Retries failed work after its back-off. Every write calls this, so it costs one load while
     /// nothing has failed.
     pub(crate) fn retry_failed(self: &Arc<Self>) {
-        if self.background.retry_wanted.load(Ordering::Relaxed) {
+        if self.workers.background.retry_wanted.load(Ordering::Relaxed) {
             self.schedule();
         }
     }
 
     fn begin_work(&self) -> Option<Work> {
-        let mut jobs = self.background.lock();
-        if self.is_stopping() || self.gate.is_read_only() || self.gate.is_poisoned() {
+        let mut jobs = self.workers.background.lock();
+        if self.workers.is_stopping() || self.gate.is_read_only() || self.gate.is_poisoned() {
             return None;
         }
         let work = self.next_work(&mut jobs)?;
@@ -153,8 +143,8 @@ impl Store {
     /// executor's job holds only a weak reference to the store.
     fn spawn(self: &Arc<Self>, work: Work) {
         let (store, priority) = (Arc::downgrade(self), work.priority());
-        let mut jobs = self.background.lock();
-        if self.is_stopping() {
+        let mut jobs = self.workers.background.lock();
+        if self.workers.is_stopping() {
             drop(jobs);
             return self.abandon(work);
         }
@@ -163,12 +153,12 @@ impl Store {
         jobs.queued.push((number, work));
         drop(jobs);
         let job = move || _ = store.upgrade().map(|store| store.run_queued(|queued, _| queued == number));
-        self.executor.spawn(priority, Box::new(job));
+        self.executor().spawn(priority, Box::new(job));
     }
 
     /// Runs a job of a stepped executor, for a caller; returns whether there was one.
     pub(crate) fn step(&self) -> bool {
-        self.executor.step()
+        self.executor().step()
     }
 
     /// Does some work for which a caller waits, if no thread has taken it; returns whether there
@@ -186,57 +176,47 @@ impl Store {
     /// Runs queued work that is meant, unless another thread has taken it or it was abandoned;
     /// returns whether there was any.
     fn run_queued(self: &Arc<Self>, is_meant: impl Fn(u64, &Work) -> bool) -> bool {
-        let mut jobs = self.background.lock();
+        let mut jobs = self.workers.background.lock();
         let Some(at) = jobs.queued.iter().position(|(number, work)| is_meant(*number, work)) else { return false };
         let (_, work) = jobs.queued.swap_remove(at);
         drop(jobs);
-        let _ended = JobGuard(self);
+        let _ended = self.workers.guard_job();
         self.run_work(&work);
         true
     }
 
     /// Drops work that no thread has taken, because the store is closing.
     fn abandon(&self, work: Work) {
-        let _ended = JobGuard(self);
-        self.background.lock().remove(&work);
+        let _ended = self.workers.guard_job();
+        self.workers.background.lock().remove(&work);
     }
 
     /// Has another thread help with a running compaction.
-    pub(crate) fn spawn_help(self: &Arc<Self>, help: impl FnOnce(&Arc<Store>) + Send + 'static) {
+    pub(super) fn spawn_help(self: &Arc<Self>, help: impl FnOnce(&Arc<Store>) + Send + 'static) {
         let store = Arc::downgrade(self);
         let job = move || {
             let Some(store) = store.upgrade() else { return };
-            let mut jobs = store.background.lock();
-            if store.is_stopping() {
-                return;
-            }
-            jobs.unfinished += 1;
-            drop(jobs);
-            let _ended = JobGuard(&store);
+            let Ok(_job) = store.workers.begin_job() else { return };
             help(&store);
         };
-        self.executor.spawn(Priority::Help, Box::new(job));
+        self.executor().spawn(Priority::Help, Box::new(job));
     }
 
     /// Waits until the rate limit lets background work go on that has read and written `bytes`
     /// bytes.
     pub(super) fn pace(&self, bytes: usize) {
         let mut begin = None;
-        while let Some(wait) = self.rate.take(bytes) {
+        while let Some(wait) = self.workers.rate.take(bytes) {
             begin.get_or_insert_with(Instant::now);
-            if self.is_stopping() {
+            if self.workers.is_stopping() {
                 break;
             }
             check_may_wait();
             thread::sleep(wait.min(LONGEST_NAP));
         }
         if let Some(begin) = begin {
-            self.rate.note_wait(begin.elapsed());
+            self.workers.rate.note_wait(begin.elapsed());
         }
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.background.stopping.load(Ordering::Acquire)
     }
 
     fn next_work(&self, jobs: &mut Jobs) -> Option<Work> {
@@ -246,12 +226,12 @@ impl Store {
             jobs.flushing = true;
             return Some(Work::Flush);
         }
-        if !jobs.surveying && jobs.agenda.has_unknown() && !self.tidying.is_locked() {
+        if !jobs.surveying && jobs.agenda.has_unknown() && !self.workers.tidying.is_locked() {
             // The thread that has the lock looks for work when it has done.
             jobs.surveying = true;
             return Some(Work::Survey);
         }
-        if jobs.compaction_count() < self.executor.parallelism().saturating_sub(1).max(1) {
+        if jobs.compaction_count() < self.executor().parallelism().saturating_sub(1).max(1) {
             // Even in a keyspace that a caller has reserved: the caller waits for its tables.
             let next = jobs.take_unfinished().or_else(|| self.next_compaction(&moment, jobs));
             if let Some((keyspace, task)) = next {
@@ -300,7 +280,7 @@ impl Store {
     /// Brings the [agenda](super::agenda) up to date, and returns the moment of which it is.
     pub(super) fn agenda(&self, jobs: &mut Jobs) -> Outlook {
         // Before the view: see `change_view`.
-        let touched = std::mem::take(&mut *self.touched.lock());
+        let touched = self.shape.take_touched();
         let moment = self.moment();
         jobs.agenda.touch(touched);
         if self.clock.has_deadlines() {
@@ -375,9 +355,9 @@ impl Store {
         let reservation = Reservation::new(self, keyspace);
         let outcome = RequestResult::default();
         loop {
-            let mut jobs = self.background.lock();
+            let mut jobs = self.workers.background.lock();
             self.gate.check_writable()?;
-            if self.is_stopping() {
+            if self.workers.is_stopping() {
                 return Err(Error::Closed);
             }
             let Outlook { view, conditions } = self.moment();
@@ -396,10 +376,10 @@ impl Store {
             let running = jobs.running(keyspace);
             drop(jobs);
             drop(view);
-            self.wait_for_progress(Waiting::Request, |jobs| jobs.running(keyspace) != running)?;
+            self.wait_for_jobs(Waiting::Request, |jobs| jobs.running(keyspace) != running)?;
         }
         drop(reservation);
-        self.wait_for_progress(Waiting::Request, |_| outcome.lock().is_some())?;
+        self.wait_for_progress(Waiting::Request, || outcome.lock().is_some())?;
         let result = outcome.lock().take();
         result.transpose()
     }
@@ -409,7 +389,7 @@ impl Store {
         // The number first: the view then has the tables that it tells of, unless its flush is
         // being made visible just now.
         let flushed = self.sequence.flushed();
-        let view = self.view.load();
+        let view = self.shape.view();
         let is_idle = view.is_idle();
         let is_being_shown = view.sealed.iter().any(|memtable| memtable.last_seqno() <= flushed);
         let flushed = match is_idle {
@@ -417,7 +397,7 @@ impl Store {
             false if is_being_shown => 0,
             false => flushed,
         };
-        Outlook { view, conditions: Conditions { is_idle, flushed, oldest_snapshot: self.snapshots.oldest() } }
+        Outlook { view, conditions: Conditions { is_idle, flushed, oldest_snapshot: self.shape.snapshots().oldest() } }
     }
 
     fn with_picker<R>(
@@ -459,8 +439,8 @@ impl Store {
         let done = catch_unwind(AssertUnwindSafe(|| {
             if matches!(work, Work::Survey) {
                 let _ = self.tidy_ranges();
-                self.background.lock().remove(work);
-                self.background.done.notify_all();
+                self.workers.background.lock().remove(work);
+                self.workers.background.done.notify_all();
                 return self.schedule();
             }
             let result = self.run_reported(work, || match work {
@@ -487,7 +467,7 @@ impl Store {
 
     /// Runs work, and tells the listener when it begins and ends.
     fn run_reported(&self, work: &Work, run: impl FnOnce() -> Result<u64>) -> Result<u64> {
-        if !self.notices.has_listener() {
+        if !self.report.notices().has_listener() {
             return run();
         }
         let compaction = match work {
@@ -496,14 +476,14 @@ impl Store {
                 Some(task.info(self.name_of(*keyspace)))
             }
         };
-        self.events.send(|| match &compaction {
-            None => Event::FlushBegan { bytes: self.view.load().sealed.last().map_or(0, |m| m.used() as u64) },
+        self.events().send(|| match &compaction {
+            None => Event::FlushBegan { bytes: self.shape.view().sealed.last().map_or(0, |m| m.used() as u64) },
             Some(compaction) => Event::CompactionBegan(compaction.clone()),
         });
         let start = Instant::now();
         let result = run();
         let (outcome, duration) = (result.clone(), start.elapsed());
-        self.events.send(|| match compaction {
+        self.events().send(|| match compaction {
             None => Event::FlushEnded { outcome, duration },
             Some(compaction) => Event::CompactionEnded { compaction, outcome, duration },
         });
@@ -512,7 +492,7 @@ impl Store {
 
     /// The name of a keyspace; empty if it has been dropped.
     fn name_of(&self, keyspace: u32) -> Arc<str> {
-        self.view.load().tree(keyspace).map(|tree| Arc::clone(&tree.name)).unwrap_or_default()
+        self.shape.view().tree(keyspace).map(|tree| Arc::clone(&tree.name)).unwrap_or_default()
     }
 
     fn finish(self: &Arc<Self>, work: &Work, result: Result<u64>) {
@@ -521,16 +501,16 @@ impl Store {
             WorkKind::Flush | WorkKind::Survey => BackgroundWork::Flush,
             WorkKind::Compaction(keyspace) => BackgroundWork::Compaction { keyspace: self.name_of(keyspace) },
         };
-        self.notices.note_outcome(kind, words, result.as_ref().map(drop));
-        let mut jobs = self.background.lock();
+        self.report.notices().note_outcome(kind, words, result.as_ref().map(drop));
+        let mut jobs = self.workers.background.lock();
         jobs.ended(work, &result);
-        self.background.retry_wanted.store(!jobs.failed.is_empty(), Ordering::Relaxed);
+        self.workers.background.retry_wanted.store(!jobs.failed.is_empty(), Ordering::Relaxed);
         if let Work::Requested(.., outcome) = work {
             *outcome.lock() = Some(result);
         }
         let retry_after = jobs.retry_after();
         drop(jobs);
-        self.background.done.notify_all();
+        self.workers.background.done.notify_all();
         if let Some(delay) = retry_after {
             self.plan_retry(delay);
         }
@@ -539,15 +519,15 @@ impl Store {
     /// Has failed work tried again although nobody writes: its memtables take memory that other
     /// stores may need.
     fn plan_retry(self: &Arc<Self>, delay: Duration) {
-        let is_over = self.is_stopping() || self.gate.is_poisoned();
-        if is_over || self.background.retry_planned.swap(true, Ordering::AcqRel) {
+        let is_over = self.workers.is_stopping() || self.gate.is_poisoned();
+        if is_over || self.workers.background.retry_planned.swap(true, Ordering::AcqRel) {
             return;
         }
         self.do_after(delay, |store| {
-            store.background.retry_planned.store(false, Ordering::Release);
+            store.workers.background.retry_planned.store(false, Ordering::Release);
             store.schedule();
             // What still backs off, and would otherwise be forgotten.
-            let jobs = store.background.lock();
+            let jobs = store.workers.background.lock();
             let is_left = jobs.unfinished == 0 && !jobs.failed.is_empty();
             drop(jobs);
             if is_left {
@@ -558,7 +538,12 @@ impl Store {
 
     /// Waits until `done`. If the background work that the caller waits for fails first, returns
     /// its error.
-    pub(crate) fn wait_for_progress(self: &Arc<Self>, waiting: Waiting, done: impl Fn(&Jobs) -> bool) -> Result<()> {
+    pub(crate) fn wait_for_progress(self: &Arc<Self>, waiting: Waiting, done: impl Fn() -> bool) -> Result<()> {
+        self.wait_for_jobs(waiting, |_| done())
+    }
+
+    /// [`wait_for_progress`](Store::wait_for_progress), where `done` sees the jobs, locked.
+    fn wait_for_jobs(self: &Arc<Self>, waiting: Waiting, done: impl Fn(&Jobs) -> bool) -> Result<()> {
         check_may_wait();
         let is_awaited = |kind: &WorkKind| match waiting {
             Waiting::Flush => *kind == WorkKind::Flush,
@@ -567,14 +552,14 @@ impl Store {
             Waiting::Request => false,
         };
         let failures_before = {
-            let mut jobs = self.background.lock();
+            let mut jobs = self.workers.background.lock();
             // A waiting caller wants a retry now, without back-off.
             jobs.forgive(is_awaited);
             jobs.failures
         };
         loop {
             self.schedule();
-            let mut jobs = self.background.lock();
+            let mut jobs = self.workers.background.lock();
             if done(&jobs) {
                 return Ok(());
             }
@@ -584,14 +569,14 @@ impl Store {
             if let Some((_, failure)) = failures.next() {
                 return Err(failure.error.clone());
             }
-            if jobs.unfinished == 0 && self.is_stopping() {
+            if jobs.unfinished == 0 && self.workers.is_stopping() {
                 return Err(Error::Closed);
             }
             if jobs.unlocked(|| self.help(waiting)) || done(&jobs) {
                 continue;
             }
             // The timeout covers events that no job's end announces, such as the end of a back-off.
-            jobs.wait_for(&self.background.done, Duration::from_millis(100));
+            jobs.wait_for(&self.workers.background.done, Duration::from_millis(100));
         }
     }
 
@@ -601,9 +586,9 @@ impl Store {
         if self.gate.is_read_only() {
             return Ok(());
         }
-        // `wait_for_progress` begins all due work just before it evaluates this, except work in
+        // `wait_for_jobs` begins all due work just before it evaluates this, except work in
         // back-off. A job that ends begins the work that is due after it.
-        self.wait_for_progress(Waiting::All, |jobs| jobs.unfinished == 0 && jobs.failed.is_empty())?;
+        self.wait_for_jobs(Waiting::All, |jobs| jobs.unfinished == 0 && jobs.failed.is_empty())?;
         // On a stepped executor, removes jobs whose work other threads have done.
         while self.step() {}
         // A poisoned or closing store begins no more work, so due work may remain.
@@ -615,34 +600,34 @@ impl Store {
 
     /// Stops background work from being begun, and waits until none runs. Used when closing.
     pub(crate) fn stop_background(&self) {
-        let mut jobs = self.background.lock();
-        self.background.stopping.store(true, Ordering::Release);
+        let mut jobs = self.workers.background.lock();
+        self.workers.background.stopping.store(true, Ordering::Release);
         let not_begun = std::mem::take(&mut jobs.queued);
         drop(jobs);
-        self.end_urgency();
+        self.workers.calm();
         not_begun.into_iter().for_each(|(_, work)| self.abandon(work));
         loop {
             if self.step() {
                 continue;
             }
-            let mut jobs = self.background.lock();
+            let mut jobs = self.workers.background.lock();
             if jobs.unfinished == 0 {
                 return;
             }
-            jobs.wait_for(&self.background.done, Duration::from_millis(100));
+            jobs.wait_for(&self.workers.background.done, Duration::from_millis(100));
         }
     }
 
     /// The most recent jobs failure whose kind of work has not succeeded since.
     pub(crate) fn background_error(&self) -> Option<Error> {
-        let jobs = self.background.lock();
+        let jobs = self.workers.background.lock();
         let last = jobs.failed.values().max_by_key(|failure| failure.number);
         last.map(|failure| failure.error.clone())
     }
 
     /// Bytes to be compacted, over all keyspaces.
     pub(crate) fn debt(&self) -> Debt {
-        let mut jobs = self.background.lock();
+        let mut jobs = self.workers.background.lock();
         self.agenda(&mut jobs);
         jobs.agenda.debt()
     }
@@ -650,36 +635,31 @@ impl Store {
     /// Notes which live snapshots hold garbage; returns whether they have been dropped already.
     fn note_held_garbage(&self) -> bool {
         // Locked, so that the last thread to write the note has seen the newest view.
-        let mut jobs = self.background.lock();
+        let mut jobs = self.workers.background.lock();
         let Outlook { view, conditions } = self.agenda(&mut jobs);
         let held_until = jobs.agenda.held_garbage(conditions.oldest_snapshot).unwrap_or(SeqNo::MAX);
-        let (least, now) = (self.snapshots.least_time(), self.clock.mark());
+        let (least, now) = (self.shape.snapshots().least_time(), self.clock.mark());
         let expired = |meta: &TableMeta, at| meta.deadlines.expired(meta.entries, at);
         let is_held = |meta: &TableMeta| expired(meta, least) < expired(meta, now);
         let mut expiring = jobs.agenda.expiring().filter(|_| least < now).filter_map(|id| view.tree(id));
         let is_any_held = expiring.any(|tree| tree.version.tables().any(|(_, table)| is_held(table.meta())));
         let held_by_time = if is_any_held { least + 1 } else { NEVER };
-        self.snapshots.hold_garbage(held_until, held_by_time)
-    }
-
-    /// A store that compacts nothing any more does not hold an automatic rate at its maximum.
-    pub(crate) fn end_urgency(&self) {
-        if self.is_stopping() || self.gate.is_poisoned() {
-            self.rate.set_urgent(false);
-        }
+        self.shape.snapshots().hold_garbage(held_until, held_by_time)
     }
 
     fn update_pressure(&self) {
-        let mut jobs = self.background.lock();
+        let mut jobs = self.workers.background.lock();
         let Outlook { view, .. } = self.agenda(&mut jobs);
         let runs = jobs.agenda.longest().next().map_or(0, |(runs, _)| runs);
         let debt = jobs.agenda.debt().data;
         drop(jobs);
         let pressure = throttle::pressure(runs, debt, self.base_size());
-        self.throttle.set_pressure(pressure);
-        self.rate.set_urgent(runs > L0_URGENT || debt > DEBT_URGENT * self.base_size());
-        self.end_urgency();
-        self.notices.note_slowed(pressure > 0.0);
-        self.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
+        self.workers.throttle.set_pressure(pressure);
+        self.workers.rate.set_urgent(runs > L0_URGENT || debt > DEBT_URGENT * self.base_size());
+        if self.workers.is_stopping() || self.gate.is_poisoned() {
+            self.workers.calm();
+        }
+        self.report.notices().note_slowed(pressure > 0.0);
+        self.workers.throttle.set_unflushed(view.sealed.len() >= throttle::MAX_SEALED, self.options.memtable_size);
     }
 }

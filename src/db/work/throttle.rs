@@ -52,7 +52,7 @@ const SMALL_MEMTABLE: usize = 4 << 20;
 // Cache lines of its own: every delayed write changes it.
 #[derive(Default)]
 #[repr(align(64))]
-pub(crate) struct Throttle {
+pub(super) struct Throttle {
     /// Thousandths.
     pressure: AtomicU32,
     /// Whether the limit of memtables waiting for a flush is reached.
@@ -69,7 +69,7 @@ impl Throttle {
     }
 
     /// From 0 to 1.
-    pub(crate) fn pressure(&self) -> f64 {
+    pub(super) fn pressure(&self) -> f64 {
         f64::from(self.pressure.load(Ordering::Relaxed)) / 1000.0
     }
 
@@ -81,7 +81,7 @@ impl Throttle {
     /// Returns how long a write of `bytes` bytes must wait now. `filled` returns how full the
     /// memtable is, from 0 to 1.
     #[inline]
-    pub(crate) fn charge(&self, bytes: usize, filled: impl FnOnce() -> f64) -> Duration {
+    pub(super) fn charge(&self, bytes: usize, filled: impl FnOnce() -> f64) -> Duration {
         let unflushed = self.unflushed.load(Ordering::Relaxed);
         if self.pressure.load(Ordering::Relaxed) == 0 && !unflushed {
             return Duration::ZERO;

@@ -20,7 +20,7 @@ const FEW: usize = 1024;
 /// What the upkeep of a keyspace's range deletes knows, so that it need not look at millions of
 /// them after each flush.
 #[derive(Default)]
-pub(crate) struct RangeUpkeep {
+pub(super) struct RangeUpkeep {
     /// The tables that it saw last; for each, the ranges that may have deleted some of it.
     tables: HashMap<u64, usize>,
     /// The range tables that it saw last.

@@ -259,7 +259,7 @@ impl QueuedWrite {
 
 /// Writers that wait for the commit lock.
 #[derive(Default)]
-pub(crate) struct Queue {
+pub(super) struct Queue {
     waiting: Mutex<VecDeque<Arc<QueuedWrite>>>,
     /// A hint that `waiting` is not empty. May be stale by one push, whose writer then commits for
     /// itself.

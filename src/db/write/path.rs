@@ -165,11 +165,11 @@ impl Store {
     /// What the log stores of a batch, if not all. Fails if that is nothing and the batch is to be
     /// synced.
     pub(crate) fn logged_part(&self, batch: &WriteBatch, options: WriteOptions) -> Result<Logging> {
-        if !self.has_unlogged.load(Ordering::Acquire) {
+        if !self.writer.has_unlogged.load(Ordering::Acquire) {
             return Ok(Logging::default());
         }
-        let as_of = self.logging.load(Ordering::Acquire);
-        let view = self.view.load();
+        let as_of = self.writer.logging.load(Ordering::Acquire);
+        let view = self.shape.view();
         let logged = batch.logged_part(|keyspace| view.tree(keyspace).is_none_or(|tree| tree.options.wal));
         match &logged {
             Some(part) if options.sync && !part.has_operations => Err(unlogged_sync()),
@@ -180,11 +180,11 @@ impl Store {
     /// What the log stores of an operation, if that is not the operation.
     #[inline]
     pub(crate) fn logged_part_of_one(&self, keyspace: u32, options: WriteOptions) -> Result<Logging> {
-        if !self.has_unlogged.load(Ordering::Acquire) {
+        if !self.writer.has_unlogged.load(Ordering::Acquire) {
             return Ok(Logging::default());
         }
-        let as_of = self.logging.load(Ordering::Acquire);
-        let is_logged = self.view.with(|view, _| view.tree(keyspace).is_none_or(|tree| tree.options.wal));
+        let as_of = self.writer.logging.load(Ordering::Acquire);
+        let is_logged = self.shape.with_view(|view, _| view.tree(keyspace).is_none_or(|tree| tree.options.wal));
         match is_logged {
             true => Ok(Logging { part: None, as_of }),
             false if options.sync => Err(unlogged_sync()),
@@ -195,7 +195,7 @@ impl Store {
     /// Fails if the batch cannot be written.
     pub(crate) fn check_batch(&self, batch: &WriteBatch) -> Result<()> {
         self.gate.check_writable()?;
-        batch.validate(self.id)?;
+        batch.validate(self.gate.id())?;
         self.check_keyspaces(batch.keyspaces())?;
         batch.merged().iter().try_for_each(|id| {
             let operator = self.operator_of(*id)?;
@@ -264,7 +264,7 @@ impl Store {
             Expiry::Never => None,
             Expiry::At(time) => Some(deadline_at(time)),
             Expiry::Default => {
-                let ttl = self.view.with(|view, _| view.tree(keyspace)?.options.ttl)?;
+                let ttl = self.shape.with_view(|view, _| view.tree(keyspace)?.options.ttl)?;
                 Some(deadline_after(now(), ttl))
             }
         }
@@ -325,7 +325,7 @@ impl Store {
             self.flush_wide_ranges();
         }
         if sync && let Outcome::Committed(last) = outcome {
-            self.stalls.measure(Cause::Sync, || self.sync_through(last))?;
+            self.writer.stalls.measure(Cause::Sync, || self.sync_through(last))?;
         }
         Ok(outcome)
     }
@@ -333,11 +333,11 @@ impl Store {
     /// Waits as long as the throttle says. With a stepped executor the writer runs pending work
     /// instead.
     fn delay(&self, bytes: usize) {
-        let filled = || self.view.load().active.used() as f64 / self.options.memtable_size as f64;
-        let wait = self.throttle.charge(bytes, filled);
+        let filled = || self.shape.view().active.used() as f64 / self.options.memtable_size as f64;
+        let wait = self.workers.charge(bytes, filled);
         if !wait.is_zero() && !self.step() {
             check_may_wait();
-            self.stalls.measure(Cause::Slowed, || std::thread::sleep(wait));
+            self.writer.stalls.measure(Cause::Slowed, || std::thread::sleep(wait));
         }
     }
 
@@ -345,7 +345,7 @@ impl Store {
         if keyspaces.is_empty() {
             return Ok(());
         }
-        let view = self.view.load();
+        let view = self.shape.view();
         match keyspaces.iter().find(|id| view.tree(**id).is_none()) {
             Some(&id) => Err(self.keyspace_dropped(id)),
             None => Ok(()),
@@ -355,7 +355,7 @@ impl Store {
     /// The merge operator of a keyspace, `None` if the keyspace is gone. Fails unless it is known:
     /// what nobody can read is not written.
     fn operator_of(&self, keyspace: u32) -> Result<Option<NamedOperator>> {
-        self.view.with(|view, _| {
+        self.shape.with_view(|view, _| {
             let Some(tree) = view.tree(keyspace) else { return Ok(None) };
             match &tree.options.merge_operator {
                 Some(operator) if operator.is_known() => Ok(Some(operator.clone())),
@@ -377,7 +377,7 @@ impl Store {
 
     #[cold]
     fn fold_of(&self, keyspace: u32) -> Option<Fold> {
-        self.view.with(|view, _| view.tree(keyspace)?.options.merge_operator.as_ref()?.fold())
+        self.shape.with_view(|view, _| view.tree(keyspace)?.options.merge_operator.as_ref()?.fold())
     }
 
     /// Commits a batch, which it may take.
@@ -387,7 +387,7 @@ impl Store {
             let len = GroupLen::of(encoded);
             // Writers that wait for room go first.
             if open.waiting == 0 && self.find_room(open, len)?.is_none() {
-                let queued = self.queue.take(len, |group| self.has_room(open, group));
+                let queued = self.writer.queue.take(len, |group| self.has_room(open, group));
                 return self.commit_own(open, encoded, premise, &queued);
             }
         }
@@ -400,23 +400,23 @@ impl Store {
     fn commit_in_turn(self: &Arc<Self>, encoded: Encoded<'static>, premise: Option<&Premise<'_>>) -> Result<Outcome> {
         let queued =
             Arc::new(QueuedWrite { encoded, premise: premise.map(Premise::to_owned), result: Mutex::new(None) });
-        self.queue.push(Arc::clone(&queued));
-        let mut commit = self.stalls.measure(Cause::Commit, || self.commit.lock());
+        self.writer.queue.push(Arc::clone(&queued));
+        let mut commit = self.writer.stalls.measure(Cause::Commit, || self.writer.commit.lock());
         loop {
             if let Some(result) = queued.result.lock().take() {
                 return result;
             }
-            let Some(first) = self.queue.first_len() else {
+            let Some(first) = self.writer.queue.first_len() else {
                 // A committing thread took the write from the queue and never finished it.
                 return Err(self.poison(Error::invalid("a group of writes was interrupted; this is a bug in tamis")));
             };
             let failure = match commit.as_mut().map(|open| (self.find_room(open, first), open)) {
                 Some((Ok(None), open)) => {
                     // This thread commits for itself and for the queue.
-                    let taken = self.queue.take(GroupLen::default(), |group| self.has_room(open, group));
+                    let taken = self.writer.queue.take(GroupLen::default(), |group| self.has_room(open, group));
                     self.commit_queued(open, &taken);
                     if open.waiting > 0 {
-                        self.wake_waiting();
+                        self.workers.wake();
                     }
                     None
                 }
@@ -433,7 +433,7 @@ impl Store {
             };
             // Each writer finds out for itself. One that was committed meanwhile has not failed.
             if let Some(error) = failure
-                && self.queue.remove(&queued)
+                && self.writer.queue.remove(&queued)
             {
                 return Err(error);
             }
@@ -444,7 +444,7 @@ impl Store {
     /// less time than queueing.
     fn try_commit(&self) -> Option<RankedGuard<'_, Option<Commit>>> {
         for _ in 0..SPINS {
-            if let Some(commit) = self.commit.try_lock() {
+            if let Some(commit) = self.writer.commit.try_lock() {
                 return Some(commit);
             }
             std::hint::spin_loop();
@@ -523,10 +523,10 @@ impl Store {
         premise: Option<&Premise<'_>>,
         group: &[&Encoded<'_>],
     ) -> Result<Outcome> {
-        if self.has_unlogged.load(Ordering::Relaxed) {
-            let logging = self.logging.load(Ordering::Relaxed);
+        if self.writer.has_unlogged.load(Ordering::Relaxed) {
+            let logging = self.writer.logging.load(Ordering::Relaxed);
             if group.iter().any(|encoded| encoded.is_logged_otherwise(logging)) {
-                let view = self.view.load();
+                let view = self.shape.view();
                 let is_logged = |keyspace: u32| view.tree(keyspace).is_none_or(|tree| tree.options.wal);
                 let anew: Vec<Encoded<'_>> =
                     group.iter().map(|encoded| encoded.logged_anew(logging, is_logged)).collect();
@@ -555,7 +555,7 @@ impl Store {
             let durable = self.sequence.durable();
             let appended = if sync { log.append(records, durable) } else { log.append_lazily(records, durable) };
             appended.map_err(|error| self.poison(error))?;
-            self.stalls.count(Cause::Log, log.take_waited());
+            self.writer.stalls.count(Cause::Log, log.take_waited());
         } else {
             if let Some(refusal) = premise.and_then(|premise| self.refusal(premise, commit)) {
                 return Ok(Outcome::Refused(refusal));
@@ -567,12 +567,12 @@ impl Store {
         let unfinished = Unfinished(self);
         let (seqno, waited) = self.apply(commit, group, before, features)?;
         std::mem::forget(unfinished);
-        self.stalls.count(Cause::Memtable, waited);
+        self.writer.stalls.count(Cause::Memtable, waited);
         if commit.unlogged == 0 {
             self.sequence.note_logged(seqno);
         }
         self.sequence.publish(seqno);
-        self.signal.wake();
+        self.writer.signal.wake();
         commit.memtable.mark_visible();
         Ok(Outcome::Committed(seqno))
     }
@@ -588,7 +588,8 @@ impl Store {
         features: u32,
     ) -> Result<(SeqNo, Duration)> {
         let ended = if features & features::RANGE_DELETE != 0 { commit.horizons.in_use() } else { Vec::new() };
-        let is_needed = |numbers: Range<SeqNo>| self.snapshots.any_in(numbers.clone()) || any_in(&ended, numbers);
+        let is_needed =
+            |numbers: Range<SeqNo>| self.shape.snapshots().any_in(numbers.clone()) || any_in(&ended, numbers);
         let mut writer = commit.memtable.writer();
         writer.keep_ranges_if(&is_needed);
         let mut seqno = before;
@@ -670,7 +671,7 @@ impl Store {
     /// cannot count what it does not store.
     pub(crate) fn rotate(self: &Arc<Self>, commit: &mut Commit) -> Result<()> {
         self.append_unlogged(commit)?;
-        let number = self.catalog.new_file_number();
+        let number = self.shape.catalog().new_file_number();
         let header = FileHeader {
             number,
             first: commit.next(),
@@ -679,10 +680,10 @@ impl Store {
             features: commit.header.features,
             ..FileHeader::default()
         };
-        self.seat.renew();
+        self.writer.seat.renew();
         let size = self.environment.first_size(self.options.memtable_size);
-        let memtable = Arc::new(Memtable::new(number, size, self.seed, &self.memory));
-        self.logs.seal(header.first);
+        let memtable = Arc::new(Memtable::new(number, size, self.seed, self.environment.memtables()));
+        self.writer.logs.seal(header.first);
         let next = Commit { waiting: commit.waiting, ..Commit::new(Arc::clone(&memtable), header) };
         let sealed = std::mem::replace(commit, next).memtable;
         self.change_view(|view| {
@@ -714,9 +715,9 @@ impl Store {
         let reserve = |len| log.file().reserve(len).map(|()| len);
         // A failed reservation releases the previous one.
         commit.reserved = 0;
-        let reserved = self.stalls.measure(Cause::Log, || reserve(ample).or_else(|_| reserve(need)));
+        let reserved = self.writer.stalls.measure(Cause::Log, || reserve(ample).or_else(|_| reserve(need)));
         let reserved = reserved.during("reserve space for", log.path());
-        self.notices.note_log_space(reserved.as_ref().err().filter(|error| error.is_no_space()));
+        self.report.notices().note_log_space(reserved.as_ref().err().filter(|error| error.is_no_space()));
         commit.reserved = reserved?;
         Ok(())
     }
@@ -733,9 +734,9 @@ impl Store {
     fn create_log(&self, header: FileHeader) -> Result<LogWriter> {
         self.check_lock()?;
         let header = FileHeader { synced: self.sequence.durable(), ..header };
-        let create = || wal::create(&*self.fs, &self.dir, header, self.options.wal_mode, self.options.memtable_size);
-        let log = self.stalls.measure(Cause::Log, create)?;
-        self.logs.add(&log);
+        let create = || wal::create(self.fs(), self.dir(), header, self.options.wal_mode, self.options.memtable_size);
+        let log = self.writer.stalls.measure(Cause::Log, create)?;
+        self.writer.logs.add(&log);
         Ok(log)
     }
 

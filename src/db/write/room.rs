@@ -26,8 +26,8 @@ pub(crate) struct Stillness<'a>(&'a Arc<Store>);
 
 impl<'a> Stillness<'a> {
     pub(crate) fn begin(store: &'a Arc<Store>) -> Stillness<'a> {
-        let commit = store.commit.lock();
-        store.queue.stillness.fetch_add(1, Ordering::Relaxed);
+        let commit = store.writer.commit.lock();
+        store.writer.queue.stillness.fetch_add(1, Ordering::Relaxed);
         drop(commit);
         Stillness(store)
     }
@@ -35,26 +35,26 @@ impl<'a> Stillness<'a> {
 
 impl Drop for Stillness<'_> {
     fn drop(&mut self) {
-        self.0.queue.stillness.fetch_sub(1, Ordering::Relaxed);
-        self.0.wake_waiting();
+        self.0.writer.queue.stillness.fetch_sub(1, Ordering::Relaxed);
+        self.0.workers.wake();
     }
 }
 
 impl Store {
     #[inline]
     pub(super) fn has_room(&self, commit: &Commit, group: GroupLen) -> bool {
-        commit.has_room(group, self.seat.quota.limit(), wal::log_size(self.options.memtable_size))
+        commit.has_room(group, self.writer.seat.quota.limit(), wal::log_size(self.options.memtable_size))
     }
 
     /// Whether as many memtables wait for their flush as may. Over the budget of the environment, a
     /// store has no second full memtable.
     fn is_unflushed(&self) -> bool {
-        let most = if self.seat.quota.is_reduced() { 1 } else { MAX_SEALED };
-        self.view.load().sealed.len() >= most
+        let most = if self.writer.seat.quota.is_reduced() { 1 } else { MAX_SEALED };
+        self.shape.view().sealed.len() >= most
     }
 
     fn is_uncompacted(&self) -> bool {
-        self.throttle.pressure() >= 1.0
+        self.workers.pressure() >= 1.0
     }
 
     /// Ensures that the memtable and the log have room for a group. Full ones are sealed, unless
@@ -62,7 +62,7 @@ impl Store {
     #[inline]
     pub(super) fn find_room(self: &Arc<Self>, commit: &mut Commit, group: GroupLen) -> Result<Option<Before>> {
         self.gate.check_writable()?;
-        if self.queue.stillness.load(Ordering::Relaxed) == 0 && self.has_room(commit, group) {
+        if self.writer.queue.stillness.load(Ordering::Relaxed) == 0 && self.has_room(commit, group) {
             return Ok(None);
         }
         self.make_room(commit)
@@ -70,7 +70,7 @@ impl Store {
 
     #[cold]
     fn make_room(self: &Arc<Self>, commit: &mut Commit) -> Result<Option<Before>> {
-        if self.queue.stillness.load(Ordering::Relaxed) > 0 {
+        if self.writer.queue.stillness.load(Ordering::Relaxed) > 0 {
             return Ok(Some(Before::Stillness));
         }
         if self.is_unflushed() {
@@ -79,7 +79,7 @@ impl Store {
         if self.is_uncompacted() {
             return Ok(Some(Before::Compaction));
         }
-        self.stalls.measure(Cause::Memtable, || self.rotate(commit))?;
+        self.writer.stalls.measure(Cause::Memtable, || self.rotate(commit))?;
         Ok(None)
     }
 
@@ -87,10 +87,10 @@ impl Store {
     /// thread has committed it.
     pub(super) fn await_room(self: &Arc<Self>, before: Before, queued: &QueuedWrite) -> Result<()> {
         let wait = |waiting: Waiting, may_go_on: &dyn Fn() -> bool| {
-            self.wait_for_progress(waiting, |_| may_go_on() || queued.is_done() || self.gate.check_open().is_err())
+            self.wait_for_progress(waiting, || may_go_on() || queued.is_done() || self.gate.check_open().is_err())
         };
         let stop = |cause: Cause, stall: StallCause, waiting: Waiting, may_go_on: &dyn Fn() -> bool| {
-            self.stalls.measure(cause, || self.notices.stop_writes(stall, || wait(waiting, may_go_on)))
+            self.writer.stalls.measure(cause, || self.report.notices().stop_writes(stall, || wait(waiting, may_go_on)))
         };
         match before {
             Before::Flush => stop(Cause::Flush, StallCause::Flush, Waiting::Flush, &|| !self.is_unflushed()),
@@ -98,17 +98,10 @@ impl Store {
                 stop(Cause::Compaction, StallCause::Compaction, Waiting::Compaction, &|| !self.is_uncompacted())
             }
             Before::Stillness => {
-                let is_over = || self.queue.stillness.load(Ordering::Relaxed) == 0;
+                let is_over = || self.writer.queue.stillness.load(Ordering::Relaxed) == 0;
                 // What fails there is no failure of this write.
-                self.stalls.measure(Cause::Commit, || wait(Waiting::Request, &is_over))
+                self.writer.stalls.measure(Cause::Commit, || wait(Waiting::Request, &is_over))
             }
         }
-    }
-
-    /// Wakes writers that wait for room: their writes may have been committed.
-    pub(crate) fn wake_waiting(&self) {
-        // They look under this lock: they either see what has changed or are woken.
-        drop(self.background.lock());
-        self.background.done.notify_all();
     }
 }

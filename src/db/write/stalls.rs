@@ -87,7 +87,7 @@ impl WriteStalls {
 
 /// Counts the waits of a store's writers.
 #[derive(Default)]
-pub(crate) struct Stalls([Tally; CAUSES]);
+pub(super) struct Stalls([Tally; CAUSES]);
 
 /// Durations in nanoseconds.
 #[derive(Default)]
@@ -111,14 +111,14 @@ impl Stalls {
     }
 
     /// Runs `wait` and counts the time it takes.
-    pub(crate) fn measure<R>(&self, cause: Cause, wait: impl FnOnce() -> R) -> R {
+    pub(super) fn measure<R>(&self, cause: Cause, wait: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = wait();
         self.count(cause, start.elapsed());
         result
     }
 
-    pub(crate) fn read(&self) -> WriteStalls {
+    pub(super) fn read(&self) -> WriteStalls {
         let stall = |cause: Cause| {
             let Tally { count, total, longest } = &self.0[cause as usize];
             let duration = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));

@@ -31,7 +31,7 @@ impl Store {
         if is_durable() {
             return Ok(());
         }
-        match self.syncing.wait(is_durable) {
+        match self.writer.syncing.wait(is_durable) {
             Some(lead) => self.lead_sync(lead),
             None => Ok(()),
         }
@@ -65,14 +65,14 @@ impl Store {
         if is_flushed() {
             return Ok(());
         }
-        self.stalls.measure(Cause::Flush, || self.wait_for_progress(Waiting::Flush, |_| is_flushed()))
+        self.writer.stalls.measure(Cause::Flush, || self.wait_for_progress(Waiting::Flush, is_flushed))
     }
 
     /// Syncs the logs that may need it, and returns them, oldest first.
     fn sync_logs(&self) -> Result<Vec<LiveLog>> {
-        let logs = self.logs.unsynced();
+        let logs = self.writer.logs.unsynced();
         if logs.iter().any(|log| !log.name_durable.load(Ordering::Acquire)) {
-            self.fs.sync_dir(&self.dir).during("sync", &self.dir)?;
+            self.fs().sync_dir(self.dir()).during("sync", self.dir())?;
             for log in &logs {
                 log.name_durable.store(true, Ordering::Release);
             }
@@ -85,7 +85,7 @@ impl Store {
         self.check_lock()?;
         // Sealed logs are synced for good; the last one goes on growing.
         if let Some(current) = logs.last() {
-            self.logs.note_synced(current.number);
+            self.writer.logs.note_synced(current.number);
         }
         Ok(logs)
     }
@@ -99,7 +99,8 @@ impl Store {
     fn name_synced_log(&self, logs: &[LiveLog], target: SeqNo) -> Result<()> {
         let Some(log) = logs.iter().rfind(|log| log.first <= target) else { return Ok(()) };
         let is_needless = log.is_named.load(Ordering::Acquire) || self.sequence.flushed() >= target;
-        if is_needless || self.fs.free_space(&self.dir).is_ok_and(|free| free < self.catalog.max_edit_len()) {
+        if is_needless || self.fs().free_space(self.dir()).is_ok_and(|free| free < self.shape.catalog().max_edit_len())
+        {
             return Ok(());
         }
         let synced_log = Some(SyncedLog { number: log.number, seqno: target });
@@ -114,7 +115,7 @@ impl Store {
     pub(crate) fn mark_synced(&self) -> Result<()> {
         // The lock's holder is about to append a record that carries the proof, or waits for space,
         // which no synced writer should wait for.
-        let Some(mut commit) = self.commit.try_lock() else { return Ok(()) };
+        let Some(mut commit) = self.writer.commit.try_lock() else { return Ok(()) };
         let durable = self.sequence.durable();
         match commit.as_mut() {
             // An idle store begins no log for it: recovered entries have their proof, or are in
@@ -158,10 +159,10 @@ mod tests {
         let db = options.executor(Arc::new(SteppedExecutor::new())).open("/db").unwrap();
         let store = db.store();
         let seqno = db.put("k", "v").unwrap();
-        let lead = store.syncing.wait(|| false).unwrap();
+        let lead = store.writer.syncing.wait(|| false).unwrap();
         std::thread::scope(|scope| {
             let waiting: Vec<_> = (0..4).map(|_| scope.spawn(|| store.sync_through(seqno))).collect();
-            while store.syncing.lock().waiting < 5 {
+            while store.writer.syncing.lock().waiting < 5 {
                 std::thread::yield_now();
             }
             // The disk fails once, then recovers.
@@ -173,7 +174,7 @@ mod tests {
         });
         assert!(matches!(db.sync(), Err(Error::Poisoned(_))));
         assert!(matches!(db.put("k", "w"), Err(Error::Poisoned(_))));
-        assert_eq!((db.synced_seqno(), store.syncing.lock().waiting), (0, 0));
+        assert_eq!((db.synced_seqno(), store.writer.syncing.lock().waiting), (0, 0));
     }
 
     #[test]

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use crate::db::store::Store;
-use crate::db::work::background::WorkKind;
 use crate::db::work::throttle::MAX_SEALED;
 use crate::environment::Tenant;
 
@@ -15,12 +14,12 @@ impl Store {
     /// Counts the store as open in its environment, which may then seal its memtables.
     pub(crate) fn join_environment(self: &Arc<Self>) {
         let store = Arc::downgrade(self);
-        self.seat.join(store);
+        self.writer.seat.join(store);
     }
 
     /// Gives back the memory of memtables, once all is closed. Iterators keep what they read.
     pub(crate) fn leave_environment(&self) {
-        self.seat.leave();
+        self.writer.seat.leave();
         self.change_view(|view| {
             view.active = Arc::new(view.active.empty_successor());
             view.sealed.clear();
@@ -31,14 +30,14 @@ impl Store {
 impl Tenant for Store {
     fn filling(&self) -> Option<usize> {
         let is_open = self.gate.check_writable().is_ok();
-        let is_flushing = !self.background.lock().failed.contains_key(&WorkKind::Flush);
-        let view = self.view.load();
+        let is_flushing = !self.workers.fails_to_flush();
+        let view = self.shape.view();
         let may_be_sealed = is_open && is_flushing && view.sealed.len() < MAX_SEALED && !view.active.is_empty();
         may_be_sealed.then(|| view.active.allocated())
     }
 
     fn seal(self: Arc<Self>) {
-        match self.commit.try_lock() {
+        match self.writer.commit.try_lock() {
             Some(mut commit) => {
                 // What fails here fails for the next writer as well, and is its error.
                 if let Some(commit) = commit.as_mut()
@@ -48,7 +47,7 @@ impl Tenant for Store {
                     let _ = self.rotate(commit);
                 }
             }
-            None => self.seat.quota.exhaust(),
+            None => self.writer.seat.quota.exhaust(),
         }
     }
 

@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_micros(200);
 /// which then run in parallel. Fair locks hand on from one to the next: eight writers on two cores
 /// then returned in 104 µs, six of them in time.
 #[derive(Default)]
-pub(crate) struct Syncing {
+pub(super) struct Syncing {
     turn: Mutex<SyncTurn>,
     /// Notified when a sync ends.
     ended: Condvar,
@@ -101,7 +101,7 @@ impl Syncing {
     }
 
     /// Waits until the calling thread leads.
-    pub(crate) fn lead(&self) -> Lead<'_> {
+    pub(super) fn lead(&self) -> Lead<'_> {
         loop {
             if let Some(lead) = self.wait(|| false) {
                 return lead;

@@ -47,7 +47,7 @@ struct Measures {
     unsafe_lines: usize,
     /// Matches on three and more kinds of entries.
     matches_on_kinds: usize,
-    /// Fields of `db` that its other files can see.
+    /// Fields in rooms of `db` that other rooms can see.
     shared_fields: usize,
     largest_struct: (String, usize),
     long_functions: usize,
@@ -109,7 +109,7 @@ fn print(measures: &Measures) {
     }
     println!("| lines that name `unsafe` | {} |", measures.unsafe_lines);
     println!("| matches on three and more kinds of entries | {} |", measures.matches_on_kinds);
-    println!("| fields in `db` that its other files can see | {} |", measures.shared_fields);
+    println!("| fields in `db` that other rooms can see | {} |", measures.shared_fields);
     let (name, fields) = &measures.largest_struct;
     println!("| fields of the largest struct in `db`, `{name}` | {fields} |");
     println!("| functions over {LONG} lines | {} |", measures.long_functions);
@@ -126,6 +126,9 @@ fn list(found: &Found) {
     found.functions.iter().filter(|(_, lines)| *lines > LONG).for_each(|(name, lines)| println!("  {lines:4} {name}"));
     println!("\nMatches on {MANY_KINDS} and more kinds of entries:");
     found.matches.iter().filter(|(_, kinds)| *kinds >= MANY_KINDS).for_each(|(at, kinds)| println!("  {kinds:4} {at}"));
+    println!("\nFields in `db` that other rooms can see:");
+    let shared = found.shared_fields.iter().filter(|(place, fields)| place.starts_with("src/db/") && *fields > 0);
+    shared.for_each(|(place, fields)| println!("  {fields:4} {place}"));
     println!("\nTypes that share a name:");
     for (name, places) in found.types.iter().filter(|(_, places)| places.len() > 1) {
         println!("  {name}: {}", places.iter().cloned().collect::<Vec<_>>().join(", "));

@@ -103,6 +103,11 @@ fn lines_of(item: &impl Spanned) -> RangeInclusive<usize> {
     span.start().line..=span.end().line
 }
 
+/// Whether a file stands in the folder of a room, so that `super` is the room.
+fn is_within_room(file: &str) -> bool {
+    file.strip_prefix("src/db/").is_some_and(|file| file.contains('/'))
+}
+
 /// What the code has, except for tests. Places are files and names.
 #[derive(Default)]
 pub(crate) struct Found {
@@ -110,9 +115,9 @@ pub(crate) struct Found {
     pub(crate) functions: Vec<(String, usize)>,
     /// Matches, and how many kinds of entries each names.
     pub(crate) matches: Vec<(String, usize)>,
-    /// Structs, and their fields.
+    /// Structs, and their fields. Plain data, whose fields are all public, is left out.
     pub(crate) structs: Vec<(String, usize)>,
-    /// Files, and the fields in them that are visible outside.
+    /// Structs, and their fields that other rooms can see, but not everyone.
     pub(crate) shared_fields: Vec<(String, usize)>,
     /// The files in which types of a name are defined.
     pub(crate) types: BTreeMap<String, BTreeSet<String>>,
@@ -177,9 +182,17 @@ impl<'a> Visit<'a> for Found {
 
     fn visit_item_struct(&mut self, item: &'a syn::ItemStruct) {
         self.note_type(&item.ident);
-        self.structs.push((self.place(&item.ident), item.fields.len()));
-        let is_shared = |field: &&syn::Field| !matches!(field.vis, syn::Visibility::Inherited);
-        self.shared_fields.push((self.file.clone(), item.fields.iter().filter(is_shared).count()));
+        // What is public in all is plain data.
+        if item.fields.iter().any(|field| !matches!(field.vis, syn::Visibility::Public(_))) {
+            self.structs.push((self.place(&item.ident), item.fields.len()));
+        }
+        let in_room = is_within_room(&self.file);
+        let is_shared = |field: &&syn::Field| match &field.vis {
+            syn::Visibility::Restricted(to) => !in_room || !to.path.is_ident("super"),
+            syn::Visibility::Public(_) | syn::Visibility::Inherited => false,
+        };
+        let shared = item.fields.iter().filter(is_shared).count();
+        self.shared_fields.push((self.place(&item.ident), shared));
     }
 
     fn visit_item_enum(&mut self, item: &'a syn::ItemEnum) {
@@ -201,10 +214,10 @@ mod tests {
     #[test]
     fn what_is_for_tests_is_not_counted_and_the_rest_is() {
         let dir = tempfile::tempdir().unwrap();
-        let text = "//! A room.\n\npub struct Room {\n    pub(super) door: u8,\n    wall: u8,\n}\n\n\
+        let text = "//! A room.\n\npub struct Room {\n    pub(crate) door: u8,\n    pub(super) wall: u8,\n}\n\n\
             fn of(kind: ValueKind) -> u8 {\n    match kind {\n        ValueKind::Put | ValueKind::Delete => 1,\n\
                     ValueKind::Merge => 2,\n    }\n}\n\n#[cfg(test)]\nmod tests {\n    struct Room;\n    fn f() {}\n}\n";
-        std::fs::create_dir_all(dir.path().join("src/db")).unwrap();
+        std::fs::create_dir_all(dir.path().join("src/db/write")).unwrap();
         std::fs::write(dir.path().join("src/db/write/room.rs"), text).unwrap();
         std::fs::write(dir.path().join("src/db/tests.rs"), "pub struct Other { pub a: u8 }\n").unwrap();
         let sources = sources(dir.path(), "src", "tamis");
@@ -214,7 +227,7 @@ mod tests {
         assert_eq!(found.functions, [("src/db/write/room.rs: of".to_owned(), 6)]);
         assert_eq!(found.matches, [("src/db/write/room.rs:9".to_owned(), 3)]);
         assert_eq!(found.structs, [("src/db/write/room.rs: Room".to_owned(), 2)]);
-        assert_eq!(found.shared_fields, [("src/db/write/room.rs".to_owned(), 1)]);
+        assert_eq!(found.shared_fields, [("src/db/write/room.rs: Room".to_owned(), 1)]);
         assert_eq!(found.types.len(), 1);
     }
 }

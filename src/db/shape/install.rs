@@ -1,0 +1,237 @@
+//! Every change of the set of tables is an edit that goes through [`Store::install`]:
+//!
+//! ```text
+//! drop what is of gone keyspaces → durable in the manifest → a new view → files removed
+//! ```
+//!
+//! When the last reader of a replaced table lets go, its number goes to the janitor
+//! (`sorted::files`).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::catalog::LockedManifest;
+use super::view::{ReadView, Tree};
+use crate::db::store::Store;
+use crate::error::Result;
+use crate::format::deadline::Deadline;
+use crate::format::filename::FileKind;
+use crate::sorted::memtable::Memtable;
+use crate::sorted::range_table::RangeTable;
+use crate::sorted::table::{Table, TableMeta};
+use crate::sorted::values::ValueFileMeta;
+use crate::tree::manifest::{ManifestState, RANGE_LEVEL, UnfinishedTask, VersionEdit};
+
+/// What an edit leaves without an owner once it is durable.
+struct Unowned {
+    /// Tables of keyspaces that have been dropped while they were written, and files of compactions
+    /// that do not go on.
+    files: Vec<FileKind>,
+    /// Value files of such keyspaces.
+    values: Vec<u64>,
+}
+
+impl Unowned {
+    /// Takes from an edit what is of keyspaces that are gone.
+    fn take_from(edit: &mut VersionEdit, state: &ManifestState) -> Unowned {
+        let gone = |id: &u32| !state.keyspaces.contains_key(id);
+        let mut tables: Vec<u64> =
+            edit.added.extract_if(.., |(id, ..)| gone(id)).map(|(_, _, meta)| meta.number).collect();
+        // A moved table stays: its readers keep the file.
+        tables.retain(|number| edit.removed.iter().all(|(_, _, removed)| removed != number));
+        let values = edit.values.extract_if(.., |(id, _)| gone(id)).map(|(_, meta)| meta.number).collect();
+        edit.removed.retain(|(id, ..)| !gone(id));
+        let unnoted: Vec<UnfinishedTask> = edit.unfinished.extract_if(.., |note| gone(&note.keyspace)).collect();
+        let mut files: Vec<FileKind> = tables.into_iter().map(FileKind::Table).collect();
+        files.extend(state.files_left_by(edit));
+        files.extend(unnoted.iter().flat_map(UnfinishedTask::files));
+        Unowned { files, values }
+    }
+}
+
+impl Store {
+    /// Replaces the view with a copy that `change` has modified.
+    pub(crate) fn change_view(&self, change: impl FnOnce(&mut ReadView)) {
+        let _changing = self.shape.view_change.lock();
+        let former = self.shape.view.load();
+        let mut view = ReadView::clone(&former);
+        change(&mut view);
+        let touched = view.trees.take_touched();
+        let is_flushed = |memtable: &&Arc<Memtable>| view.memtables().all(|other| !Arc::ptr_eq(memtable, other));
+        former.memtables().filter(is_flushed).for_each(|memtable| self.report.counters().held().add_memtable(memtable));
+        drop(former);
+        self.shape.view.store(Arc::new(view));
+        // After the view: the agenda loads the view after it has taken this, and never looks at a
+        // view for the last time that lacks what it was told of.
+        self.shape.touched.lock().extend(touched);
+    }
+
+    /// Makes `edit` durable, then visible, together with what `change` does to the view.
+    ///
+    /// A failure poisons the store: whether the manifest holds the edit is unknown until it is read
+    /// again.
+    pub(crate) fn install(&self, edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
+        self.install_locked(self.shape.catalog.lock()?, edit, change)
+    }
+
+    /// [`install`](Store::install) by a caller that has locked the manifest, to make the edit.
+    pub(crate) fn install_locked(
+        &self,
+        mut manifest: LockedManifest<'_>,
+        mut edit: VersionEdit,
+        change: impl FnOnce(&mut ReadView),
+    ) -> Result<()> {
+        self.gate.check_poison()?;
+        self.check_lock()?;
+        let unowned = Unowned::take_from(&mut edit, &manifest.state);
+        self.complete(&mut edit, manifest.state.expired_by);
+        // The log has recorded the tables of an ingest.
+        let ranges = self.load_ranges(&edit).inspect_err(|_| {
+            if edit.ingested.is_none() {
+                self.remove_new_tables(&edit);
+            }
+        })?;
+        let written = self.shape.catalog.write(&mut manifest, self.fs(), self.dir(), &edit);
+        let mut dead_values = written.map_err(|error| self.poison(error))?;
+        if let Some(flushed) = edit.flushed_seqno {
+            self.sequence.note_flushed(flushed);
+        }
+        let gone = self.show_edit(&edit, ranges, &dead_values, change);
+        drop(manifest);
+        // The file of a table that is still in use is removed when its last reader drops it.
+        let is_of_tables = !edit.added.is_empty() || !gone.is_empty() || !unowned.files.is_empty();
+        let free: Vec<u64> = gone.into_iter().filter_map(Table::retire).collect();
+        // An edit made for a sync removes no files: syncs wait for no removal.
+        if is_of_tables {
+            self.tables.janitor().remove(free.into_iter().map(FileKind::Table).chain(unowned.files));
+        }
+        // After the tables that point to them.
+        dead_values.extend(unowned.values);
+        self.tables.values().retire(&dead_values);
+        Ok(())
+    }
+
+    /// Adds to an edit what is known at this moment only. `expired_by` is what the manifest says.
+    fn complete(&self, edit: &mut VersionEdit, expired_by: Deadline) {
+        edit.next_file_number = Some(self.shape.catalog.next_file_number());
+        // What reads have seen expired must not come back with a clock that goes back.
+        if edit.flushed_seqno.is_some() && self.clock.has_deadlines() {
+            edit.expired_by = edit.expired_by.max(Some(self.clock.mark()));
+        }
+        // Of two compactions, the one that began later may end first.
+        edit.expired_by = edit.expired_by.filter(|mark| *mark > expired_by);
+    }
+
+    /// Makes an edit visible that is durable. Returns the tables that the view has lost.
+    fn show_edit(
+        &self,
+        edit: &VersionEdit,
+        mut ranges: Vec<(u32, Arc<RangeTable>)>,
+        dead_values: &[u64],
+        change: impl FnOnce(&mut ReadView),
+    ) -> Vec<Arc<Table>> {
+        let view = self.shape.view.load();
+        let dropped: Vec<Tree> = edit.dropped.iter().filter_map(|id| view.tree(*id).cloned()).collect();
+        drop(view);
+        let mut gone = Vec::new();
+        // Under this lock the statistics find each table either in the view or among the retired
+        // ones.
+        let mut retired = self.report.counters().retired();
+        self.change_view(|view| {
+            for (keyspace, level, table) in self.edit_trees(view, edit, &mut ranges, dead_values) {
+                retired.add(keyspace, level, &table);
+                gone.push(table);
+            }
+            change(view);
+        });
+        let of_ranges = edit.added.iter().filter(|(_, level, _)| *level == RANGE_LEVEL);
+        if let Some(last) = of_ranges.map(|(.., meta)| meta.largest_seqno).max() {
+            self.shape.ranges_until.fetch_max(last, Ordering::AcqRel);
+            self.shape.range_edits.fetch_add(1, Ordering::Release);
+        }
+        for tree in dropped {
+            let tables: Vec<Arc<Table>> = tree.version.tables().map(|(_, table)| Arc::clone(table)).collect();
+            retired.drop_keyspace(tree.id, &tables, &tree.gaps.counters);
+            gone.extend(tables);
+            gone.extend(tree.version.ranges().tables().iter().map(|table| Arc::clone(table.table())));
+        }
+        drop(retired);
+        gone.iter().for_each(|table| self.report.counters().held().add_table(table));
+        gone
+    }
+
+    /// Removes the files of the tables of an edit that nothing has recorded.
+    fn remove_new_tables(&self, edit: &VersionEdit) {
+        let moved: HashSet<u64> = edit.removed.iter().map(|(_, _, number)| *number).collect();
+        let added = edit.added.iter().map(|(_, _, meta)| meta.number);
+        let added = added.filter(|number| !moved.contains(number)).map(FileKind::Table);
+        let values = edit.values.iter().map(|(_, meta)| FileKind::Values(meta.number));
+        self.tables.janitor().remove(added.chain(values));
+    }
+
+    /// Reads the range tables that `edit` adds.
+    fn load_ranges(&self, edit: &VersionEdit) -> Result<Vec<(u32, Arc<RangeTable>)>> {
+        let added = edit.added.iter().filter(|(_, level, _)| *level == RANGE_LEVEL);
+        let load = |(id, _, meta): &(u32, u8, TableMeta)| {
+            let table = Table::new(Arc::clone(&self.tables), meta.clone()).of_ranges(true);
+            RangeTable::load(Arc::new(table)).map(|table| (*id, Arc::new(table)))
+        };
+        added.map(load).collect()
+    }
+
+    /// Applies the tables of `edit` to the view. Returns the tables that left it, with keyspace and
+    /// level.
+    fn edit_trees(
+        &self,
+        view: &mut ReadView,
+        edit: &VersionEdit,
+        new_ranges: &mut Vec<(u32, Arc<RangeTable>)>,
+        dead_values: &[u64],
+    ) -> Vec<(u32, u8, Arc<Table>)> {
+        let mut replaced = Vec::new();
+        let keyspaces: BTreeSet<u32> = edit.keyspaces().collect();
+        for id in keyspaces {
+            let Some(tree) = view.trees.get(id) else { continue };
+            let of_tree = edit.removed.iter().filter(|(id, ..)| *id == tree.id);
+            let (gone_ranges, removed): (Vec<_>, Vec<_>) =
+                of_tree.map(|&(_, level, number)| (level, number)).partition(|(level, _)| *level == RANGE_LEVEL);
+            let added_ranges: Vec<Arc<RangeTable>> =
+                new_ranges.extract_if(.., |(id, _)| *id == tree.id).map(|(_, table)| table).collect();
+            let new_of_tree = |(id, level, _): &&(u32, u8, TableMeta)| *id == tree.id && *level != RANGE_LEVEL;
+            let new = || edit.added.iter().filter(new_of_tree).map(|(_, level, meta)| (*level, meta));
+            let named: HashSet<u64> = removed.iter().map(|(_, number)| *number).collect();
+            let is_named = |(_, table): &(usize, &Arc<Table>)| named.contains(&table.meta().number);
+            let known: HashMap<u64, &Arc<Table>> = match named.is_empty() {
+                true => HashMap::new(),
+                false => {
+                    tree.version.tables().filter(is_named).map(|(_, table)| (table.meta().number, table)).collect()
+                }
+            };
+            // A table that moves to another level is removed and added.
+            let table_of = |meta: &TableMeta| match known.get(&meta.number) {
+                Some(&table) => Arc::clone(table),
+                None => Arc::new(Table::new(Arc::clone(&self.tables), meta.clone())),
+            };
+            let added: Vec<(u8, Arc<Table>)> = new().map(|(level, meta)| (level, table_of(meta))).collect();
+            let moved: HashSet<u64> = new().map(|(_, meta)| meta.number).collect();
+            let new_values: Vec<ValueFileMeta> =
+                edit.values.iter().filter(|(id, _)| *id == tree.id).map(|(_, file)| *file).collect();
+            if removed.is_empty() && added.is_empty() && gone_ranges.is_empty() && added_ranges.is_empty() {
+                continue;
+            }
+            let gone = removed.iter().filter(|(_, number)| !moved.contains(number));
+            let gone = gone.filter_map(|(level, number)| Some((tree.id, *level, Arc::clone(known.get(number)?))));
+            replaced.extend(gone);
+            let mut version = tree.version.edited(&removed, added).with_values(&new_values, dead_values);
+            if !gone_ranges.is_empty() || !added_ranges.is_empty() {
+                let is_gone = |table: &&Arc<RangeTable>| gone_ranges.contains(&(RANGE_LEVEL, table.meta().number));
+                let (gone, kept): (Vec<_>, Vec<_>) = tree.version.ranges().tables().iter().partition(is_gone);
+                replaced.extend(gone.iter().map(|table| (tree.id, RANGE_LEVEL, Arc::clone(table.table()))));
+                version = version.with_ranges(kept.into_iter().cloned().chain(added_ranges).collect());
+            }
+            view.trees.change(id, |tree| tree.version = Arc::new(version));
+        }
+        replaced
+    }
+}

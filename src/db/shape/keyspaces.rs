@@ -1,0 +1,222 @@
+//! How keyspaces come, change and go.
+//!
+//! Each such change is one edit and one view, under the lock `defining`. A keyspace may begin or
+//! cease to have a log only while no memtable holds an entry: else a crash would take some of its
+//! writes and leave later ones.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use super::view::{ReadView, Tree};
+use crate::db::store::Store;
+use crate::db::write::room::Stillness;
+use crate::error::{Error, Result};
+use crate::options::KeyspaceOptions;
+use crate::tree::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
+use crate::tree::version::Version;
+
+impl Store {
+    /// Returns id and name of the keyspace called `name`, and creates it if absent. `options`, if
+    /// given, replace the stored ones.
+    pub(crate) fn keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
+        let mut found = self.keyspaces(&[(name, options)])?;
+        found.pop().ok_or_else(|| Error::invalid("a keyspace was not made; this is a bug in tamis"))
+    }
+
+    /// Returns ids and names of keyspaces, and creates those that are absent, all in one edit.
+    /// Options, if given, replace the stored ones.
+    pub(crate) fn keyspaces(
+        self: &Arc<Self>,
+        wanted: &[(&str, Option<KeyspaceOptions>)],
+    ) -> Result<Vec<(u32, Arc<str>)>> {
+        self.gate.check_open()?;
+        for (name, options) in wanted {
+            if name.is_empty() || name.len() > MAX_NAME_LEN {
+                return Err(Error::invalid(format_args!(
+                    "a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {}",
+                    name.len()
+                )));
+            }
+            options.as_ref().map_or(Ok(()), KeyspaceOptions::validate)?;
+        }
+        let mut names = HashSet::new();
+        if let Some((twice, _)) = wanted.iter().find(|(name, _)| !names.insert(*name)) {
+            return Err(Error::invalid(format_args!("the keyspace {twice} is named twice")));
+        }
+        let view = self.shape.view.load();
+        let as_it_is = wanted.iter().map(|(name, options)| self.unchanged(&view, name, options.as_ref()));
+        if let Some(found) = as_it_is.collect::<Result<Option<Vec<_>>>>()? {
+            return Ok(found);
+        }
+        drop(view);
+        self.gate.check_writable()?;
+        self.define_keyspaces(wanted)
+    }
+
+    /// A keyspace that exists and has these options already.
+    fn unchanged(
+        &self,
+        view: &ReadView,
+        name: &str,
+        options: Option<&KeyspaceOptions>,
+    ) -> Result<Option<(u32, Arc<str>)>> {
+        let Some(tree) = view.tree_named(name) else { return Ok(None) };
+        let succeeding = options.map(|options| options.clone().succeeding(&tree.options)).transpose()?;
+        let is_same = |options: KeyspaceOptions| {
+            options == tree.options && options.compaction_filter.is_same(&tree.options.compaction_filter)
+        };
+        Ok(succeeding.is_none_or(is_same).then(|| (tree.id, Arc::clone(&tree.name))))
+    }
+
+    fn define_keyspaces(self: &Arc<Self>, wanted: &[(&str, Option<KeyspaceOptions>)]) -> Result<Vec<(u32, Arc<str>)>> {
+        // Dropped last.
+        let mut still = None;
+        loop {
+            let defining = self.shape.defining.lock();
+            let view = self.shape.view.load();
+            let missing = wanted.iter().filter(|(name, _)| view.tree_named(name).is_none()).count();
+            if missing > 0 && view.trees.len() + missing > MAX_KEYSPACES {
+                return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
+            }
+            let trees = wanted.iter().map(|(name, options)| self.defined(&view, name, options.clone()));
+            let trees = trees.collect::<Result<Vec<(Tree, bool)>>>()?;
+            let found = trees.iter().map(|(tree, _)| (tree.id, Arc::clone(&tree.name))).collect();
+            let changed: Vec<Tree> = trees.into_iter().filter(|(_, changes)| *changes).map(|(tree, _)| tree).collect();
+            let former = |tree: &Tree| view.tree(tree.id).map(|former| &former.options);
+            let changes_log =
+                changed.iter().any(|tree| former(tree).is_some_and(|former| former.wal != tree.options.wal));
+            if changed.iter().any(|tree| !tree.options.wal) {
+                self.writer.note_unlogged();
+            }
+            if changes_log {
+                // Otherwise a crash would take earlier writes, and leave later ones. Nobody waits
+                // for a flush with `defining` locked.
+                still.get_or_insert_with(|| Stillness::begin(self));
+                if !self.shape.view.load().memtables().all(|memtable| memtable.is_empty()) {
+                    drop((defining, view));
+                    self.flush()?;
+                    continue;
+                }
+            }
+            let expiring = changed.iter().filter(|tree| tree.options.ttl.is_some());
+            expiring.for_each(|tree| self.clock.note_ttl(tree.id));
+            if changed.iter().all(|tree| former(tree) == Some(&tree.options)) {
+                // Only what is not stored has changed.
+                self.change_view(|view| changed.into_iter().for_each(|tree| view.redefine(tree)));
+            } else {
+                self.install_keyspaces(changed)?;
+            }
+            if changes_log {
+                self.writer.note_other_logging();
+            }
+            return Ok(found);
+        }
+    }
+
+    /// The keyspace called `name` as it is to be with `options`, and whether it is new or has
+    /// changed.
+    fn defined(&self, view: &ReadView, name: &str, options: Option<KeyspaceOptions>) -> Result<(Tree, bool)> {
+        Ok(match (view.tree_named(name).cloned(), options) {
+            (Some(tree), None) => (tree, false),
+            (Some(tree), Some(options)) => (Tree { options: options.succeeding(&tree.options)?, ..tree }, true),
+            (None, options) => {
+                let tree = Tree {
+                    // File numbers are never reused, hence ids neither: entries of a dropped
+                    // keyspace that are still in the log can never appear in another one.
+                    id: u32::try_from(self.shape.catalog.new_file_number())
+                        .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
+                    name: Arc::from(name),
+                    options: options.unwrap_or_default(),
+                    version: Arc::new(Version::default()),
+                    gaps: Arc::default(),
+                    clock: Arc::clone(&self.clock),
+                    values: Arc::clone(self.tables.values()),
+                };
+                (tree, true)
+            }
+        })
+    }
+
+    /// Creates keyspaces or changes their options; the caller holds `defining`.
+    fn install_keyspaces(self: &Arc<Self>, trees: Vec<Tree>) -> Result<()> {
+        let created = trees.iter().map(|tree| (tree.id, tree.name.to_string(), tree.options.clone())).collect();
+        let edit = VersionEdit { created, ..VersionEdit::default() };
+        self.install(edit, |view| trees.into_iter().for_each(|tree| view.redefine(tree)))?;
+        // The new options may make compactions due.
+        self.schedule();
+        Ok(())
+    }
+
+    /// Changes the options of an existing keyspace.
+    pub(crate) fn change_options(
+        self: &Arc<Self>,
+        keyspace: u32,
+        name: &str,
+        change: impl FnOnce(&mut KeyspaceOptions),
+    ) -> Result<()> {
+        self.gate.check_writable()?;
+        let _defining = self.shape.defining.lock();
+        let tree = self.shape.view.load().tree(keyspace).cloned();
+        let mut tree = tree.ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))?;
+        let before = tree.options.clone();
+        change(&mut tree.options);
+        tree.options.validate()?;
+        if tree.options == before {
+            return Ok(());
+        }
+        self.install_keyspaces(vec![tree])
+    }
+
+    /// The error of a write to a dropped keyspace.
+    #[cold]
+    pub(crate) fn keyspace_dropped(&self, id: u32) -> Error {
+        let name = self.shape.dropped.lock().name(id);
+        // Only a batch can outlive all handles.
+        Error::KeyspaceDropped(name.map_or_else(|| format!("number {id}"), |name| name.to_string()))
+    }
+
+    /// Drops keyspaces and all their tables, in one edit; returns how many existed.
+    pub(crate) fn drop_keyspaces(self: &Arc<Self>, names: &[&str]) -> Result<usize> {
+        self.gate.check_writable()?;
+        let _defining = self.shape.defining.lock();
+        let view = self.shape.view.load();
+        let trees = names.iter().filter_map(|name| view.tree_named(name));
+        let dropped: BTreeMap<u32, Arc<str>> = trees.map(|tree| (tree.id, Arc::clone(&tree.name))).collect();
+        drop(view);
+        if dropped.contains_key(&0) {
+            return Err(Error::invalid("the default keyspace cannot be dropped"));
+        }
+        if dropped.is_empty() {
+            return Ok(0);
+        }
+        let edit = VersionEdit { dropped: dropped.keys().copied().collect(), ..VersionEdit::default() };
+        self.install(edit, |view| dropped.keys().for_each(|id| view.trees.remove(*id)))?;
+        let mut names = self.shape.dropped.lock();
+        dropped.iter().for_each(|(id, name)| names.add(*id, name));
+        drop(names);
+        // Their compaction debt no longer slows writers down.
+        self.schedule();
+        Ok(dropped.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::vfs::SimFileSystem;
+
+    #[test]
+    fn names_of_dropped_keyspaces_are_forgotten_with_their_handles() {
+        let db = Options::new().file_system(Arc::new(SimFileSystem::new())).open("/db").unwrap();
+        let kept = db.keyspace("kept").unwrap();
+        db.drop_keyspace("kept").unwrap();
+        for i in 0..200 {
+            let name = i.to_string();
+            drop(db.keyspace(&name).unwrap());
+            db.drop_keyspace(&name).unwrap();
+        }
+        assert!(db.store().shape.dropped.lock().len() <= 20);
+        assert!(kept.put("k", "v").unwrap_err().to_string().contains("kept"));
+    }
+}
