@@ -17,7 +17,7 @@ use super::world::{World, name};
 impl World {
     /// Expects all keyspaces of a store to be as they were at a moment.
     pub(super) fn check_at(&self, db: &Db, who: &str, at: Moment, ways: u8) -> Result<()> {
-        for (n, of) in &self.model.names {
+        for (n, of) in if db.is_read_only() { &self.told } else { &self.model.names } {
             let Some(keyspace) = db.existing_keyspace(&name(*n))? else {
                 if self.model.in_doubt.is_some_and(|(doubt, _)| doubt == *n) {
                     continue;

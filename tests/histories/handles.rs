@@ -120,7 +120,8 @@ impl World {
     }
 
     fn step_snapshot(&mut self, snapshot: &Snapshot, db: &Db, moment: Moment, n: u8, step: &Move) -> Result<()> {
-        let known: Vec<(u8, Incarnation)> = self.model.names.iter().map(|(n, of)| (*n, *of)).collect();
+        let names = if db.is_read_only() { &self.told } else { &self.model.names };
+        let known: Vec<(u8, Incarnation)> = names.iter().map(|(n, of)| (*n, *of)).collect();
         for (at, (name_of, of)) in (0..).zip(known) {
             // A reader beside the writer may not know yet.
             let Some(keyspace) = db.existing_keyspace(&name(name_of))? else { continue };

@@ -1,5 +1,6 @@
 //! A store, its model, and who looks at it: carries out the operations of a history.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -44,6 +45,8 @@ pub(super) struct World {
     pub(super) model: Model,
     pub(super) handles: Vec<Handle>,
     pub(super) reader: Option<Db>,
+    /// What the names of keyspaces mean to the reader.
+    pub(super) told: BTreeMap<u8, Incarnation>,
     /// The call of the reader that fails, as all after it; 0 for none.
     reader_fails: Arc<AtomicU64>,
     pub(super) feed: Option<Changes>,
@@ -74,6 +77,7 @@ impl World {
             model: Model::new(),
             handles: Vec::new(),
             reader: None,
+            told: BTreeMap::new(),
             reader_fails: Arc::default(),
             feed: None,
             position: 0,
@@ -438,7 +442,7 @@ impl World {
             Some(reader) => reader.refresh().map(|_| reader),
             None => options.open_read_only(dir),
         };
-        let powered = self.powered;
+        let (powered, names, kinds) = (self.powered, self.model.names.clone(), self.model.kinds.len());
         let reader = if nested.is_empty() { work() } else { self.amid(nested, u32::MAX, work) };
         if self.powered != powered {
             // The power has gone meanwhile.
@@ -448,6 +452,12 @@ impl World {
         let seqno = reader.last_seqno();
         assert!(floor.max(known) <= seqno, "a reader at {seqno}, after {known} and {floor}");
         assert!(self.model.is_end(seqno), "a reader amid a write: {seqno}");
+        // Not those of which it may know another keyspace, from amid the refresh.
+        let is_told = |(n, of): &(&u8, &Incarnation)| match names.get(n) {
+            Some(before) => before == *of,
+            None => self.model.kinds.len() <= kinds + 1,
+        };
+        self.told = self.model.names.iter().filter(is_told).map(|(n, of)| (*n, *of)).collect();
         let moment = Moment { seqno, unlogged: reader.flushed_seqno(), now: self.model.now };
         self.check_at(&reader, "a reader beside the writer", moment, 3)?;
         self.reader = Some(reader);
