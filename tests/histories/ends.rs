@@ -8,7 +8,7 @@ use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{Db, Error, RepairOptions, Result};
 
 use super::model::Moment;
-use super::op::{End, Setup, Trouble};
+use super::op::{End, Jobs, Setup, Trouble};
 use super::watched::Watched;
 use super::world::{World, name};
 
@@ -202,6 +202,13 @@ impl World {
         }
         self.setup = setup;
         self.open()?;
+        // Not what would strike the check of the store, where threads work beside it, too.
+        let is_threaded = setup.jobs == Jobs::Threads;
+        if self.trouble.is_some_and(|(trouble, _)| trouble == Trouble::ReadError || is_threaded) {
+            self.fs.fs.set_fault(None);
+            self.fs.fs.crash_at(None);
+            self.fs.spare();
+        }
         if self.fs.fs.crash_point().is_some() || self.fs.is_dead() {
             return Ok(());
         }

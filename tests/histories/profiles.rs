@@ -21,6 +21,9 @@ const TROUBLES: &[fn(&mut fastrand::Rng) -> Trouble] = &[
     |_| Trouble::ShortWrite,
 ];
 
+const ALL_TROUBLES: &[fn(&mut fastrand::Rng) -> Trouble] =
+    &[TROUBLES[0], TROUBLES[1], FAULTS[0], FAULTS[1], FAULTS[2], FAULTS[3]];
+
 const TAKES: &[fn(&mut Draw<'_>) -> Take] = &[
     |_| Take::Snapshot,
     |draw| Take::Iter(draw.span()),
@@ -152,7 +155,6 @@ const PROFILES: &[Profile] = &[
         ..ALL
     },
     Profile {
-        // Without faults: one that is armed strikes whichever call comes next, also a check's.
         name: "threads",
         cases: 40,
         weights: &[
@@ -167,12 +169,14 @@ const PROFILES: &[Profile] = &[
             (6, Use),
             (3, Image),
             (3, Refresh),
+            (6, Arm),
             (1, Reopen),
         ],
         changes: [10, 3, 30, 5, 2, 0, 0],
         keys: &[3, 6, 12, 24, 60],
         lens: &[0..20, 30..60, 100..300, 300..1400],
         takes: &[|_| Take::Snapshot, |_| Take::SnapshotBeside],
+        troubles: ALL_TROUBLES,
         kinds: merging,
         setup: |setup| setup.jobs = Jobs::Threads,
         ..ALL
