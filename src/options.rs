@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 pub use self::keyspace::KeyspaceOptions;
 pub use crate::sorted::compress::Compression;
 pub use crate::sorted::table::FilterMode;
+pub use crate::write::wal::WalMode;
 
 use crate::environment::{Environment, EnvironmentOptions};
 use crate::error::{Error, Result};
@@ -129,20 +130,6 @@ impl FilterBudget {
         }
         Ok(())
     }
-}
-
-/// How the write-ahead log is written. Neither a write's promise nor the files' format depends on
-/// it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum WalMode {
-    /// The fastest way for the store's file system. On Linux with ext4 or XFS, writes without
-    /// `sync` are stored to mapped memory of the log, in space prepared beforehand. That is several
-    /// times as fast as a system call. Elsewhere like [`WalMode::Write`].
-    #[default]
-    Auto,
-    /// System calls only, to a file that grows with them.
-    Write,
 }
 
 /// How long log files are kept that recovery does not need.

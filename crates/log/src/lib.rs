@@ -1,4 +1,5 @@
-//! Log files: the framing shared by WAL and manifest. A log is a numbered file of checksummed
+//! Log files. A module [`wal`] and a module [`op`] know what the records of the write-ahead log
+//! say; the rest is the framing that it shares with the manifest. A log is a numbered file of checksummed
 //! records. Each record takes one or more *ordinals* (sequence numbers in a WAL, edits in a
 //! manifest) and continues where the record before it ended.
 //!
@@ -7,7 +8,7 @@
 //! record = header, payload        sync marker = a record without ordinals, header only
 //! ```
 //!
-//! The meaning of the payloads is not known here. Invariants:
+//! Invariants:
 //!
 //! - Ordinals have no holes, from record to record and from log to log. The header of a log states
 //!   its first ordinal, and so where every older log ends.
@@ -21,10 +22,12 @@
 #![allow(clippy::len_without_is_empty, reason = "lengths of files, which have headers")]
 
 mod follow;
+pub mod op;
 pub mod reader;
 mod replay;
 mod salvage;
 mod tail;
+pub mod wal;
 mod writer;
 
 pub use follow::{Ahead, LogChain, LogCursor};

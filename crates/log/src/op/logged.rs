@@ -9,20 +9,20 @@
 use std::borrow::Cow;
 
 use super::BatchReader;
-use super::op::UNLOGGED;
-use crate::format::coding::put_varint;
+use super::UNLOGGED;
+use tamis_base::format::coding::put_varint;
 
 /// What the log stores of a batch of which it does not store all.
 #[derive(Clone, Debug)]
-pub(crate) struct LoggedPart {
-    pub(crate) payload: Cow<'static, [u8]>,
+pub struct LoggedPart {
+    pub payload: Cow<'static, [u8]>,
     /// Whether there are operations in it.
-    pub(crate) has_operations: bool,
+    pub has_operations: bool,
 }
 
 impl LoggedPart {
     /// The part of an encoded batch of `count` operations; `None` for all of it.
-    pub(crate) fn of(batch: &[u8], count: u32, is_logged: impl Fn(u32) -> bool) -> Option<LoggedPart> {
+    pub fn of(batch: &[u8], count: u32, is_logged: impl Fn(u32) -> bool) -> Option<LoggedPart> {
         let mut reader = BatchReader::new(batch, count);
         let (mut payload, mut has_operations, mut is_whole) = (Vec::new(), false, true);
         let (mut start, mut left_out) = (0, 0);
@@ -51,13 +51,13 @@ impl LoggedPart {
     }
 
     /// The part for `count` operations, none of which the log stores.
-    pub(crate) fn none_of(count: u32) -> LoggedPart {
+    pub fn none_of(count: u32) -> LoggedPart {
         let payload = if count == 1 { Cow::Borrowed(&[UNLOGGED, 1][..]) } else { Cow::Owned(unlogged(count)) };
         LoggedPart { payload, has_operations: false }
     }
 }
 
-pub(super) fn unlogged(count: u32) -> Vec<u8> {
+fn unlogged(count: u32) -> Vec<u8> {
     let mut payload = vec![UNLOGGED];
     put_varint(&mut payload, count.into());
     payload

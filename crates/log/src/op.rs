@@ -1,18 +1,22 @@
 //! [`Op`] and [`LogOp`]: the operations of a batch, encoded and decoded.
 
-use crate::error::{Error, Result};
-use crate::format::coding::{Decoder, put_bytes, put_varint, varint_len};
-use crate::format::deadline::{DEADLINE_LEN, Deadline, decode_expiring, put_expiring, split_expiring};
-use crate::format::header::features;
-use crate::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_OPERAND_LEN, MAX_VALUE_LEN, ValueKind, check_range};
-use crate::format::span::KeySpan;
-use crate::format::{Decoded, Malformed};
+use tamis_base::error::{Error, Result};
+use tamis_base::format::coding::{Decoder, put_bytes, put_varint, varint_len};
+use tamis_base::format::deadline::{DEADLINE_LEN, Deadline, decode_expiring, put_expiring, split_expiring};
+use tamis_base::format::header::features;
+use tamis_base::format::key::{MAX_BATCH_LEN, MAX_KEY_LEN, MAX_OPERAND_LEN, MAX_VALUE_LEN, ValueKind, check_range};
+use tamis_base::format::span::KeySpan;
+use tamis_base::format::{Decoded, Malformed};
+
+mod logged;
+
+pub use logged::LoggedPart;
 
 /// Most bytes of an encoded operation beside its key and value: the kind and three varints.
 const MAX_OP_HEAD_LEN: usize = 1 + 3 * 5;
 
 /// Kind of what stands for operations that the log does not store. Part of the format.
-pub(super) const UNLOGGED: u8 = 6;
+const UNLOGGED: u8 = 6;
 /// Kind of an ingest. Part of the format.
 const INGEST: u8 = 7;
 
@@ -20,7 +24,7 @@ const INGEST: u8 = 7;
 /// range of keys. Part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum OpKind {
+pub enum OpKind {
     Delete = ValueKind::Delete as u8,
     Put = ValueKind::Put as u8,
     /// Deletes all keys from the operation's up to the one in place of the value.
@@ -44,14 +48,14 @@ impl OpKind {
 
     /// The kind of the entry that the operation adds; `None` if it deletes a range.
     #[inline]
-    pub(crate) fn of_entry(self) -> Option<ValueKind> {
+    pub fn of_entry(self) -> Option<ValueKind> {
         // It has the same code; that of a range delete is no entry's.
         ValueKind::decode(self as u64).ok()
     }
 
     /// The [`features`] that a reader of the operation needs.
     #[inline]
-    pub(crate) fn features(self) -> u32 {
+    pub fn features(self) -> u32 {
         match self {
             OpKind::Put | OpKind::Delete => 0,
             OpKind::ExpiringPut => features::EXPIRY,
@@ -63,7 +67,7 @@ impl OpKind {
 
 /// What a writer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Write<'a> {
+pub enum Write<'a> {
     Put(&'a [u8]),
     ExpiringPut(&'a [u8], Deadline),
     Delete,
@@ -74,7 +78,8 @@ pub(crate) enum Write<'a> {
 
 impl<'a> Write<'a> {
     /// The operation of this kind with these stored bytes, which have been decoded.
-    pub(crate) fn of(kind: OpKind, stored: &'a [u8]) -> Write<'a> {
+    #[inline]
+    pub fn of(kind: OpKind, stored: &'a [u8]) -> Write<'a> {
         match kind {
             OpKind::Put => Write::Put(stored),
             OpKind::Delete => Write::Delete,
@@ -88,7 +93,7 @@ impl<'a> Write<'a> {
     }
 
     #[inline]
-    pub(crate) fn kind(self) -> OpKind {
+    pub fn kind(self) -> OpKind {
         match self {
             Write::Put(_) => OpKind::Put,
             Write::ExpiringPut(..) => OpKind::ExpiringPut,
@@ -105,7 +110,7 @@ impl<'a> Write<'a> {
     }
 
     /// The value, the operand or the end of the range.
-    pub(crate) fn value(self) -> Option<&'a [u8]> {
+    pub fn value(self) -> Option<&'a [u8]> {
         match self {
             Write::Put(value) | Write::ExpiringPut(value, _) | Write::Merge(value) | Write::DeleteRange(value) => {
                 Some(value)
@@ -115,7 +120,8 @@ impl<'a> Write<'a> {
     }
 
     /// When the value expires, if it does.
-    pub(crate) fn deadline(self) -> Option<Deadline> {
+    #[inline]
+    pub fn deadline(self) -> Option<Deadline> {
         if let Write::ExpiringPut(_, deadline) = self { Some(deadline) } else { None }
     }
 
@@ -127,7 +133,8 @@ impl<'a> Write<'a> {
 
 /// Appends an operation to a payload. Returns where its value begins, as an entry stores it: it
 /// goes to the end. Fails if the operation exceeds a limit.
-pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<usize> {
+#[inline]
+pub fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<usize> {
     check_op(payload.len(), keyspace, key, write)?;
     payload.push(write.kind() as u8);
     put_varint(payload, keyspace.into());
@@ -144,7 +151,8 @@ pub(crate) fn encode_op(payload: &mut Vec<u8>, keyspace: u32, key: &[u8], write:
 }
 
 /// Checks the limits for an operation that is added to a batch of `batch_len` bytes.
-pub(super) fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<()> {
+#[inline]
+pub fn check_op(batch_len: usize, keyspace: u32, key: &[u8], write: Write<'_>) -> Result<()> {
     if key.len() > MAX_KEY_LEN {
         return Err(Error::invalid(format_args!("a key takes up to {MAX_KEY_LEN} bytes, not {}", key.len())));
     }
@@ -177,7 +185,7 @@ fn op_len(keyspace: u32, key: &[u8], write: Write<'_>) -> usize {
 
 /// Appends an ingest to a payload: `edit` adds its tables to a keyspace. Fails if it exceeds the
 /// limit of a value.
-pub(crate) fn put_ingest(payload: &mut Vec<u8>, keyspace: u32, edit: &[u8]) -> Result<()> {
+pub fn put_ingest(payload: &mut Vec<u8>, keyspace: u32, edit: &[u8]) -> Result<()> {
     if edit.len() > MAX_VALUE_LEN {
         return Err(Error::invalid("too many tables are ingested at once: their keys take more than 1 GiB"));
     }
@@ -190,19 +198,19 @@ pub(crate) fn put_ingest(payload: &mut Vec<u8>, keyspace: u32, edit: &[u8]) -> R
 
 /// An operation of a writer's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Op<'a> {
+pub struct Op<'a> {
     /// How many operations of the batch are before it.
-    pub(crate) index: u32,
-    pub(crate) keyspace: u32,
-    pub(crate) kind: OpKind,
-    pub(crate) key: &'a [u8],
+    pub index: u32,
+    pub keyspace: u32,
+    pub kind: OpKind,
+    pub key: &'a [u8],
     /// As an entry stores it; empty for a delete; the end of the range for a range delete.
-    pub(crate) value: &'a [u8],
+    pub value: &'a [u8],
 }
 
 impl<'a> Op<'a> {
     /// The keys that a range delete deletes; `None` for other operations.
-    pub(crate) fn as_range(&self) -> Option<KeySpan<&'a [u8]>> {
+    pub fn as_range(&self) -> Option<KeySpan<&'a [u8]>> {
         let upper = (!self.value.is_empty()).then_some(self.value);
         (self.kind == OpKind::DeleteRange).then_some(KeySpan { lower: Some(self.key), upper })
     }
@@ -210,17 +218,17 @@ impl<'a> Op<'a> {
 
 /// Tables that a keyspace gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ingest<'a> {
+pub struct Ingest<'a> {
     /// How many operations of the batch are before it.
-    pub(crate) index: u32,
-    pub(crate) keyspace: u32,
+    pub index: u32,
+    pub keyspace: u32,
     /// The encoded edit that adds the tables.
-    pub(crate) edit: &'a [u8],
+    pub edit: &'a [u8],
 }
 
 /// An operation of a batch in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogOp<'a> {
+pub enum LogOp<'a> {
     Write(Op<'a>),
     Ingest(Ingest<'a>),
 }
@@ -228,14 +236,14 @@ pub(crate) enum LogOp<'a> {
 impl LogOp<'_> {
     /// How many operations of the batch are before it.
     #[inline]
-    pub(crate) fn index(&self) -> u32 {
+    pub fn index(&self) -> u32 {
         match self {
             LogOp::Write(Op { index, .. }) | LogOp::Ingest(Ingest { index, .. }) => *index,
         }
     }
 
     #[inline]
-    pub(crate) fn keyspace(&self) -> u32 {
+    pub fn keyspace(&self) -> u32 {
         match self {
             LogOp::Write(Op { keyspace, .. }) | LogOp::Ingest(Ingest { keyspace, .. }) => *keyspace,
         }
@@ -245,7 +253,7 @@ impl LogOp<'_> {
 /// Iterates over the operations in the payload of a WAL record, without those of keyspaces without
 /// a log. Ends after an error.
 #[derive(Clone, Debug)]
-pub(crate) struct LogOps<'a> {
+pub struct LogOps<'a> {
     rest: Decoder<'a>,
     index: u32,
     remaining: u32,
@@ -253,7 +261,8 @@ pub(crate) struct LogOps<'a> {
 
 impl<'a> LogOps<'a> {
     /// A reader of a payload that must hold exactly `count` operations.
-    pub(crate) fn new(payload: &'a [u8], count: u32) -> LogOps<'a> {
+    #[inline]
+    pub fn new(payload: &'a [u8], count: u32) -> LogOps<'a> {
         LogOps { rest: Decoder::new(payload), index: 0, remaining: count }
     }
 
@@ -339,16 +348,18 @@ impl<'a> Iterator for LogOps<'a> {
 
 /// Iterates over the operations of a writer's batch. Ends after an error.
 #[derive(Clone, Debug)]
-pub(crate) struct BatchReader<'a>(LogOps<'a>);
+pub struct BatchReader<'a>(LogOps<'a>);
 
 impl<'a> BatchReader<'a> {
     /// A reader of a payload that must hold exactly `count` operations.
-    pub(crate) fn new(payload: &'a [u8], count: u32) -> BatchReader<'a> {
+    #[inline]
+    pub fn new(payload: &'a [u8], count: u32) -> BatchReader<'a> {
         BatchReader(LogOps::new(payload, count))
     }
 
     /// Number of bytes behind the last operation read.
-    pub(super) fn left(&self) -> usize {
+    #[inline]
+    pub fn left(&self) -> usize {
         self.0.rest.remaining()
     }
 }

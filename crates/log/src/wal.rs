@@ -12,22 +12,35 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use crate::error::{Error, Result};
-use crate::format::filename::FileKind;
-use crate::format::header::{FileHeader, Magic};
-use crate::format::key::SeqNo;
-use crate::options::WalMode;
-use crate::vfs::FileSystem;
-use crate::write::log::{Ahead, ApplyError, LogChain, LogWriter, Record, replay};
+use crate::{Ahead, ApplyError, LogChain, LogWriter, Record, replay};
+use tamis_base::error::{Error, Result};
+use tamis_base::format::filename::FileKind;
+use tamis_base::format::header::{FileHeader, Magic};
+use tamis_base::format::key::SeqNo;
+use tamis_vfs::FileSystem;
 
 mod relay;
 
 use relay::{Apply, Relay};
-pub(crate) use relay::{BatchGroup, LogBatch};
+pub use relay::{BatchGroup, LogBatch};
+
+/// How the write-ahead log is written. Neither a write's promise nor the files' format depends on
+/// it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WalMode {
+    /// The fastest way for the store's file system. On Linux with ext4 or XFS, writes without
+    /// `sync` are stored to mapped memory of the log, in space prepared beforehand. That is several
+    /// times as fast as a system call. Elsewhere like [`WalMode::Write`].
+    #[default]
+    Auto,
+    /// System calls only, to a file that grows with them.
+    Write,
+}
 
 /// Creates the WAL that `header` describes, for `memtable_size` bytes of entries. The directory and
 /// the log before must be synced before the first synced write in it is acknowledged.
-pub(crate) fn create(
+pub fn create(
     fs: &dyn FileSystem,
     dir: &Path,
     header: FileHeader,
@@ -47,7 +60,7 @@ pub(crate) fn create(
 
 /// Maximum length of a log of `memtable_size` bytes of entries, unless a single write takes more.
 /// Record overhead is a quarter at most, or else the log fills up before the memtable.
-pub(crate) fn log_size(memtable_size: usize) -> u64 {
+pub fn log_size(memtable_size: usize) -> u64 {
     let memtable_size = memtable_size as u64;
     memtable_size.saturating_add(memtable_size / 4)
 }
@@ -59,36 +72,36 @@ const STEPS_PER_LOG: u64 = 128;
 
 /// Where the logs end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WalEnd {
+pub struct WalEnd {
     /// The last sequence number, recovered or already flushed.
-    pub(crate) last_seqno: SeqNo,
+    pub last_seqno: SeqNo,
     /// File and offset of a torn tail, if any.
-    pub(crate) torn: Option<(PathBuf, u64)>,
+    pub torn: Option<(PathBuf, u64)>,
     /// Number and length of the last log. Behind that may be prepared zeros, or a torn record.
-    pub(crate) last_log: Option<(u64, u64)>,
+    pub last_log: Option<(u64, u64)>,
 }
 
 /// A log that holds synced entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SyncedLog {
-    pub(crate) number: u64,
+pub struct SyncedLog {
+    pub number: u64,
     /// Every entry up to this one was on stable storage; this one is in this log.
-    pub(crate) seqno: SeqNo,
+    pub seqno: SeqNo,
 }
 
 /// What the manifest states about the logs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ManifestLogs {
+pub struct ManifestLogs {
     /// Everything up to this sequence number is in tables.
-    pub(crate) flushed: SeqNo,
-    pub(crate) synced_log: Option<SyncedLog>,
+    pub flushed: SeqNo,
+    pub synced_log: Option<SyncedLog>,
 }
 
 /// Applies the batches after `flushed` from the logs `numbers` (ascending, all that the manifest
 /// still needs). `apply` gets them in order, several at a time. If there are many and `threaded`
 /// allows it, another thread applies them. Also returns the logs that were read, to
 /// [read on](read_on) when they have grown.
-pub(crate) fn recover<'a>(
+pub fn recover<'a>(
     fs: &dyn FileSystem,
     dir: &Path,
     numbers: &[u64],
@@ -116,7 +129,7 @@ pub(crate) fn recover<'a>(
 }
 
 /// Applies the batches that were written to the logs in `dir` since `chain` was read.
-pub(crate) fn read_on(
+pub fn read_on(
     fs: &dyn FileSystem,
     dir: &Path,
     chain: &mut LogChain,
@@ -131,25 +144,29 @@ pub(crate) fn read_on(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::checksum::crc;
+    use tamis_base::format::checksum::crc;
 
-    use crate::vfs::OsFileSystem;
-    use crate::write::batch::{LogOp, OpKind, WriteBatch};
-    use crate::write::log::NewRecord;
-    use crate::write::log::testing::{get_file, unhex};
+    use crate::NewRecord;
+    use crate::op::{LogOp, OpKind, Write, encode_op};
+    use crate::testing::{get_file, unhex};
+    use tamis_vfs::OsFileSystem;
 
     fn write(dir: &Path) {
         let header = FileHeader { features: 0, number: 8, first: 101, synced: 90, previous: 5, previous_len: 4096 };
         let mut log = create(&OsFileSystem, dir, header, WalMode::Write, 0).unwrap();
-        let mut first = WriteBatch::new();
-        first.put(b"apple", b"red");
-        first.delete_raw(1, b"pear");
-        let mut second = WriteBatch::new();
-        second.put_raw(300, b"", b"");
-        let records = [&first, &second].map(|batch| NewRecord {
-            payload: batch.payload(),
-            payload_crc: crc(batch.payload()),
-            count: batch.count(),
+        let batch = |operations: &[(u32, &[u8], Write<'_>)]| {
+            let mut payload = Vec::new();
+            for &(keyspace, key, write) in operations {
+                encode_op(&mut payload, keyspace, key, write).unwrap();
+            }
+            (payload, operations.len())
+        };
+        let first = batch(&[(0, b"apple", Write::Put(b"red")), (1, b"pear", Write::Delete)]);
+        let second = batch(&[(300, b"", Write::Put(b""))]);
+        let records = [&first, &second].map(|(payload, count)| NewRecord {
+            payload,
+            payload_crc: crc(payload),
+            count: u32::try_from(*count).unwrap(),
         });
         assert_eq!(log.append(records, 100).unwrap(), 101..104);
         log.append_marker(103).unwrap();
@@ -180,7 +197,7 @@ mod tests {
     fn golden_wal_is_written_and_read() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path());
-        let golden = unhex(include_str!("../../tests/golden/000008.wal.hex"));
+        let golden = unhex(include_str!("../../../tests/golden/000008.wal.hex"));
         assert_eq!(get_file(&dir.path().join("000008.wal")), golden);
 
         let (applied, end) = recover_all(dir.path(), &[8], 100).unwrap();

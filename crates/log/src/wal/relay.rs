@@ -18,12 +18,12 @@ use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use parking_lot::Mutex;
 
-use crate::error::{Error, Result};
-use crate::format::Malformed;
-use crate::format::filename::FileKind;
-use crate::format::key::SeqNo;
-use crate::write::batch::LogOps;
-use crate::write::log::Record;
+use crate::Record;
+use crate::op::LogOps;
+use tamis_base::error::{Error, Result};
+use tamis_base::format::Malformed;
+use tamis_base::format::filename::FileKind;
+use tamis_base::format::key::SeqNo;
 
 /// Bytes of a buffer: small enough to be still in the CPU cache when it is applied.
 const BUFFER_LEN: usize = 256 << 10;
@@ -33,7 +33,7 @@ const BUFFERS: usize = 3;
 
 /// Consecutive batches of the logs.
 #[derive(Clone, Copy)]
-pub(crate) struct BatchGroup<'a> {
+pub struct BatchGroup<'a> {
     payloads: &'a [u8],
     positions: &'a [BatchPosition],
 }
@@ -56,13 +56,13 @@ struct BatchPosition {
 }
 
 /// A batch, and where it was found.
-pub(crate) struct LogBatch<'a> {
+pub struct LogBatch<'a> {
     /// The log's number.
-    pub(crate) log: u64,
+    pub log: u64,
     /// Offset of the batch's record in the log.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// The sequence number of the first operation.
-    pub(crate) first: SeqNo,
+    pub first: SeqNo,
     payload: &'a [u8],
     count: u32,
 }
@@ -74,19 +74,19 @@ impl<'a> LogBatch<'a> {
         LogBatch { log: number, offset, first, payload, count }
     }
 
-    pub(crate) fn operations(&self) -> LogOps<'a> {
+    pub fn operations(&self) -> LogOps<'a> {
         LogOps::new(self.payload, self.count)
     }
 
     /// The error for a batch that breaks `rule` although its checksum matches; `dir` is the
     /// directory of the logs.
-    pub(crate) fn corruption(&self, dir: &Path, rule: Malformed) -> Error {
+    pub fn corruption(&self, dir: &Path, rule: Malformed) -> Error {
         Error::corruption(&FileKind::Wal(self.log).path(dir), self.offset, rule)
     }
 }
 
 impl<'a> BatchGroup<'a> {
-    pub(crate) fn batches(self) -> impl Iterator<Item = LogBatch<'a>> {
+    pub fn batches(self) -> impl Iterator<Item = LogBatch<'a>> {
         let mut start = 0;
         self.positions.iter().map(move |&BatchPosition { log, offset, first, count, end }| {
             let payload = &self.payloads[start..end];
@@ -278,15 +278,15 @@ impl<'scope> Helper<'scope> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::write::batch::{LogOp, WriteBatch};
+    use crate::op::{LogOp, Write, encode_op};
 
     /// A batch of one operation. A buffer holds only a few; every hundredth batch is longer than a
     /// buffer.
     fn payload(i: u64) -> Vec<u8> {
         let len = if i % 100 == 99 { BUFFER_LEN + 1 } else { BUFFER_LEN / 7 };
-        let mut batch = WriteBatch::new();
-        batch.put(i.to_be_bytes(), vec![1; len]);
-        batch.into_payload()
+        let mut payload = Vec::new();
+        encode_op(&mut payload, 0, &i.to_be_bytes(), Write::Put(&vec![1; len])).unwrap();
+        payload
     }
 
     const BATCHES: u64 = if cfg!(miri) { 120 } else { 1000 };
