@@ -29,18 +29,20 @@
 
 use tamis_base::{error, exec, format, memory, rate, report};
 pub use tamis_filter as filter;
+use tamis_log as log;
 use tamis_sorted as sorted;
+use tamis_tree as tree;
 pub use tamis_vfs as vfs;
 
+mod batch;
 mod db;
 mod environment;
 mod offline;
 pub mod operator;
 mod options;
 mod sst;
-mod tree;
-mod write;
 
+pub use batch::WriteBatch;
 pub use db::{
     BlockVisit, Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation, FilterRebuild,
     HeldStats, ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter,
@@ -58,7 +60,7 @@ pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
 #[doc(hidden)]
 pub use offline::fuzz;
 pub use offline::inspect;
-pub use offline::repair::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairOptions, RepairReport, repair};
+pub use offline::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairOptions, RepairReport, repair};
 pub use operator::ByteOrder;
 pub use options::{
     BudgetLimit, Compression, FilterBudget, FilterMode, KeyspaceOptions, LevelFilters, Options, WalMode,
@@ -69,4 +71,3 @@ pub use report::stats::{FilterLedger, ReadStats};
 pub use sorted::trace::{FilterAnswer, Found, ReadSource};
 pub use sorted::value::Value;
 pub use sst::{SstFormat, SstInfo, SstWriter};
-pub use write::batch::WriteBatch;

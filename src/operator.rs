@@ -77,6 +77,5 @@ pub use tamis_sorted::operator::{
     Add, Append, ByteOrder, CompactionDecision, CompactionFilter, Max, MergeError, MergeOperator, Min, Union,
 };
 pub(crate) use tamis_sorted::operator::{
-    Answer, CompactionHook, Fold, NamedOperator, OperandChain, ReadValue, Resolved, decode_operand, oldest_of_operand,
-    put_operand,
+    Answer, CompactionHook, Fold, NamedOperator, ReadValue, oldest_of_operand, put_operand,
 };

@@ -1,136 +1,60 @@
 //! Options of a store and of a keyspace: plain data with defaults that suit most stores.
 
-mod keyspace;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-pub use self::keyspace::KeyspaceOptions;
+pub use crate::log::wal::WalMode;
 pub use crate::sorted::compress::Compression;
 pub use crate::sorted::table::FilterMode;
-pub use crate::write::wal::WalMode;
+/// # Examples
+///
+/// A keyspace without a log, of a state machine whose log is elsewhere:
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// use tamis::{KeyspaceOptions, WriteBatch};
+///
+/// let state = db.keyspace_with("state", KeyspaceOptions::new().wal(false))?;
+/// let mut batch = WriteBatch::new();
+/// batch.put_in(&state, "x", "5");
+/// batch.put_in(&state, "applied", 17u64.to_be_bytes());
+/// let seqno = db.write(batch)?;
+/// assert!(db.flushed_seqno() < seqno, "a crash would take the state back to before entry 17");
+/// db.flush()?;
+/// assert!(db.flushed_seqno() >= seqno, "entries up to 17 may be removed from that log");
+/// # Ok(()) }
+/// ```
+///
+/// A keyspace whose long values are stored apart:
+///
+/// ```
+/// # fn main() -> tamis::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary directory");
+/// # let db = tamis::Db::open(dir.path().join("db"))?;
+/// let options = tamis::KeyspaceOptions::new().separate_values(4096);
+/// let images = db.keyspace_with("images", options)?;
+/// images.put("cat.jpg", vec![7; 100_000])?;
+/// db.flush()?;
+/// assert_eq!(images.get("cat.jpg")?.map(|image| image.len()), Some(100_000));
+/// # Ok(()) }
+/// ```
+///
+/// # All options
+#[doc(inline)]
+pub use crate::tree::options::KeyspaceOptions;
+pub use crate::tree::options::{BudgetLimit, FilterBudget, LevelFilters};
 
 use crate::environment::{Environment, EnvironmentOptions};
 use crate::error::{Error, Result};
 use crate::exec::Executor;
-use crate::filter::FilterPolicy;
 use crate::operator::{MergeOperator, NamedOperator};
 use crate::rate::RateLimit;
 use crate::report::delivery::Listener;
 use crate::report::event::Event;
 use crate::vfs::{FileSystem, OsFileSystem};
-
-/// How the filters of the levels differ.
-///
-/// A look-up of an absent key asks one table of each level. Levels grow by a factor of about ten,
-/// so nearly all filter memory is in the last one. An additional bit per key in the levels above
-/// costs next to nothing.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub enum LevelFilters {
-    /// Every table uses [`KeyspaceOptions::filter`].
-    #[default]
-    Uniform,
-    /// A policy for each level, from level 0; the last one also applies to all further levels. One
-    /// to seven policies.
-    Each(Vec<FilterPolicy>),
-    /// All filters together stay near a memory budget (see [`FilterBudget`]), divided among the
-    /// levels so that the fewest reads are wasted (Monkey, SIGMOD 2017). A run gets a Bloom filter
-    /// of 1 to 24 bits per key, or no filter, by the tree at the time it is written, whatever
-    /// [`KeyspaceOptions::filter`] says: binary fuse filters have too few sizes. That policy must
-    /// not be [`FilterPolicy::None`].
-    Budget(FilterBudget),
-}
-
-/// Memory for the filters of a keyspace.
-///
-/// A table's filter is sized by this plan when the table is written, and stays until the table is
-/// rewritten. All filters together may therefore exceed the budget: by a quarter at most in the
-/// last level, and by half at most in total. A run that would exceed it gets a smaller filter or
-/// none; in append-only stores this is the usual case.
-/// [`Keyspace::renew_filters`](crate::Keyspace::renew_filters) brings all filters back to the plan.
-///
-/// Not counted are headers, the last 64 bytes of each filter, tables that running compactions are
-/// writing, and tables recovered on open. The plan counts keys. With [`KeyspaceOptions::prefix`],
-/// written filters still keep to the bound, but renewed filters, which follow the plan, can take up
-/// to twice as much.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct FilterBudget {
-    /// The amount of memory.
-    pub limit: BudgetLimit,
-    /// Share of look-ups that find nothing, 0 to 1, in steps of a thousandth. The others are
-    /// assumed to find their key in the last level, where filters are worth less the more look-ups
-    /// succeed. Default: 1.
-    pub absent: f32,
-}
-
-/// How much memory filters may take.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum BudgetLimit {
-    /// Memory that filters of this many bits per key take, 0.001 to 24. It grows with the store.
-    BitsPerKey(f32),
-    /// This many bytes, however large the store becomes.
-    Bytes(u64),
-}
-
-impl FilterBudget {
-    /// The memory that filters of `bits_per_key` take if all levels have the same.
-    pub fn bits_per_key(bits_per_key: f32) -> FilterBudget {
-        FilterBudget { limit: BudgetLimit::BitsPerKey(bits_per_key), absent: 1.0 }
-    }
-
-    /// A budget of `bytes` bytes.
-    pub fn bytes(bytes: u64) -> FilterBudget {
-        FilterBudget { limit: BudgetLimit::Bytes(bytes), absent: 1.0 }
-    }
-
-    /// Sets the share of look-ups that find nothing.
-    pub fn absent(mut self, share: f32) -> FilterBudget {
-        self.absent = share;
-        self
-    }
-}
-
-impl LevelFilters {
-    /// Most policies in [`LevelFilters::Each`]: the number of levels.
-    pub(crate) const MAX_EACH: usize = 7;
-
-    fn validate(&self, filter: FilterPolicy) -> Result<()> {
-        match self {
-            LevelFilters::Uniform => Ok(()),
-            LevelFilters::Each(policies) if (1..=LevelFilters::MAX_EACH).contains(&policies.len()) => {
-                policies.iter().try_for_each(|policy| policy.validate())
-            }
-            LevelFilters::Each(policies) => Err(Error::invalid(format_args!(
-                "a keyspace takes filter policies for 1 to {} levels, not {}",
-                LevelFilters::MAX_EACH,
-                policies.len()
-            ))),
-            LevelFilters::Budget(_) if filter == FilterPolicy::None => {
-                Err(Error::invalid("a filter budget needs a filter policy other than none"))
-            }
-            LevelFilters::Budget(budget) => budget.validate(),
-        }
-    }
-}
-
-impl FilterBudget {
-    fn validate(&self) -> Result<()> {
-        if let BudgetLimit::BitsPerKey(bits) = self.limit
-            && !(0.001..=24.0).contains(&bits)
-        {
-            return Err(Error::invalid(format_args!("a filter budget is 0.001 to 24 bits per key, not {bits}")));
-        }
-        if !(0.0..=1.0).contains(&self.absent) {
-            let absent = self.absent;
-            return Err(Error::invalid(format_args!("the share of absent keys is between 0 and 1, not {absent}")));
-        }
-        Ok(())
-    }
-}
 
 /// How long log files are kept that recovery does not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,10 +35,10 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
+use crate::log::reader::{End, LogReader, Step};
 use crate::options::KeepLog;
 use crate::tree::manifest;
 use crate::vfs::store_files;
-use crate::write::log::reader::{End, LogReader, Step};
 
 /// A reader that has just caught up looks again after this time, before it asks to be woken: waking
 /// it for each write would cost the writers a system call each.

@@ -35,12 +35,16 @@ use super::open::recovery::Sources;
 use super::open::replay::{Met, Progress, Replay, Sink};
 use super::shape::view::{EndedHorizons, Horizon, ReadView, Tree, Trees};
 use super::write::logs::KeptLog;
+use crate::batch::Ingest;
 use crate::db::locks::{LockRank, RankedMutex};
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::format::deadline::Deadline;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
+use crate::log::reader::LogReader;
+use crate::log::wal::{self, BatchGroup, LogBatch, ManifestLogs, SyncedLog};
+use crate::log::{Ahead, LogChain};
 use crate::options::Options;
 use crate::sorted::memtable::Memtable;
 use crate::sorted::range_table::RangeTable;
@@ -49,10 +53,6 @@ use crate::tree::manifest::{
     self, Branch, FollowedManifest, KeyspaceState, ManifestState, RANGE_LEVEL, ingested_tables, read_current,
 };
 use crate::vfs::{is_out_of_descriptors, store_files};
-use crate::write::batch::Ingest;
-use crate::write::log::reader::LogReader;
-use crate::write::log::{Ahead, LogChain};
-use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs, SyncedLog};
 use parking_lot::Mutex;
 
 /// The follower of a store that is open read-only.

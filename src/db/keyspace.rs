@@ -13,13 +13,13 @@ use super::store::Store;
 use super::update::updates;
 use super::work::refilter::{FilterRebuild, Scope};
 use super::write::path::WriteOptions;
+use crate::batch::{Write, WriteBatch};
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
 use crate::format::deadline::deadline_at;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::options::{KeyspaceOptions, LevelFilters};
-use crate::write::batch::{Write, WriteBatch};
 
 /// A handle to one keyspace of a store: a key-value map of its own, sharing the log and the order
 /// of writes with all others.

@@ -44,7 +44,7 @@ mod store;
 mod transaction;
 mod update;
 mod work;
-pub(crate) mod write;
+mod write;
 
 pub use copy::checkpoint::Checkpoint;
 pub use copy::image::{ImageFile, StoreImage};
@@ -78,6 +78,7 @@ use reads::reads;
 use store::Store;
 use update::updates;
 
+use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
 use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
@@ -85,7 +86,6 @@ use crate::options::{KeyspaceOptions, Options};
 use crate::rate::RateLimit;
 use crate::tree::manifest::DEFAULT_KEYSPACE;
 use crate::vfs::MemoryFileSystem;
-use crate::write::batch::WriteBatch;
 
 /// Shared by all handles, keyspaces and snapshots of a store. Dropping the last one closes the
 /// store.

@@ -34,6 +34,7 @@ use super::store::Store;
 use super::transaction::read_set::ReadIn;
 use super::transaction::retry::ATTEMPTS;
 use super::write::path::WriteOptions;
+use crate::batch::BatchMark;
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::deadline::NEVER;
@@ -41,7 +42,6 @@ use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::sorted::value::Value;
 use crate::tree::manifest::DEFAULT_KEYSPACE;
-use crate::write::batch::BatchMark;
 
 /// Reads and writes that take effect together and at one moment, or not at all.
 ///

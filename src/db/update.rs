@@ -15,13 +15,13 @@ use super::transaction::premise::{Moment, Premise, Refusal};
 use super::transaction::retry::{ATTEMPTS, STALE_ROUNDS};
 use super::write::commit::{Encoded, Outcome};
 use super::write::path::{WriteOptions, with_encoded};
+use crate::batch::Write;
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
 use crate::format::key::{SeqNo, equal};
 use crate::operator::ByteOrder;
 use crate::sorted::table::PointRead;
 use crate::sorted::value::Value;
-use crate::write::batch::Write;
 
 /// What [`update`](crate::Db::update) does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 //! wait.
 
 pub(crate) mod commit;
-pub(crate) mod insert;
 pub(crate) mod logs;
 pub(crate) mod path;
 pub(crate) mod room;

@@ -101,9 +101,9 @@ fn every_source_file_that_a_text_names_exists() {
             .into_iter()
             .chain(own.ancestors());
         let places: Vec<PathBuf> = places.map(|place| root().join(place)).collect();
-        // Upper case stands for a name.
+        // Upper case stands for a name, braces for several.
         let is_name =
-            |name: &str| name.ends_with(".rs") && !name.contains(|c: char| " *<".contains(c) || c.is_uppercase());
+            |name: &str| name.ends_with(".rs") && !name.contains(|c: char| " *<{".contains(c) || c.is_uppercase());
         for name in quoted(&text).filter(|name| is_name(name)) {
             seen += 1;
             if !places.iter().any(|place| place.join(name).is_file()) {

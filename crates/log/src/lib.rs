@@ -1,7 +1,7 @@
 //! Log files. A module [`wal`] and a module [`op`] know what the records of the write-ahead log
-//! say; the rest is the framing that it shares with the manifest. A log is a numbered file of checksummed
-//! records. Each record takes one or more *ordinals* (sequence numbers in a WAL, edits in a
-//! manifest) and continues where the record before it ended.
+//! say; the rest is the framing that it shares with the manifest. A log is a numbered file of
+//! checksummed records. Each record takes one or more *ordinals* (sequence numbers in a WAL, edits
+//! in a manifest) and continues where the record before it ended.
 //!
 //! ```text
 //! log    = file header, record*

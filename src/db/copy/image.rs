@@ -28,10 +28,10 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::FileChecksum;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
+use crate::log::wal::SyncedLog;
 use crate::tree::manifest::{Branch, ManifestState, ManifestWriter};
 use crate::tree::version::Version;
 use crate::vfs::{MemoryFileSystem, ReadableFile, read_small_file};
-use crate::write::wal::SyncedLog;
 
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 20;

@@ -6,13 +6,13 @@
 use std::fmt;
 
 use super::StoreCopy;
+use crate::batch::{LogOp, LogOps};
 use crate::error::{Error, IoContext, Result};
 use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic, features};
 use crate::format::key::{MAX_SEQNO, SeqNo};
-use crate::write::batch::{LogOp, LogOps};
-use crate::write::log::{LogWriter, NewRecord};
+use crate::log::{LogWriter, NewRecord};
 
 /// Adds batches of the change feed to a [`StoreCopy`]; see [`StoreCopy::log`].
 pub struct CopiedLog<'a> {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::Names;
+use crate::batch::{Ingest, LogOp, LogOps, Op, Write, WriteBatch};
 use crate::db::Db;
 use crate::db::keyspace::Keyspace;
 use crate::error::{Error, Result};
 use crate::format::deadline::time_of;
 use crate::format::key::SeqNo;
+use crate::log::Record;
 use crate::tree::manifest::{RANGE_LEVEL, ingested_tables};
-use crate::write::batch::{Ingest, LogOp, LogOps, Op, Write, WriteBatch};
-use crate::write::log::Record;
 
 /// A batch of the change feed: what one write has written, whole.
 pub struct ChangeBatch {

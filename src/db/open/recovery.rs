@@ -4,18 +4,21 @@
 //! stays in memory with its logs. For a store that is opened read-only, see `follow`.
 //!
 //! An ingest whose edit is missing in the manifest is applied when its record is replayed. Long
-//! logs are read by one thread while another inserts (`write/wal/relay.rs`).
+//! logs are read by one thread while another inserts (`crates/log/src/wal/relay.rs`).
 
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::replay::{Met, Progress, Replay, Sink};
+use crate::batch::Ingest;
 use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
+use crate::log::reader::LogReader;
+use crate::log::wal::{self, BatchGroup, LogBatch, ManifestLogs};
 use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
 use crate::sorted::files::WRITE_LEN;
@@ -24,9 +27,6 @@ use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta,
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{ManifestState, encode_definition, missing_tables};
-use crate::write::batch::Ingest;
-use crate::write::log::reader::LogReader;
-use crate::write::wal::{self, BatchGroup, LogBatch, ManifestLogs};
 
 /// New file numbers follow the greatest number in the directory, but only up to half of what the
 /// format allows: a stray file must not use up the numbers.

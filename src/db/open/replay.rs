@@ -8,17 +8,17 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::db::write::insert::apply;
+use crate::batch::{Ingest, LogOp, Op, OpKind};
 use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
+use crate::log::wal::LogBatch;
 use crate::report::delivery::Events;
 use crate::report::event::Event;
 use crate::sorted::memtable::{Memtable, any_in};
+use crate::tree::insert::apply;
 use crate::tree::manifest::ManifestState;
-use crate::write::batch::{Ingest, LogOp, Op, OpKind};
-use crate::write::wal::LogBatch;
 
 /// Operations inserted at a time.
 const GROUP: usize = 32;

@@ -1,8 +1,8 @@
 //! `multi_get`: reads many keys at once.
 //!
 //! Keys that no memtable answers take the steps of a look-up together
-//! (`tree/version/multi_get.rs`), so that their cache misses overlap. Blocks that must be read come
-//! in file order and, once a read has waited for the device, with read-ahead
+//! (`crates/tree/src/version/multi_get.rs`), so that their cache misses overlap. Blocks that must
+//! be read come in file order and, once a read has waited for the device, with read-ahead
 //! (`crates/sorted/src/table/pending.rs`).
 
 use super::{ReadOptions, ReadTarget, tree_of};

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::premise::{Moment, Premise, Refusal};
 use super::read_set::{Expiring, ReadSet};
 use super::retry::STALE_ROUNDS;
+use crate::batch::WriteBatch;
 use crate::db::read::tree_of;
 use crate::db::shape::view::ReadView;
 use crate::db::store::Store;
@@ -29,7 +30,6 @@ use crate::options::FilterMode;
 use crate::sorted::iter::{InternalCursor, Stamped};
 use crate::sorted::table::{PointRead, ReadMode};
 use crate::tree::version::ScanSource;
-use crate::write::batch::WriteBatch;
 
 /// Most entries that a commit checks under the commit lock. If more were written since the check
 /// without the lock, they are checked without it as well, up to `ROUNDS` times.

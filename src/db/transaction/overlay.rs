@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
 use super::read_set::{ReadIn, ReadSet};
+use crate::batch::{BatchMark, WriteBatch};
 use crate::error::Result;
 use crate::format::deadline::Deadline;
 use crate::format::effect::Effect;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::{Answer, NamedOperator, put_operand};
 use crate::sorted::value::Value;
-use crate::write::batch::{BatchMark, WriteBatch};
 
 #[derive(Default)]
 pub(super) struct Overlay {

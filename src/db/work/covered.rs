@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 
 use super::throttle::MAX_SEALED;
 use super::upkeep::RangeUpkeep;
+use crate::batch::BatchReader;
 use crate::db::shape::view::Tree;
 use crate::db::stats::counters::Count;
 use crate::db::store::Store;
@@ -31,7 +32,6 @@ use crate::tree::compaction::covered::{covered_tables, is_needed};
 use crate::tree::compaction::task::Task;
 use crate::tree::compaction::{Turn, write_ranges};
 use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
-use crate::write::batch::BatchReader;
 
 /// Of more range tables than this, the small ones are merged: each costs a read a search.
 const MAX_RANGE_TABLES: usize = 8;

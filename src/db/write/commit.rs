@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::batch::{LoggedPart, Op, WriteBatch};
 use crate::db::shape::view::EndedHorizons;
 use crate::db::transaction::premise::{Premise, Refusal};
 use crate::error::Result;
@@ -24,9 +25,8 @@ use crate::format::checksum;
 use crate::format::header::{FileHeader, features};
 use crate::format::key::SeqNo;
 use crate::format::record::MAX_RECORD_HEADER_LEN;
+use crate::log::{LogWriter, NewRecord};
 use crate::sorted::memtable::Memtable;
-use crate::write::batch::{LoggedPart, Op, WriteBatch};
-use crate::write::log::{LogWriter, NewRecord};
 
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;

@@ -15,10 +15,10 @@ use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::SeqNo;
+use crate::log::reader::LogReader;
+use crate::log::{LogEnds, LogTail, LogWriter};
 use crate::options::KeepLog;
 use crate::vfs::{FileSystem, ReadableFile, WritableFile};
-use crate::write::log::reader::LogReader;
-use crate::write::log::{LogEnds, LogTail, LogWriter};
 
 /// A limit on the bytes of logs that are kept after recovery has ceased to need them allows one
 /// file for each so many of them, and [`LEAST_FILES`] in any case. A store that is flushed often

@@ -19,9 +19,9 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 
 use super::commit::{Commit, Encoded, GroupLen, GroupTotals, Logging, Outcome, QueuedWrite};
-use super::insert::apply;
 use super::stalls::Cause;
 use super::turns::Lead;
+use crate::batch::{BatchReader, LoggedPart, Op, Write, WriteBatch, encode_op};
 use crate::db::locks::{RankedGuard, check_may_wait};
 use crate::db::store::Store;
 use crate::db::transaction::premise::{Premise, Refusal};
@@ -32,11 +32,11 @@ use crate::format::header::{FileHeader, features};
 use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::format::span::KeySpan;
+use crate::log::LogWriter;
+use crate::log::wal;
 use crate::operator::{Fold, NamedOperator};
 use crate::sorted::memtable::{Memtable, MemtableWriter, any_in};
-use crate::write::batch::{BatchReader, LoggedPart, Op, Write, WriteBatch, encode_op};
-use crate::write::log::LogWriter;
-use crate::write::wal;
+use crate::tree::insert::apply;
 
 /// Upper bound of the size of a file header and a sync marker.
 const MARKER_SPACE: u64 = 4 << 10;

@@ -17,8 +17,8 @@ use crate::db::store::Store;
 use crate::db::work::background::Waiting;
 use crate::db::work::throttle::MAX_SEALED;
 use crate::error::Result;
+use crate::log::wal;
 use crate::report::event::StallCause;
-use crate::write::wal;
 
 /// While it lives, no write goes to a memtable, and no thread holds the commit lock for it: writers
 /// wait. What has it can wait for a flush, after which no memtable holds what it has sealed.

@@ -14,8 +14,8 @@ use crate::db::store::Store;
 use crate::db::work::background::Waiting;
 use crate::error::{IoContext, Result};
 use crate::format::key::SeqNo;
+use crate::log::wal::SyncedLog;
 use crate::tree::manifest::VersionEdit;
-use crate::write::wal::SyncedLog;
 
 impl Store {
     /// Makes every acknowledged write durable, but for those that the log does not store.

@@ -10,11 +10,11 @@ use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
 use crate::format::key::SeqNo;
 use crate::format::record::RecordHeader;
+use crate::log::reader::{LogReader, Step};
+use crate::log::wal::{self, ManifestLogs};
 use crate::tree::manifest::{self, ManifestState, VersionEdit};
 use crate::vfs::{FileSystem, SimFileSystem};
-use crate::write::batch::{LogOp, LogOps, Write, encode_op, put_ingest};
-use crate::write::log::reader::{LogReader, Step};
-use crate::write::wal::{self, ManifestLogs};
+use tamis_log::op::{LogOp, LogOps, Write, encode_op, put_ingest};
 
 const DIR: &str = "/db";
 

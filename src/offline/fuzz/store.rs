@@ -52,7 +52,7 @@ pub(super) fn repair(sealed: bool, data: &[u8]) -> bool {
     let fs = forged(sealed, data);
     let run = |dry_run| {
         let options = RepairOptions::new().file_system(Arc::new(fs.clone())).dry_run(dry_run);
-        crate::offline::repair::repair(DIR, options)
+        crate::repair(DIR, options)
     };
     let planned = expect_typed(run(true));
     let Some(report) = expect_typed(run(false)) else { return false };

@@ -23,7 +23,8 @@ use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::record::RecordHeader;
-use crate::offline::inspect::{Inspector, TableFile, golden_store, ingest_store, ranges_store, values_store};
+use crate::offline::inspect::{Inspector, TableFile};
+use crate::offline::tests::golden::{golden_store, ingest_store, ranges_store, values_store};
 use crate::options::Compression;
 use crate::vfs::{FileSystem, OsFileSystem, SimFileSystem, read_small_file};
 
