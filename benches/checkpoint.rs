@@ -8,7 +8,7 @@
 //! with empty memtables, with 40 MB in the log, and beside a thread that puts all the time.
 //! `TAMIS_GB` sets the size in GB (default 1), `TAMIS_DIR` the directory. No figure makes this
 //! program fail.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,7 +7,13 @@
 //! `cargo bench --bench compaction`. `TAMIS_KEYS` sets the number of keys (default 5,000,000).
 //! `TAMIS_DIR` sets the directory of the store; a directory in memory excludes the device.
 //! `TAMIS_ORDER=sequential` sets the order of the keys (default random).
-#![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a benchmark")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::cast_possible_truncation,
+    reason = "a benchmark"
+)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@
 //! keyspace. `TAMIS_ENTRIES` sets how many per store (default 20,000), `TAMIS_DIR` the directory.
 //! The memory is what the process has more than before the first open, on Linux. No figure makes
 //! this program fail.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@
 //! one run, so that other load on the machine affects all alike. A figure is the median of its
 //! rounds (and the least). `many` measures only `contains` against `contains_many`. No figure makes
 //! this program fail.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::hint::black_box;
 use std::time::Instant;

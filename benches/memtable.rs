@@ -7,7 +7,7 @@
 //! Keys have 16 digits, values 100 bytes; by default there are enough to fill 64 MiB. Memory comes
 //! from one pool, as in a store that has been written to for a while; the first figure shows the
 //! cost of fresh memory. A figure is the median of the rounds, in nanoseconds per entry.
-#![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark may fail")]
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -9,7 +9,13 @@
 //! `TAMIS_KEYS` sets the number of keys (default 10,000,000), `TAMIS_RANGES` that of the small
 //! ranges (default 1,000,000). With an argument, only the parts whose names contain it are run, for
 //! example `-- commits`. No figure makes this program fail.
-#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a benchmark"
+)]
 
 use std::hint::black_box;
 use std::path::Path;

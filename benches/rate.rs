@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tamis::vfs::{FileLock, FileSystem, OsFileSystem, ReadableFile, WritableFile};
 use tamis::{Db, KeyspaceOptions, Options, RateLimit};
+use tamis_base::sync::Mutex;
 
 const KEYS: u32 = 1_000_000;
 const VALUE_LEN: usize = 100;

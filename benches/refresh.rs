@@ -9,7 +9,7 @@
 //! newest time that it sees. `TAMIS_SECONDS` sets how long each way to follow is measured (default
 //! 5), `TAMIS_DIR` the directory. The cost of a refresh without news is measured when the writer
 //! has ended, with the calls that it makes of the file system. No figure makes this program fail.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::io;
 use std::path::{Path, PathBuf};

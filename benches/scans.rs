@@ -9,7 +9,13 @@
 //! the number of keys (default 5,000,000). `TAMIS_BENCH_DIR` names a directory that keeps the
 //! stores for the next run, so that two builds can be measured in turn on the same files. A figure
 //! is the median of its rounds (and the least). No figure makes this program fail.
-#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a benchmark"
+)]
 
 use std::collections::VecDeque;
 use std::hint::black_box;

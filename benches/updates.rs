@@ -8,6 +8,7 @@
     missing_docs,
     clippy::unwrap_used,
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     clippy::cast_possible_truncation,
     reason = "a benchmark"
 )]

@@ -4,7 +4,7 @@
 //!
 //! A view is one batch of two merges: it adds 1 to the page's counter and the visitor to the page's
 //! set. No view reads anything, so threads do not wait for each other's answers.
-#![allow(clippy::unwrap_used, reason = "an example")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "an example")]
 
 use tamis::operator::{Add, Union};
 use tamis::{Db, Error, KeyspaceOptions, WriteBatch};

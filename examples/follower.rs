@@ -7,7 +7,7 @@
 //! where it was: no batch is lost or applied twice. If it was away for longer than the source keeps
 //! its log, it copies the source and follows from there. What the source ingests is not in the log:
 //! the follower copies the ranges of keys that the ingested tables change.
-#![allow(clippy::unwrap_used, reason = "an example")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "an example")]
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

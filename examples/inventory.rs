@@ -4,7 +4,7 @@
 //!
 //! Each order is a transaction. It reads the stock of its items, and takes them if there is enough
 //! of all. Orders that meet are run again, so that no item is sold twice and none is lost.
-#![allow(clippy::unwrap_used, reason = "an example")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "an example")]
 
 use tamis::{Db, Error, Keyspace, Transaction};
 

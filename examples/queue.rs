@@ -5,7 +5,7 @@
 //! Jobs are keyed by their number, so that the first key is the oldest job. Taking a job moves it
 //! from `waiting` to `running` in one transaction: two workers never get the same job, and a crash
 //! leaves it in one of the two. After a restart, jobs that are still running wait again.
-#![allow(clippy::unwrap_used, reason = "an example")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "an example")]
 
 use tamis::{ByteOrder, Db, Error, Keyspace, Value, WriteOptions};
 

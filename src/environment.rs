@@ -22,10 +22,7 @@
 //! that a long read holds up blocks of its own store alone), `FilePool`, `RateLimiter`, `Events`.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::exec::{Executor, Priority, ThreadPool};
@@ -33,6 +30,8 @@ use crate::memory::pool::{CHUNK_LEN, MemtablePool, PoolChange};
 use crate::rate::{RateLimit, SharedRate};
 use crate::report::delivery::Delivery;
 use crate::sorted::table::TableResources;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// The least budget.
 const LEAST_BUDGET: usize = 64 << 10;

@@ -26,8 +26,12 @@
 //! docs/FORMAT.md describes the on-disk format, ARCHITECTURE.md the structure of the code.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
+)]
 
-use tamis_base::{error, exec, format, memory, rate, report};
+use tamis_base::{error, exec, format, memory, rate, report, sync};
 pub use tamis_filter as filter;
 use tamis_log as log;
 use tamis_sorted as sorted;

@@ -1,4 +1,5 @@
 //! Does a subscriber of the crate `tracing` get a store's events, each with its severity?
+#![allow(clippy::disallowed_types, reason = "locks of tests are their own")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -11,12 +11,13 @@
 //! due (`Store::plan_wake`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::format::deadline::{Deadline, NEVER, deadline_at};
 use crate::options::ClockSource;
 use crate::sorted::trace::ReadTrace;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::time;
 
 /// The clock of an open store. It never goes back: what has expired once stays expired. Compactions
 /// drop by it, and scans note for later scans where they found nothing.
@@ -46,7 +47,7 @@ impl Clock {
 
     /// What the source shows.
     fn shown(&self) -> Deadline {
-        let time = self.source.as_ref().map_or_else(SystemTime::now, |source| source());
+        let time = self.source.as_ref().map_or_else(time::system_time, |source| source());
         deadline_at(time).min(NEVER - 1)
     }
 
@@ -121,6 +122,7 @@ impl ReadTrace for LeastDeadline {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use std::time::SystemTime;
 
     #[test]
     fn a_clock_shows_no_time_before_one_that_it_has_shown() {

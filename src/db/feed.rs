@@ -18,8 +18,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 mod batch;
 mod syncer;
@@ -37,6 +36,8 @@ use crate::format::header::Magic;
 use crate::format::key::SeqNo;
 use crate::log::reader::{End, LogReader, Step};
 use crate::options::KeepLog;
+use crate::sync::atomic::Ordering;
+use crate::sync::{thread, time};
 use crate::tree::manifest;
 use crate::vfs::store_files;
 
@@ -214,9 +215,9 @@ impl Changes {
         if let Some(batch) = self.poll()? {
             return Ok(Some(batch));
         }
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = time::now().checked_add(timeout);
         loop {
-            let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(time::now()));
             if left.is_zero() {
                 return Ok(None);
             }
@@ -241,7 +242,7 @@ impl Changes {
             };
         }
         if std::mem::take(&mut self.is_busy) {
-            std::thread::sleep(PAUSE.min(left));
+            thread::sleep(PAUSE.min(left));
         } else {
             store.writer.await_write(left, is_written);
         }

@@ -49,11 +49,11 @@ use crate::options::Options;
 use crate::sorted::memtable::Memtable;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
+use crate::sync::Mutex;
 use crate::tree::manifest::{
     self, Branch, FollowedManifest, KeyspaceState, ManifestState, RANGE_LEVEL, ingested_tables, read_current,
 };
 use crate::vfs::{is_out_of_descriptors, store_files};
-use parking_lot::Mutex;
 
 /// The follower of a store that is open read-only.
 pub(crate) struct Following {

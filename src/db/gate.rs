@@ -6,12 +6,12 @@
 //! with the first cause until the store is opened again.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, OnceLock};
 use crate::vfs::FileLock;
 
 /// A store is open, then closed. It may be read-only from the start, and poisoned at any time.

@@ -10,7 +10,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use parking_lot::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
+use crate::sync::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
 
 /// The locks of a store, in the order in which a thread takes them. Point reads and cursors take
 /// none.

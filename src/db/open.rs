@@ -39,6 +39,7 @@ use crate::sorted::memtable::Memtable;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::ValueScan;
+use crate::sync::time;
 use crate::tree::manifest::{self, KeyspaceState, Loaded, ManifestState, RANGE_LEVEL};
 use crate::vfs::{FileLock, FileSystem, store_files};
 
@@ -134,12 +135,12 @@ pub(super) struct Phases(Instant);
 
 impl Phases {
     pub(super) fn begin() -> Phases {
-        Phases(Instant::now())
+        Phases(time::now())
     }
 
     /// The time since the last call.
     pub(super) fn next(&mut self) -> Duration {
-        let now = Instant::now();
+        let now = time::now();
         now.duration_since(std::mem::replace(&mut self.0, now))
     }
 }

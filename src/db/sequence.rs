@@ -5,9 +5,8 @@
 //! count as logged once the log counts them, and as durable with the logged ones around them. An
 //! ingest is the exception: it is logged and durable before it is visible.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::format::key::SeqNo;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The sequence numbers up to which all writes are visible, in the log, durable and flushed.
 // A cache line of its own: every write changes it.

@@ -15,9 +15,6 @@ pub(crate) mod view;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use self::catalog::{Catalog, Manifest};
 use self::dropped::DroppedNames;
@@ -26,6 +23,8 @@ use self::view::ReadView;
 use super::locks::{LockRank, RankedGuard, RankedMutex};
 use crate::format::key::SeqNo;
 use crate::memory::epoch::{Epoch, Pin, Published, Unreclaimed};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Which files a store has, what readers see, and what is kept for them.
 pub(crate) struct Shape {

@@ -4,10 +4,10 @@
 //! a reader which is about to wait may miss it; the reader therefore looks again after a
 //! millisecond.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex};
 
 /// A writer that commits while a thread arms the signal may miss it. A thread therefore looks again
 /// after this time, when every later writer sees it.

@@ -20,16 +20,15 @@ pub(crate) mod throttle;
 mod upkeep;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use self::background::{Background, WorkKind};
 use self::throttle::Throttle;
 use self::upkeep::RangeUpkeep;
 use crate::error::{Error, Result};
 use crate::rate::{RateLimit, RateLimiter};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tree::compaction::task::Task;
 
 /// What runs in the background of a store, what waits to run, and how far it is behind.

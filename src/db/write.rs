@@ -13,7 +13,6 @@ mod sync;
 mod tenant;
 mod turns;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::commit::{Commit, Queue};
@@ -24,6 +23,7 @@ use super::locks::{LockRank, RankedGuard, RankedMutex};
 use super::signal::Signal;
 use super::transaction::retry::Retries;
 use crate::environment::Seat;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The active memtable with its log, and the threads that write to it.
 pub(crate) struct Writer {

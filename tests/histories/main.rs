@@ -11,6 +11,7 @@
 //! `TAMIS_SHRINK=0` does not shrink.
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "threads and clocks of tests are their own")]
 
 mod check;
 mod draw;

@@ -1,5 +1,6 @@
 //! Behaviour of the whole engine: one binary, one module per question.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "threads and clocks of tests are their own")]
 
 mod beside_writer;
 mod checkpoint;

@@ -3,10 +3,13 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use crate::sync::{
+    Condvar, Mutex, MutexGuard,
+    thread::{self, JoinHandle},
+    time,
+};
 
 /// A piece of background work.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -100,7 +103,7 @@ impl PoolQueue {
 
     fn pop(&mut self, accepts: Accepts) -> Option<Job> {
         if !self.delayed.is_empty() {
-            let now = Instant::now();
+            let now = time::now();
             self.jobs[0].extend(self.delayed.extract_if(.., |(at, _)| *at <= now).map(|(_, job)| job));
         }
         let accepted = match accepts {
@@ -118,7 +121,7 @@ impl ThreadPool {
         let shared = Arc::new(PoolShared::default());
         let spawn = |(name, accepts)| {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name(name).spawn(move || shared.run(accepts)).ok()
+            thread::spawn(name, move || shared.run(accepts)).ok()
         };
         // The flush thread last, so that a pool of one thread takes all jobs.
         let of_all = (0..threads.max(1)).map(|i| (format!("tamis-{i}"), Accepts::All));
@@ -155,7 +158,7 @@ impl Executor for ThreadPool {
 
     fn spawn_after(&self, delay: Duration, job: Job) {
         // A time that the system cannot tell never comes.
-        if let Some(at) = Instant::now().checked_add(delay) {
+        if let Some(at) = time::now().checked_add(delay) {
             self.shared.queue.lock().delayed.push((at, job));
             self.shared.wake.notify_all();
         }
@@ -177,7 +180,7 @@ impl Drop for ThreadPool {
         self.shared.queue.lock().closing = true;
         self.shared.wake.notify_all();
         while self.step() {}
-        let current = std::thread::current().id();
+        let current = thread::current().id();
         for thread in self.threads.drain(..) {
             // The last handle of a store may be dropped by one of its own jobs.
             if thread.thread().id() != current {

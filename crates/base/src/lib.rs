@@ -6,7 +6,12 @@
 //! - [`exec`]: who runs background work.
 //! - [`rate`]: how fast it may read and write.
 //! - [`report`]: what a store tells about itself.
+//! - [`sync`]: threads, locks and clocks.
 #![allow(missing_docs, reason = "no stable interface: names alone where they say all")]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
+)]
 
 #[deny(missing_docs)]
 pub mod error;
@@ -16,3 +21,4 @@ pub mod format;
 pub mod memory;
 pub mod rate;
 pub mod report;
+pub mod sync;

@@ -15,9 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::error::{Error, Result};
+use crate::sync::{Mutex, time};
 
 /// Bytes per second that background work may read and write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +103,7 @@ impl SharedRate {
         SharedRate(Mutex::new(Bucket {
             limit,
             available: 0.0,
-            at: Instant::now(),
+            at: time::now(),
             urgent: 0,
             flushed: 0.0,
             interval: 0.0,
@@ -115,13 +114,13 @@ impl SharedRate {
 
     pub fn set(&self, limit: RateLimit) {
         let mut bucket = self.0.lock();
-        bucket.fill(Instant::now());
+        bucket.fill(time::now());
         bucket.limit = limit;
     }
 
     /// The rate in bytes per second, if there is a limit.
     pub fn rate(&self) -> Option<f64> {
-        self.0.lock().rate(Instant::now())
+        self.0.lock().rate(time::now())
     }
 }
 
@@ -138,7 +137,7 @@ impl RateLimiter {
     /// Takes `bytes`, unless the bucket is empty: then returns how long to wait before the next
     /// attempt.
     pub fn take(&self, bytes: usize) -> Option<Duration> {
-        self.shared.0.lock().take(bytes, Instant::now())
+        self.shared.0.lock().take(bytes, time::now())
     }
 
     /// The most bytes of a file that are to be written at a time, if there is a limit.
@@ -154,7 +153,7 @@ impl RateLimiter {
 
     /// Notes the end of a flush of `bytes` bytes, for the automatic rate.
     pub fn note_flush(&self, bytes: u64, amplification: f64) {
-        self.shared.0.lock().note_flush(bytes, amplification, Instant::now());
+        self.shared.0.lock().note_flush(bytes, amplification, time::now());
     }
 
     /// Sets whether the store's compactions are behind.

@@ -5,6 +5,10 @@
 //! - [`repair`]: makes a damaged store one that opens.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
+)]
 
 use tamis_base::{error, format, memory};
 use tamis_filter as filter;

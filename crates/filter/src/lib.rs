@@ -50,6 +50,10 @@
 //! This does **not** hold for [`ScalableBloomFilter`]: a key goes into the newest filter, or into
 //! none if an older filter says "maybe" to it. Another order therefore gives other bytes, and two
 //! of them cannot be united. The same keys in the same order give the same bytes.
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
+)]
 // In a table, a `FilterBuilder` makes a block from the hashes of the keys; a `Filter` is that block
 // in memory. All filters work on an array of 64-byte lines. The lines hold Bloom bits, placed as
 // `split` says, or the packed fingerprints of `fuse`; a stand-alone filter can also place its bits

@@ -20,6 +20,10 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "no stable interface: names alone where they say all")]
 #![allow(clippy::len_without_is_empty, reason = "lengths of files, which have headers")]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
+)]
 
 mod follow;
 pub mod op;

@@ -3,9 +3,8 @@
 //! The writer publishes the length of the log before its numbers become visible: a reader that
 //! loads a number first and the length second finds all records up to the number.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
+use tamis_base::sync::Mutex;
+use tamis_base::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes between two entries of the list of offsets: a reader that starts anywhere passes over
 /// less than this, a fraction of a millisecond.

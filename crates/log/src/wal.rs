@@ -10,13 +10,12 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use parking_lot::Mutex;
-
 use crate::{Ahead, ApplyError, LogChain, LogWriter, Record, replay};
 use tamis_base::error::{Error, Result};
 use tamis_base::format::filename::FileKind;
 use tamis_base::format::header::{FileHeader, Magic};
 use tamis_base::format::key::SeqNo;
+use tamis_base::sync::{Mutex, thread};
 use tamis_vfs::FileSystem;
 
 mod relay;
@@ -117,7 +116,7 @@ pub fn recover<'a>(
     let durable = synced_log.map_or(0, |log| log.seqno);
     let logs: Vec<_> = numbers.iter().map(|&number| (number, FileKind::Wal(number).path(dir))).collect();
     let apply = Mutex::new(apply);
-    let (replayed, read) = std::thread::scope(|scope| {
+    let (replayed, read) = thread::scope(|scope| {
         let mut relay = Relay::new(scope, &apply, threaded);
         let add = &mut |record: &Record<'_>| relay.add(record).map_err(ApplyError::Failed);
         let replayed = replay(fs, Magic::Wal, &logs, flushed + 1, durable, add);

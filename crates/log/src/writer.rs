@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::tail::LogTail;
 use tamis_base::error::{Error, IoContext, Result};
@@ -19,6 +19,7 @@ use tamis_base::format::checksum::crc;
 use tamis_base::format::header::{FileHeader, Magic};
 use tamis_base::format::key::MAX_SEQNO;
 use tamis_base::format::record::{MAX_RECORD_HEADER_LEN, RecordHeader};
+use tamis_base::sync::time;
 use tamis_vfs::{FileSystem, Window, WritableFile};
 
 /// Most bytes that the append buffer keeps; what one long record needed beyond it is freed.
@@ -91,9 +92,9 @@ struct PreparedSpace {
 
 /// Adds the time that `call` takes to `waited`.
 fn timed<R>(waited: &mut Duration, call: impl FnOnce() -> R) -> R {
-    let start = Instant::now();
+    let start = time::now();
     let result = call();
-    *waited += start.elapsed();
+    *waited += time::since(start);
     result
 }
 

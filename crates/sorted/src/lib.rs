@@ -19,8 +19,12 @@
 #![allow(clippy::len_without_is_empty, reason = "lengths of entries and of blocks, which are never empty")]
 #![allow(clippy::should_implement_trait, reason = "cursors return errors")]
 #![allow(clippy::new_without_default, reason = "a builder begins with options, even where it has none")]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
+)]
 
-use tamis_base::{error, exec, format, memory, report};
+use tamis_base::{error, exec, format, memory, report, sync};
 use tamis_filter as filter;
 use tamis_vfs as vfs;
 

@@ -10,8 +10,12 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "no stable interface: names alone where they say all")]
 #![allow(clippy::len_without_is_empty, reason = "lengths of files, which have headers")]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
+)]
 
-use tamis_base::{error, format, memory, report};
+use tamis_base::{error, format, memory, report, sync};
 use tamis_filter as filter;
 use tamis_log as log;
 use tamis_sorted as sorted;

@@ -17,10 +17,8 @@ mod source;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
 
 pub use deleted::Surveyed;
 use deleted::deleted_stretches;
@@ -44,6 +42,7 @@ use crate::sorted::table::FilterMode;
 use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit, TableMeta};
 use crate::sorted::trace::{Found, ReadSource, ReadTrace, Untraced};
 use crate::sorted::values::ValueFileMeta;
+use crate::sync::{Mutex, OnceLock};
 
 /// Number of levels; the last one is `LEVELS - 1`.
 pub const LEVELS: usize = LEVEL_COUNT;

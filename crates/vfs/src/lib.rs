@@ -3,6 +3,10 @@
 //! [`OsFileSystem`] is the real one. [`MemoryFileSystem`] holds stores that need not outlive the
 //! process. [`SimFileSystem`] is for tests: it can forget, tear and reorder what was not synced,
 //! and fail on cue. tamis tests itself on it, and programs that embed tamis may, too.
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
+)]
 
 use std::fmt::Debug;
 use std::io;

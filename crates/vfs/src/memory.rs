@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
-
 use super::{FileLock, FileSystem, Mapping, ReadableFile, WritableFile};
+use tamis_base::sync::{Mutex, RwLock};
 
 /// Files in memory. They go when the last clone of this value and the last open file are dropped.
 ///

@@ -12,11 +12,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-#[cfg(unix)]
 use super::Mapping;
 #[cfg(target_os = "linux")]
 use super::Window;
 use super::{FileLock, FileSystem, ReadableFile, WritableFile};
+#[cfg(unix)]
+use tamis_base::sync::thread;
 
 #[cfg(target_os = "linux")]
 mod ahead;
@@ -145,7 +146,7 @@ impl FileSystem for OsFileSystem {
             }
             platform::unlock(&file)?;
             attempts += 1;
-            std::thread::sleep(Duration::from_micros(attempts));
+            thread::sleep(Duration::from_micros(attempts));
         }
         // From here on, drop unlocks it.
         let mut lock = OsLock { file, path: path.to_owned(), owner: std::process::id() };

@@ -12,9 +12,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::{FileLock, FileSystem, Mapping, ReadableFile, Window, WritableFile};
+use tamis_base::sync::Mutex;
 
 mod crash;
 mod disk;

@@ -1,16 +1,18 @@
 //! [`Syncer`]: syncs the store while a durable reader waits for unsynced writes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
+use std::time::Duration;
 
 use crate::db::signal::Signal;
 use crate::db::store::Store;
 use crate::environment::SyncerPermit;
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{
+    Mutex,
+    thread::{self, JoinHandle},
+    time,
+};
 
 /// The least time between the beginnings of two syncs. A reader lags by this and one or two syncs.
 const SYNC_EVERY: Duration = Duration::from_millis(5);
@@ -46,15 +48,15 @@ impl SyncerState {
                     self.synced.wake();
                 }
                 // The reader asks again if there is more to sync.
-                std::thread::park();
+                thread::park();
                 continue;
             }
-            let begin = Instant::now();
+            let begin = time::now();
             if let Err(error) = store.sync_through(logged) {
                 *self.failure.lock() = Some(error);
             }
             self.synced.wake();
-            std::thread::sleep(SYNC_EVERY.saturating_sub(begin.elapsed()));
+            thread::sleep(SYNC_EVERY.saturating_sub(time::since(begin)));
         }
     }
 }
@@ -65,8 +67,7 @@ impl Syncer {
         let permit = store.environment.syncer()?;
         let shared = Arc::<SyncerState>::default();
         let (of_thread, store) = (Arc::clone(&shared), Arc::clone(store));
-        let thread = std::thread::Builder::new().name("tamis feed".to_owned());
-        let thread = thread.spawn(move || of_thread.run(&store)).ok()?;
+        let thread = thread::spawn("tamis feed", move || of_thread.run(&store)).ok()?;
         Some(Syncer { shared, _permit: permit, thread: Some(thread) })
     }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
+use crate::sync::time;
 
 /// A store that is open read-only, beside the process that writes.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +34,7 @@ pub(super) struct Refreshes {
 
 impl Default for Refreshes {
     fn default() -> Refreshes {
-        Refreshes { count: 0, last: Instant::now(), error: None }
+        Refreshes { count: 0, last: time::now(), error: None }
     }
 }
 
@@ -41,7 +42,7 @@ impl Refreshes {
     /// Notes how a refresh has ended.
     pub(super) fn note<T>(&mut self, result: &Result<T, Error>) {
         if result.is_ok() {
-            (self.count, self.last) = (self.count + 1, Instant::now());
+            (self.count, self.last) = (self.count + 1, time::now());
         }
         self.error = result.as_ref().err().cloned();
     }

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Follower;
 use super::reader_stats::ReaderStats;
@@ -26,6 +26,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::exec::Priority;
 use crate::format::key::SeqNo;
 use crate::options::Options;
+use crate::sync::time;
 use crate::tree::manifest;
 
 /// How long reading is tried again while the store changes. On a loaded machine, a writer with
@@ -39,8 +40,8 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 /// The writer may remove logs, tables and the manifest while they are read. Only damage fails two
 /// attempts in the same way: an error counts when the next attempt repeats it.
 fn advance(follower: &mut Follower, dir: &Path, patience: Duration, check_open: impl Fn() -> Result<()>) -> Result<()> {
-    let (begin, mut last_failure) = (Instant::now(), String::new());
-    while begin.elapsed() < patience {
+    let (begin, mut last_failure) = (time::now(), String::new());
+    while time::since(begin) < patience {
         check_open()?;
         match follower.advance() {
             Ok(true) => return Ok(()),
@@ -216,7 +217,7 @@ impl Store {
         let refreshes = self.following.refreshes.lock();
         Some(ReaderStats {
             refreshes: refreshes.count,
-            age: refreshes.last.elapsed(),
+            age: time::since(refreshes.last),
             error: refreshes.error.clone(),
             ..stats
         })

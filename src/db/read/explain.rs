@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, time_of};
 use crate::sorted::trace::{FilterAnswer, Found, ReadSource, ReadTrace};
+use crate::sync::time;
 
 /// What a point read consulted, in order, and its result.
 #[derive(Debug)]
@@ -188,13 +189,13 @@ struct Recorder {
 
 impl Recorder {
     fn new() -> Recorder {
-        let now = Instant::now();
+        let now = time::now();
         Recorder { steps: Vec::new(), last: now, entered: now }
     }
 
     /// Returns the time since the last event.
     fn lap(&mut self) -> Duration {
-        let now = Instant::now();
+        let now = time::now();
         now - std::mem::replace(&mut self.last, now)
     }
 }
@@ -250,7 +251,7 @@ impl Store {
         let mut recorder = Recorder::new();
         let start = recorder.last;
         let read = self.get(target, key, options.mode(), &mut recorder, |value| value.bytes().len());
-        let time = start.elapsed();
+        let time = time::since(start);
         let outcome = match read {
             Ok(Some(len)) => Ok(Found::Value(len)),
             Ok(None) => match recorder.steps.last().and_then(|step| step.found) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::db::store::Store;
 use crate::report::event::Event;
+use crate::sync::time;
 
 impl Store {
     /// When an operation begins, if slow operations are to be told of; otherwise no clock is read.
@@ -48,7 +49,7 @@ impl Store {
 
     #[cold]
     fn check_time(&self, start: Instant, event: impl FnOnce(Duration) -> Event) {
-        let taken = start.elapsed();
+        let taken = time::since(start);
         if self.options.slow_operation.is_some_and(|limit| taken >= limit) {
             self.events().send(|| event(taken));
         }
@@ -57,5 +58,5 @@ impl Store {
 
 #[cold]
 fn now() -> Option<Instant> {
-    Some(Instant::now())
+    Some(time::now())
 }

@@ -5,13 +5,12 @@
 //! twice.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::MappedMutexGuard;
 
 use crate::db::locks::{LockRank, Ranked, RankedMutex};
 use crate::error::{Error, Result};
 use crate::format::filename::FileKind;
+use crate::sync::MappedMutexGuard;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tree::manifest::{ManifestState, ManifestWriter, VersionEdit};
 use crate::vfs::FileSystem;
 

@@ -26,12 +26,11 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::live::NumberAndTime;
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::report::stats::ReadCounters;
+use crate::sync::Mutex;
 
 /// Memory limit of a keyspace's memo, and the overhead of a piece besides its key.
 const MAX_LEN: usize = 256 << 10;

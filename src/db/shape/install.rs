@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::catalog::LockedManifest;
 use super::view::{ReadView, Tree};
@@ -21,6 +20,7 @@ use crate::sorted::memtable::Memtable;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableMeta};
 use crate::sorted::values::ValueFileMeta;
+use crate::sync::atomic::Ordering;
 use crate::tree::manifest::{ManifestState, RANGE_LEVEL, UnfinishedTask, VersionEdit};
 
 /// What an edit leaves without an owner once it is durable.

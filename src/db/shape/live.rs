@@ -11,11 +11,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::db::locks::{LockRank, RankedMutex};
 use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A sequence number and the time at which its reads judge deadlines. That is [`NEVER`] if no entry
 /// up to the number has had a deadline.

@@ -10,7 +10,6 @@
 //! view is in use, the memtable keeps the range deletes that a snapshot of its last number would
 //! need ([`EndedHorizons`]).
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::gaps::Gaps;
@@ -33,6 +32,7 @@ use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit};
 use crate::sorted::trace::{Found, ReadSource, ReadTrace};
 use crate::sorted::value::{FoundValue, Value};
 use crate::sorted::values::{ValueFileMeta, ValueFiles};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tree::manifest::KeyspaceState;
 use crate::tree::version::{Candidates, ScanSource, Version};
 

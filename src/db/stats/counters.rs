@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::held::Held;
 use crate::db::locks::{LockRank, RankedGuard, RankedMutex};
 use crate::report::stats::{FilterLedger, ReadCounters};
 use crate::sorted::table::Table;
+use crate::sync::Mutex;
 
 /// Counts of background work since the store was opened, and of reads of retired tables.
 pub(crate) struct Counters {

@@ -4,11 +4,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::memory::epoch::Unreclaimed;
 use crate::sorted::memtable::Memtable;
 use crate::sorted::table::Table;
+use crate::sync::Mutex;
 
 /// Memtables and tables that the store has replaced but that are still in use.
 ///

@@ -290,10 +290,10 @@ impl LevelStats {
 mod tests {
     use std::sync::Arc;
 
+    use crate::sync::Mutex;
     use metrics::{
         Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
     };
-    use parking_lot::Mutex;
 
     use super::*;
 

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use parking_lot::Mutex;
-
 use crate::db::work::background::WorkKind;
 use crate::error::{Error, Result};
 use crate::report::delivery::Events;
 use crate::report::event::{BackgroundWork, Event, StallCause};
+use crate::sync::{Mutex, time};
 
 /// Tells the listener of troubles.
 pub(crate) struct Notices {
@@ -44,11 +43,11 @@ impl Known {
             Some(error) => {
                 self.without_space.push(user);
                 let is_new = self.full_since.is_none();
-                self.full_since.get_or_insert_with(Instant::now);
+                self.full_since.get_or_insert_with(time::now);
                 is_new.then(|| Event::DiskFull { error: error.clone() })
             }
             None if self.without_space.is_empty() => {
-                self.full_since.take().map(|since| Event::DiskRecovered { after: since.elapsed() })
+                self.full_since.take().map(|since| Event::DiskRecovered { after: time::since(since) })
             }
             None => None,
         }
@@ -79,11 +78,11 @@ impl Notices {
         let told = match outcome {
             Ok(()) => {
                 let since = known.failing.remove(&kind);
-                since.map(|since| Event::BackgroundRecovered { work: work(), after: since.elapsed() })
+                since.map(|since| Event::BackgroundRecovered { work: work(), after: time::since(since) })
             }
             Err(_) if known.failing.contains_key(&kind) => None,
             Err(error) => {
-                known.failing.insert(kind, Instant::now());
+                known.failing.insert(kind, time::now());
                 Some(Event::BackgroundFailed { work: work(), error: error.clone() })
             }
         };
@@ -108,12 +107,12 @@ impl Notices {
         let cause = StallCause::Slowed;
         match (is_slowed, *since) {
             (true, None) => {
-                *since = Some(Instant::now());
+                *since = Some(time::now());
                 self.events.send(|| Event::StallBegan { cause });
             }
             (false, Some(begun)) => {
                 *since = None;
-                self.events.send(|| Event::StallEnded { cause, duration: begun.elapsed() });
+                self.events.send(|| Event::StallEnded { cause, duration: time::since(begun) });
             }
             _ => {}
         }
@@ -130,7 +129,7 @@ impl Notices {
             match stopped.iter_mut().find(|(known, ..)| *known == cause) {
                 Some((_, waiting, _)) => *waiting += 1,
                 None => {
-                    stopped.push((cause, 1, Instant::now()));
+                    stopped.push((cause, 1, time::now()));
                     self.events.send(|| Event::StallBegan { cause });
                 }
             }
@@ -141,7 +140,7 @@ impl Notices {
             *waiting -= 1;
         }
         for (cause, _, since) in stopped.extract_if(.., |(_, waiting, _)| *waiting == 0) {
-            self.events.send(|| Event::StallEnded { cause, duration: since.elapsed() });
+            self.events.send(|| Event::StallEnded { cause, duration: time::since(since) });
         }
         result
     }

@@ -4,7 +4,7 @@
 //! there one by one. Otherwise, each entry written is looked up in the set, which is therefore
 //! sorted by hash before the lock is taken, and by key once range deletes may come.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::filter::KeyHash;
 use crate::format::deadline::Deadline;
@@ -13,6 +13,7 @@ use crate::format::span::KeySpan;
 use crate::sorted::memtable::Memtable;
 #[cfg(test)]
 use crate::sorted::ranges::steps;
+use crate::sync::OnceLock;
 
 /// Up to this many keys are looked up one by one under the commit lock, about 30 ns each.
 const FEW_KEYS: usize = 64;

@@ -11,9 +11,8 @@
 
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
-
 use crate::filter::KeyHash;
+use crate::sync::{Mutex, MutexGuard};
 
 /// How often a closure, or an operation of the store that reads and writes, runs.
 pub(crate) const ATTEMPTS: u32 = 32;

@@ -6,16 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 use super::agenda::Agenda;
 use crate::db::locks::{LockRank, RankedGuard, RankedMutex};
 use crate::error::{Error, Result};
 use crate::exec::Priority;
 use crate::format::deadline::NEVER;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::{Condvar, Mutex, time};
 use crate::tree::compaction::task::Task;
 
 /// Back-off of a kind of work after a failure, unless a caller waits for it.
@@ -163,7 +162,7 @@ impl Work {
 
 impl Jobs {
     pub(super) fn is_backing_off(&self, kind: WorkKind) -> bool {
-        self.failed.get(&kind).is_some_and(|failure| failure.at.elapsed() < RETRY_AFTER)
+        self.failed.get(&kind).is_some_and(|failure| time::since(failure.at) < RETRY_AFTER)
     }
 
     /// After which time failed work is tried again if no caller does so first.
@@ -243,7 +242,7 @@ impl Jobs {
             Err(error) => {
                 self.failures += 1;
                 let before = self.failed.get(&work.kind()).map_or(0, |last| last.before.saturating_add(1));
-                let failure = Failure { error: error.clone(), at: Instant::now(), before, number: self.failures };
+                let failure = Failure { error: error.clone(), at: time::now(), before, number: self.failures };
                 self.failed.insert(work.kind(), failure);
             }
         }

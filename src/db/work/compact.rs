@@ -13,10 +13,7 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-
-use parking_lot::{Condvar, Mutex};
 
 use super::background::Request;
 use super::progress::{TaskProgress, remaining};
@@ -33,6 +30,8 @@ use crate::format::span::KeySpan;
 use crate::options::Compression;
 use crate::report::event::CompactionReason;
 use crate::sorted::table::{Input, TableMeta};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex};
 use crate::tree::compaction::covered::covered_tables;
 use crate::tree::compaction::filters::policy_of_output;
 use crate::tree::compaction::picker::Picker;

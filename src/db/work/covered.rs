@@ -14,7 +14,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::throttle::MAX_SEALED;
 use super::upkeep::RangeUpkeep;
@@ -28,6 +27,7 @@ use crate::options::Compression;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Fragment, fold};
 use crate::sorted::table::TableMeta;
+use crate::sync::atomic::Ordering;
 use crate::tree::compaction::covered::{covered_tables, is_needed};
 use crate::tree::compaction::task::Task;
 use crate::tree::compaction::{Turn, write_ranges};

@@ -17,9 +17,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::agenda::{Conditions, Due, Findings, Outlook};
 use super::background::{Jobs, LONGEST_RETRY, Request, RequestResult, Waiting, Work, WorkKind};
@@ -35,6 +33,8 @@ use crate::operator::NamedOperator;
 use crate::options::{Compression, LevelFilters};
 use crate::report::event::{BackgroundWork, Event};
 use crate::sorted::table::TableMeta;
+use crate::sync::atomic::Ordering;
+use crate::sync::{thread, time};
 use crate::tree::compaction::picker::{Debt, L0_SLOWDOWN, L0_TRIGGER, Picker, Requested, has_garbage};
 use crate::tree::compaction::task::Task;
 use crate::tree::version::ValueGarbage;
@@ -207,7 +207,7 @@ impl Store {
     pub(super) fn pace(&self, bytes: usize) {
         let mut begin = None;
         while let Some(wait) = self.workers.rate.take(bytes) {
-            begin.get_or_insert_with(Instant::now);
+            begin.get_or_insert_with(time::now);
             if self.workers.is_stopping() {
                 break;
             }
@@ -215,7 +215,7 @@ impl Store {
             thread::sleep(wait.min(LONGEST_NAP));
         }
         if let Some(begin) = begin {
-            self.workers.rate.note_wait(begin.elapsed());
+            self.workers.rate.note_wait(time::since(begin));
         }
     }
 
@@ -480,9 +480,9 @@ impl Store {
             None => Event::FlushBegan { bytes: self.shape.view().sealed.last().map_or(0, |m| m.used() as u64) },
             Some(compaction) => Event::CompactionBegan(compaction.clone()),
         });
-        let start = Instant::now();
+        let start = time::now();
         let result = run();
-        let (outcome, duration) = (result.clone(), start.elapsed());
+        let (outcome, duration) = (result.clone(), time::since(start));
         self.events().send(|| match compaction {
             None => Event::FlushEnded { outcome, duration },
             Some(compaction) => Event::CompactionEnded { compaction, outcome, duration },

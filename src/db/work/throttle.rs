@@ -8,11 +8,10 @@
 //! the active memtable has filled up. Otherwise the writer that fills it would wait for a whole
 //! flush.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{Mutex, time};
 use crate::tree::compaction::picker::{L0_SLOWDOWN, L0_TRIGGER};
 
 /// Runs in level 0 at which writes stop.
@@ -92,7 +91,7 @@ impl Throttle {
     /// Charges a write under pressure, of at least `least`.
     #[inline(never)]
     fn charge_for(&self, bytes: usize, least: f64) -> Duration {
-        self.charge_at(bytes, self.pressure().max(least), Instant::now())
+        self.charge_at(bytes, self.pressure().max(least), time::now())
     }
 
     fn charge_at(&self, bytes: usize, pressure: f64, now: Instant) -> Duration {

@@ -13,9 +13,6 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
 
 use crate::batch::{LoggedPart, Op, WriteBatch};
 use crate::db::shape::view::EndedHorizons;
@@ -27,6 +24,8 @@ use crate::format::key::SeqNo;
 use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::log::{LogWriter, NewRecord};
 use crate::sorted::memtable::Memtable;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes of batches that are committed as one group. A larger batch is a group of its own.
 const MAX_GROUP_LEN: usize = 1 << 20;

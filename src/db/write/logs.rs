@@ -7,7 +7,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::db::locks::{LockRank, RankedMutex};
@@ -18,6 +17,8 @@ use crate::format::key::SeqNo;
 use crate::log::reader::LogReader;
 use crate::log::{LogEnds, LogTail, LogWriter};
 use crate::options::KeepLog;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::time;
 use crate::vfs::{FileSystem, ReadableFile, WritableFile};
 
 /// A limit on the bytes of logs that are kept after recovery has ceased to need them allows one
@@ -217,7 +218,7 @@ impl LiveLogs {
     /// Notes that recovery needs no log before `number`. Returns the numbers of the logs that
     /// nobody else needs either, so that their files can be removed, oldest first.
     pub(crate) fn take_before(&self, number: u64) -> Vec<u64> {
-        let now = Instant::now();
+        let now = time::now();
         let mut logs = self.files.lock();
         for file in logs.files.iter_mut().take_while(|file| file.number < number) {
             file.flushed.get_or_insert(now);
@@ -315,7 +316,7 @@ pub(crate) fn survey(
     last_log: Option<(u64, u64)>,
     keep: KeepLog,
 ) -> Result<Vec<StoreLog>> {
-    let now = Instant::now();
+    let now = time::now();
     let (mut ends, mut kept) = (LogEnds::before(last + 1), 0);
     // Number and length of the log that the next newer one of the same process says it follows.
     let mut previous: Option<(u64, u64)> = None;

@@ -13,10 +13,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
-
-use parking_lot::Mutex;
 
 use super::commit::{Commit, Encoded, GroupLen, GroupTotals, Logging, Outcome, QueuedWrite};
 use super::stalls::Cause;
@@ -36,6 +33,8 @@ use crate::log::LogWriter;
 use crate::log::wal;
 use crate::operator::{Fold, NamedOperator};
 use crate::sorted::memtable::{Memtable, MemtableWriter, any_in};
+use crate::sync::atomic::Ordering;
+use crate::sync::{self, Mutex, thread};
 use crate::tree::insert::apply;
 
 /// Upper bound of the size of a file header and a sync marker.
@@ -337,7 +336,7 @@ impl Store {
         let wait = self.workers.charge(bytes, filled);
         if !wait.is_zero() && !self.step() {
             check_may_wait();
-            self.writer.stalls.measure(Cause::Slowed, || std::thread::sleep(wait));
+            self.writer.stalls.measure(Cause::Slowed, || thread::sleep(wait));
         }
     }
 
@@ -447,7 +446,7 @@ impl Store {
             if let Some(commit) = self.writer.commit.try_lock() {
                 return Some(commit);
             }
-            std::hint::spin_loop();
+            sync::spin_loop();
         }
         None
     }

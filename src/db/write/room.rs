@@ -9,7 +9,6 @@
 //! entry.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::commit::{Before, Commit, GroupLen, QueuedWrite};
 use super::stalls::Cause;
@@ -19,6 +18,7 @@ use crate::db::work::throttle::MAX_SEALED;
 use crate::error::Result;
 use crate::log::wal;
 use crate::report::event::StallCause;
+use crate::sync::atomic::Ordering;
 
 /// While it lives, no write goes to a memtable, and no thread holds the commit lock for it: writers
 /// wait. What has it can wait for a flush, after which no memtable holds what it has sealed.

@@ -7,7 +7,9 @@
 //! Each writer's wait is counted separately: all that find no room wait for the same flush.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::sync::time;
 
 /// Shorter waits count as work, unless the store ordered them.
 const SHORTEST: Duration = Duration::from_micros(500);
@@ -112,9 +114,9 @@ impl Stalls {
 
     /// Runs `wait` and counts the time it takes.
     pub(super) fn measure<R>(&self, cause: Cause, wait: impl FnOnce() -> R) -> R {
-        let start = Instant::now();
+        let start = time::now();
         let result = wait();
-        self.count(cause, start.elapsed());
+        self.count(cause, time::since(start));
         result
     }
 

@@ -5,7 +5,6 @@
 //! names the log in the manifest. From then on a store without that log counts as damaged.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::logs::LiveLog;
 use super::stalls::Cause;
@@ -15,6 +14,7 @@ use crate::db::work::background::Waiting;
 use crate::error::{IoContext, Result};
 use crate::format::key::SeqNo;
 use crate::log::wal::SyncedLog;
+use crate::sync::atomic::Ordering;
 use crate::tree::manifest::VersionEdit;
 
 impl Store {

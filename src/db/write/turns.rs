@@ -15,10 +15,11 @@
 //! Writers that do other work between their writes do not return within the grace period. Each time
 //! it passes in vain, about twice as many syncs skip it as the time before.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::db::locks::{HeldRank, LockRank, check_may_wait};
+use crate::sync::barging::{Condvar, Mutex, MutexGuard};
+use crate::sync::time;
 
 /// Longest grace period; it is also no longer than the last sync took. Measured: eight threads on
 /// two cores return within 120 µs.
@@ -26,9 +27,8 @@ const GRACE: Duration = Duration::from_micros(200);
 
 /// The turns of threads that sync.
 ///
-/// Lock and condition come from the standard library: there, one system call wakes all waiters,
-/// which then run in parallel. Fair locks hand on from one to the next: eight writers on two cores
-/// then returned in 104 µs, six of them in time.
+/// Lock and condition wake all waiters at once, which then run in parallel. Fair locks hand on from
+/// one to the next: eight writers on two cores then returned in 104 µs, six of them in time.
 #[derive(Default)]
 pub(super) struct Syncing {
     turn: Mutex<SyncTurn>,
@@ -88,7 +88,7 @@ impl Drop for Lead<'_> {
         turn.has_leader = false;
         match self.stage {
             LeadStage::Waiting(ticket) => turn.leave(ticket),
-            LeadStage::Syncing { start, served } => turn.ended(served, start.elapsed()),
+            LeadStage::Syncing { start, served } => turn.ended(served, time::since(start)),
         }
         drop(turn);
         self.syncing.ended.notify_all();
@@ -97,7 +97,7 @@ impl Drop for Lead<'_> {
 
 impl Syncing {
     pub(super) fn lock(&self) -> MutexGuard<'_, SyncTurn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turn.lock()
     }
 
     /// Waits until the calling thread leads.
@@ -129,7 +129,7 @@ impl Syncing {
             }
             let grace_left = turn.grace_left();
             if turn.has_leader {
-                turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
+                turn = self.ended.wait(turn);
             } else if grace_left.is_zero() {
                 turn.has_leader = true;
                 turn.has_timer = false;
@@ -143,9 +143,9 @@ impl Syncing {
                 // sync.
                 timer = turn.grace_end;
                 turn.has_timer = true;
-                turn = self.ended.wait_timeout(turn, grace_left).unwrap_or_else(PoisonError::into_inner).0;
+                turn = self.ended.wait_for(turn, grace_left);
             } else {
-                turn = self.ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
+                turn = self.ended.wait(turn);
             }
         }
     }
@@ -168,7 +168,7 @@ impl SyncTurn {
     /// Time left of the grace period; zero once enough threads have arrived.
     fn grace_left(&self) -> Duration {
         match self.grace_end {
-            Some(grace_end) if self.waiting < self.expected => grace_end.saturating_duration_since(Instant::now()),
+            Some(grace_end) if self.waiting < self.expected => grace_end.saturating_duration_since(time::now()),
             _ => Duration::ZERO,
         }
     }
@@ -191,7 +191,7 @@ impl SyncTurn {
         match self.skips_left.checked_sub(1) {
             Some(left) => self.skips_left = left,
             // A single thread has no other to wait for.
-            None => self.grace_end = (self.expected > 1).then(|| Instant::now() + took.min(GRACE)),
+            None => self.grace_end = (self.expected > 1).then(|| time::now() + took.min(GRACE)),
         }
     }
 }
@@ -200,7 +200,7 @@ impl Lead<'_> {
     /// Begins the sync, which serves every write made before this call.
     pub(super) fn begin(&mut self) {
         let served = self.syncing.lock().begin();
-        self.stage = LeadStage::Syncing { start: Instant::now(), served };
+        self.stage = LeadStage::Syncing { start: time::now(), served };
     }
 }
 

@@ -27,9 +27,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence, fence};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::memory::thread::{self, NUMBERED};
+use crate::sync::{self, Mutex, time};
 
 /// The note of a thread that is not pinned.
 const IDLE: u64 = u64::MAX;
@@ -254,7 +253,7 @@ impl<T: Send + Sync> Published<T> {
         let former = unsafe { Arc::from_raw(former) };
         // Under the lock, so that `replaced` stays ordered by epoch.
         let since = self.epoch.advance();
-        replaced.push_back(Former { since, at: Instant::now(), value: former });
+        replaced.push_back(Former { since, at: time::now(), value: former });
         self.last_replaced.store(since, Ordering::Relaxed);
         drop(replaced);
         for _ in 0..RECLAIM_ATTEMPTS {
@@ -263,7 +262,7 @@ impl<T: Send + Sync> Published<T> {
             if self.collect() != 1 {
                 break;
             }
-            std::hint::spin_loop();
+            sync::spin_loop();
         }
     }
 
@@ -271,7 +270,7 @@ impl<T: Send + Sync> Published<T> {
     pub fn kept(&self) -> Unreclaimed {
         self.collect();
         let replaced = self.replaced.lock();
-        Unreclaimed { values: replaced.len(), oldest: replaced.front().map(|oldest| oldest.at.elapsed()) }
+        Unreclaimed { values: replaced.len(), oldest: replaced.front().map(|oldest| time::since(oldest.at)) }
     }
 
     /// Frees the former values that no reader can see; returns how many are left. It scans the

@@ -11,14 +11,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle, ThreadId};
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::event::Event;
 #[cfg(feature = "tracing")]
 use super::event::Severity;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::{self, JoinHandle, ThreadId};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Events of a store that wait for its listener at most.
 const CAPACITY: usize = 4096;
@@ -103,7 +102,7 @@ impl Delivery {
         self.0.delivered.notify_all();
         if queue.running.is_none() {
             let shared = Arc::clone(&self.0);
-            match thread::Builder::new().name("tamis-events".into()).spawn(move || shared.deliver()) {
+            match thread::spawn("tamis-events", move || shared.deliver()) {
                 Ok(thread) => {
                     queue.running = Some(thread.thread().id());
                     queue.thread = Some(thread);
@@ -303,7 +302,7 @@ mod tests {
         slow.send(|| event(0));
         begins.recv().unwrap();
         drop(slow);
-        let finishing = thread::spawn(move || first.finish());
+        let finishing = std::thread::spawn(move || first.finish());
         while delivery.0.queue.lock().open > 0 {
             thread::yield_now();
         }

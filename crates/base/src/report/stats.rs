@@ -3,10 +3,10 @@
 
 use std::iter::Sum;
 use std::ops::{AddAssign, Sub};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::thread;
+use crate::sync::OnceLock;
 
 /// What reads asked of tables and what the answers cost; for one table, or summed over tables.
 ///

@@ -11,7 +11,6 @@
 //! `Version::get` ask every table.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
 use super::reader::Filter;
 use crate::hash::KeyHash;
@@ -19,6 +18,7 @@ use crate::line::FilterLine;
 use crate::split::{FirstGroup, line_index};
 use tamis_base::memory::pool::TableArray;
 use tamis_base::memory::prefetch::prefetch;
+use tamis_base::sync::OnceLock;
 
 /// The filters of a version, as the module header says. Where the bank says no, the filter says no.
 pub struct FilterBank {

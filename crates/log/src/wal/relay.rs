@@ -13,10 +13,6 @@
 
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::{Builder, Scope, ScopedJoinHandle};
-
-use parking_lot::Mutex;
 
 use crate::Record;
 use crate::op::LogOps;
@@ -24,6 +20,9 @@ use tamis_base::error::{Error, Result};
 use tamis_base::format::Malformed;
 use tamis_base::format::filename::FileKind;
 use tamis_base::format::key::SeqNo;
+use tamis_base::sync::Mutex;
+use tamis_base::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use tamis_base::sync::thread::{Scope, ScopedJoinHandle, spawn_scoped};
 
 /// Bytes of a buffer: small enough to be still in the CPU cache when it is applied.
 const BUFFER_LEN: usize = 256 << 10;
@@ -236,7 +235,7 @@ impl<'scope> Helper<'scope> {
             }
             Ok(())
         };
-        let thread = Builder::new().name("tamis-replay".into()).spawn_scoped(scope, run).ok()?;
+        let thread = spawn_scoped(scope, "tamis-replay", run).ok()?;
         Some(Helper { filled, applied, in_flight: 0, thread })
     }
 

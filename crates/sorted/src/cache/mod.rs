@@ -18,13 +18,12 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
-
 use self::admission::CacheShard;
 pub(super) use self::slot::BlockSlots;
 use crate::block::{BlockRef, Frame};
 use crate::memory::epoch::Epoch;
 use crate::memory::pool::FrameArena;
+use crate::sync::Mutex;
 
 const MAX_SHARDS: usize = 16;
 /// A smaller cache has fewer shards, so that each still holds many blocks.

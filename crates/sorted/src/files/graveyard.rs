@@ -13,9 +13,8 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use parking_lot::Mutex;
-
 use crate::format::filename::FileKind;
+use crate::sync::Mutex;
 use crate::vfs::FileSystem;
 
 /// Numbers of dead tables. There are few: most files are unlinked at once, and every flush syncs

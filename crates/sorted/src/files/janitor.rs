@@ -15,11 +15,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::Graveyard;
 use crate::exec::{Executor, Priority};
 use crate::format::filename::FileKind;
+use crate::sync::Mutex;
 use crate::vfs::{FileLock, FileSystem};
 
 /// One per open store. Without [`start`](Janitor::start), as in a store opened read-only, it

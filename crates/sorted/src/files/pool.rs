@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lru::LruCache;
-use parking_lot::Mutex;
 
+use crate::sync::Mutex;
 use crate::vfs::{ReadableFile, is_out_of_descriptors};
 
 /// A store, by the order in which pools were made, and the number of a file, which no two files of

@@ -29,17 +29,16 @@
 
 use std::marker::PhantomData;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
-
-use parking_lot::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use super::bounds::KeyBounds;
 use crate::format::key::{SeqNo, ValueKind, equal};
 use crate::memory::pool::{CHUNK_LEN, MemtableChunk, MemtablePool};
 use crate::memory::prefetch::prefetch;
+use crate::sync::{Mutex, MutexGuard, OnceLock, time};
 
 /// Positions count units of this many bytes.
 const UNIT: usize = 8;
@@ -359,13 +358,13 @@ impl EntryWriter<'_> {
 
     /// Allocates memory that is freed with the list.
     fn allocate(&mut self, len: usize) -> *mut u8 {
-        let begun = Instant::now();
+        let begun = time::now();
         let chunk = self.list.pool.take(len);
         let start = chunk.start().as_ptr();
         // First touch: the system populates new memory now, often a whole chunk at once.
         // SAFETY: the chunk has at least one byte and belongs to this writer alone.
         unsafe { start.write_volatile(0) };
-        self.waited += begun.elapsed();
+        self.waited += time::since(begun);
         self.list.allocated.fetch_add(chunk.len(), Relaxed);
         self.state.owned.push(chunk);
         start

@@ -13,9 +13,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
-
 use crate::format::key::{SeqNo, Window};
+use crate::sync::Mutex;
 
 /// Chains from this length on are folded.
 pub const FOLD_FROM: usize = 64;

@@ -13,11 +13,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::entries::{EntryList, EntryRef, Position};
 use crate::format::key::{HEAD12_LEN, MAX_SEQNO, SeqNo, common_prefix_len, compare, compare_entries, head12};
 use crate::memory::pool::{MemtableChunk, MemtablePool};
+use crate::sync::Mutex;
 
 /// Most runs of a keyspace.
 pub(super) const MAX_RUNS: usize = 8;

@@ -14,12 +14,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
-
 use super::entries::Position;
 use super::range_tree::RangeTree;
 use crate::format::key::SeqNo;
 use crate::ranges::{Fragment, Piece, RangeSource};
+use crate::sync::RwLock;
 
 /// All roots are looked at for ones that no reader needs any more after this many writes, and after
 /// as many as there are roots.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::footer::{BlockHandle, TRAILER_LEN};
 use super::mapped::Mapped;
@@ -21,6 +21,7 @@ use crate::format::coding::get_u32;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::report::stats::ReadCounters;
+use crate::sync::OnceLock;
 use crate::vfs::ReadableFile;
 
 /// Reads from one table's file.

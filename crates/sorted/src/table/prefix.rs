@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::reader::Counting;
 use super::resident::TableFilter;
 use super::{Table, TableCursor};
@@ -15,6 +13,7 @@ use crate::filter::PrefixExtractor;
 use crate::format::key::{SeqNo, compare, strip};
 use crate::iter::InternalCursor;
 use crate::report::stats::ReadEvent;
+use crate::sync::Mutex;
 use crate::table::FilterMode;
 
 /// Whether a table may hold keys with the prefix that all keys of a scan share, by the extractor.

@@ -2,10 +2,8 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
 
 use super::fetch::{Fetcher, ReadHint};
 use super::planned::{BlockAddress, PlannedRead, PlannedReads};
@@ -23,6 +21,7 @@ use crate::format::pointer::split_separate;
 use crate::memory::epoch::Pin;
 use crate::report::event::Event;
 use crate::report::stats::{FilterLedger, FilterRates, ReadCounters, ReadEvent};
+use crate::sync::{Mutex, OnceLock};
 use crate::trace::{FilterAnswer, Found, ReadTrace, Untraced};
 use crate::value::FoundValue;
 use crate::values::{SeparateValue, ValueFile};

@@ -7,7 +7,6 @@ mod reads;
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
@@ -20,6 +19,7 @@ use crate::filter::{FilterState, KeyHash};
 use crate::format::checksum::FileChecksum;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, Window, compare_entries};
 use crate::iter::{InternalCursor, MergeCursor, Stamped};
+use crate::sync::Mutex;
 use crate::table::FilterMode;
 use crate::trace::{ReadTrace, Untraced};
 use crate::value::Value;

@@ -5,9 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 
 use super::record::{StoredRecord, decode_record};
 use crate::compress::Compression;
@@ -17,6 +15,7 @@ use crate::files::{FilePool, Janitor};
 use crate::format::filename::FileKind;
 use crate::format::pointer::ValuePointer;
 use crate::operator::ReadValue;
+use crate::sync::{Mutex, OnceLock};
 use crate::vfs::{FileSystem, ReadableFile};
 
 /// The value files of a store to which open tables point.

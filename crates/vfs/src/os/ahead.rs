@@ -20,14 +20,15 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::Window;
+use tamis_base::sync::OnceLock;
 
 /// How long a window's populated pages are relied on. Write-back starts after five seconds by
 /// default (`dirty_writeback_centisecs`).

@@ -8,9 +8,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use parking_lot::Mutex;
-
 use super::regular;
+use tamis_base::sync::Mutex;
 
 /// Held while a file's position is in use: threads may share the file.
 static POSITION: Mutex<()> = Mutex::new(());

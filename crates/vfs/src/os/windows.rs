@@ -18,7 +18,6 @@ use std::os::windows::ffi::OsStrExt;
 use std::os::windows::fs::FileExt;
 use std::os::windows::io::AsRawHandle;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
 use windows_sys::Win32::Foundation::{
@@ -30,6 +29,7 @@ use windows_sys::Win32::Storage::FileSystem::{
 use windows_sys::Win32::System::IO::{OVERLAPPED, OVERLAPPED_0, OVERLAPPED_0_0};
 
 use super::{not_regular, regular};
+use tamis_base::sync::thread;
 
 /// How long renaming and removing are retried while another process holds the file.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);

@@ -12,11 +12,10 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
 use super::CHUNK_LEN;
 use super::extents::{Extents, SEGMENT};
 use super::region::Region;
+use crate::sync::{Mutex, thread};
 
 /// Alignment of pieces; their length is a multiple of it. A cache line.
 pub const ALIGN: usize = 64;
@@ -119,8 +118,7 @@ impl FrameArena {
     #[cold]
     fn start_preparing(self: &Arc<Self>) {
         let arena = Arc::downgrade(self);
-        let thread = std::thread::Builder::new().name("tamis-pages".into());
-        if thread.spawn(move || prepare(&arena)).is_err() {
+        if thread::spawn("tamis-pages", move || prepare(&arena)).is_err() {
             // Without a thread, the caller that takes a piece touches it first.
             let mut state = self.state.lock();
             state.make_ready(CHUNK_LEN, self.len);

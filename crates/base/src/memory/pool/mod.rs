@@ -13,10 +13,10 @@
 //! [`TableArray`] in [`TableMemory`].
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use crate::sync::{Mutex, OnceLock};
 
 mod arena;
 mod extents;

@@ -19,11 +19,10 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
 use super::CHUNK_LEN;
 use super::extents::{Extents, SEGMENT};
 use super::region::Region;
+use crate::sync::{Mutex, thread};
 
 /// Alignment of pieces; their length is a multiple of it. A page of the usual size, so that a freed
 /// piece can go back to the system whole.
@@ -105,8 +104,7 @@ impl TableMemory {
         state.joining = true;
         drop(state);
         let memory = Arc::downgrade(self);
-        let thread = std::thread::Builder::new().name("tamis-pages".into());
-        if thread.spawn(move || join_pages(&memory)).is_err() {
+        if thread::spawn("tamis-pages", move || join_pages(&memory)).is_err() {
             // The next piece will try again.
             self.state.lock().joining = false;
         }
@@ -216,7 +214,7 @@ impl TableMemory {
     pub(super) fn settled(self: &Arc<Self>) -> Vec<bool> {
         self.join_pages();
         while self.state.lock().joining {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         let state = self.state.lock();
         assert_eq!(state.crowded(), None);
