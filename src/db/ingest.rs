@@ -343,30 +343,7 @@ impl Store {
             self.commit_ingest(keyspace, name, &mut tables, searched, &mut is_recorded)
         });
         match done {
-            Ok(seqno) => {
-                let ranges = tables.iter().filter(|table| table.ranges.is_some());
-                let range_deletes = ranges.map(|table| table.meta.entries).sum();
-                if range_deletes > 0 {
-                    // What fails here is tried again after the next flush or compaction.
-                    let _ = self.tidy_ranges();
-                }
-                self.schedule();
-                self.events().send(|| Event::Ingested {
-                    keyspace: name.to_owned(),
-                    seqno,
-                    tables: tables.len(),
-                    bytes: tables.iter().map(|table| table.meta.size).sum(),
-                });
-                let left = if options.mode == IngestMode::Move { self.remove_sources(&tables) } else { Vec::new() };
-                Ok(IngestInfo {
-                    seqno,
-                    entries: tables.iter().map(|table| table.meta.entries).sum::<u64>() - range_deletes,
-                    range_deletes,
-                    bytes: tables.iter().map(|table| table.meta.size).sum(),
-                    copied: tables.iter().filter(|table| table.is_copy).count(),
-                    left,
-                })
-            }
+            Ok(seqno) => Ok(self.finish_ingest(name, &tables, options, seqno)),
             Err(error) => {
                 // A log that may have the record makes the files part of the store.
                 if !is_recorded && self.gate.check_open().is_ok() {
@@ -374,6 +351,34 @@ impl Store {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Begins what an ingest allows, tells of it, and removes the caller's files if they are to
+    /// move.
+    fn finish_ingest(
+        self: &Arc<Self>,
+        name: &str,
+        tables: &[NewTable],
+        options: IngestOptions,
+        seqno: SeqNo,
+    ) -> IngestInfo {
+        let ranges = tables.iter().filter(|table| table.ranges.is_some());
+        let range_deletes = ranges.map(|table| table.meta.entries).sum();
+        if range_deletes > 0 {
+            // What fails here is tried again after the next flush or compaction.
+            let _ = self.tidy_ranges();
+        }
+        self.schedule();
+        let bytes = tables.iter().map(|table| table.meta.size).sum();
+        self.events().send(|| Event::Ingested { keyspace: name.to_owned(), seqno, tables: tables.len(), bytes });
+        IngestInfo {
+            seqno,
+            entries: tables.iter().map(|table| table.meta.entries).sum::<u64>() - range_deletes,
+            range_deletes,
+            bytes,
+            copied: tables.iter().filter(|table| table.is_copy).count(),
+            left: if options.mode == IngestMode::Move { self.remove_sources(tables) } else { Vec::new() },
         }
     }
 

@@ -21,10 +21,13 @@ use std::time::{Duration, Instant};
 
 use super::clock::Clock;
 use super::open::recovery::{Recovered, Recovery, Sources};
+use super::sequence::Sequence;
+use super::shape::Shape;
 use super::shape::catalog::Manifest;
 use super::shape::view::{ReadView, Tree};
 use super::stats::counters::OpeningStats;
 use super::store::{Opened, Store};
+use super::write::Writer;
 use super::write::commit::Commit;
 use super::write::logs::{LiveLogs, survey};
 use crate::environment::Environment;
@@ -84,6 +87,7 @@ impl Store {
         remove_void(&*options.file_system, &dir, &void)?;
         logs.take_before(manifest.state.min_log);
         remove_unneeded(&*options.file_system, &dir, &files, &manifest, &logs, &tables)?;
+        let next_file = manifest.state.next_file_number;
         let opening = OpeningStats {
             manifest: manifest_time,
             logs: logs_time,
@@ -93,16 +97,11 @@ impl Store {
         };
 
         let store = Arc::new(Store::new(Opened {
-            seat,
             environment,
             clock,
-            view,
-            last_seqno: recovered.last_seqno,
-            flushed: recovered.flushed,
-            logs,
-            next_file: manifest.state.next_file_number,
-            commit: Some(Commit::new(memtable, header)),
-            manifest: Some(manifest),
+            sequence: Sequence::new(recovered.last_seqno, recovered.flushed),
+            writer: Writer::new(Some(Commit::new(memtable, header)), logs, seat, &view),
+            shape: Shape::new(view, tables.epoch(), next_file, Some(manifest)),
             lock: Some(Arc::clone(&lock)),
             follower: None,
             seed,

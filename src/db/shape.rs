@@ -46,7 +46,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    pub(crate) fn new(mut view: ReadView, epoch: &Arc<Epoch>, manifest: Option<Manifest>, next_file: u64) -> Shape {
+    pub(crate) fn new(mut view: ReadView, epoch: &Arc<Epoch>, next_file: u64, manifest: Option<Manifest>) -> Shape {
         let ranges = view.trees.iter().map(|tree| tree.version.ranges().largest_seqno());
         Shape {
             ranges_until: AtomicU64::new(ranges.max().unwrap_or(0)),

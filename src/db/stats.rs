@@ -23,6 +23,7 @@ use crate::filter::FilterState;
 use crate::format::key::SeqNo;
 use crate::report::stats::{FilterLedger, ReadStats};
 use crate::sorted::table::Table;
+use crate::tree::version::Level;
 
 /// Statistics of a store at one moment. Counts begin when it was opened.
 #[derive(Clone, Debug, Default)]
@@ -311,36 +312,41 @@ impl Stats {
 }
 
 impl Store {
+    fn memory_stats(&self, view: &ReadView) -> MemoryStats {
+        // What stores share is counted by their environment.
+        let own = match self.options.environment {
+            Some(_) => EnvironmentStats::default(),
+            None => self.environment.stats(),
+        };
+        let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
+        MemoryStats {
+            memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),
+            pool: own.idle_memtables,
+            cache: self.tables.cache_usage(),
+            cache_limit: own.cache_limit,
+            filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum::<usize>() + own.idle_tables,
+        }
+    }
+
     pub(super) fn stats(&self) -> Stats {
         // Each of these locks is released before the next is taken.
         let (debt, background_error) = (self.debt(), self.background_error());
         let snapshots = self.shape.snapshots().count();
         let write_stalls = self.writer.stalls();
-        let delays = [write_stalls.slowed, write_stalls.flush, write_stalls.compaction];
         let held = self.report.counters().held().stats(self.shape.kept_views());
         let (rate_limit, rate_limited_time) = self.workers.rate();
         let (value_reads, value_bytes_read) = self.tables.values().reads();
-        let own = match self.options.environment {
-            Some(_) => EnvironmentStats::default(),
-            None => self.environment.stats(),
-        };
         let mut retired = self.report.counters().retired();
         let view = self.shape.view();
+        let of_keyspace = |tree| keyspace_stats(tree, &view, self.report.counters(), &mut retired);
         let count = |count| self.report.counters().get(count);
-        let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
         Stats {
             last_seqno: self.visible(),
             synced_seqno: self.sequence.durable(),
             flushed_seqno: self.sequence.flushed(),
             snapshots,
             log: self.writer.logs().stats(),
-            memory: MemoryStats {
-                memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),
-                pool: own.idle_memtables,
-                cache: self.tables.cache_usage(),
-                cache_limit: own.cache_limit,
-                filters_and_indexes: tables.map(|(_, table)| table.resident_bytes()).sum::<usize>() + own.idle_tables,
-            },
+            memory: self.memory_stats(&view),
             held,
             flushes: count(Count::Flushes),
             flushed_bytes: count(Count::FlushedBytes),
@@ -355,8 +361,8 @@ impl Store {
             ingested_bytes: count(Count::IngestedBytes),
             compaction_debt: debt.data.saturating_add(debt.garbage),
             write_pressure: self.workers.pressure(),
-            delayed_writes: delays.iter().map(|stall| stall.count).sum(),
-            delayed_time: delays.iter().map(|stall| stall.total).sum(),
+            delayed_writes: write_stalls.ordered().map(|stall| stall.count).sum(),
+            delayed_time: write_stalls.ordered().map(|stall| stall.total).sum(),
             reader: self.reader_stats(),
             write_stalls,
             background_error,
@@ -366,17 +372,11 @@ impl Store {
             opening: self.report.opening(),
             value_reads,
             value_bytes_read,
-            keyspaces: view
-                .trees
-                .iter()
-                .map(|tree| keyspace_stats(tree, &view, self.report.counters(), &mut retired))
-                .collect(),
+            keyspaces: view.trees.iter().map(of_keyspace).collect(),
             dropped_keyspaces: retired.dropped.ledger(),
         }
     }
-}
 
-impl Store {
     pub(super) fn stats_of(&self, keyspace: u32, name: &str) -> Result<KeyspaceStats> {
         self.gate.check_open()?;
         let mut retired = self.report.counters().retired();
@@ -394,54 +394,48 @@ pub(super) fn as_text<S: serde::Serializer>(
     serde::Serialize::serialize(&error.as_ref().map(Error::to_string), serializer)
 }
 
+fn table_stats(table: &Arc<Table>) -> TableStats {
+    let meta = table.meta();
+    TableStats {
+        number: meta.number,
+        size: meta.size,
+        entries: meta.entries,
+        tombstones: meta.tombstones,
+        expiring: meta.deadlines.count,
+        value_bytes: meta.references.bytes(),
+        deadlines: meta.deadlines.range(),
+        smallest: meta.smallest.to_vec(),
+        largest: meta.largest.to_vec(),
+        smallest_seqno: meta.smallest_seqno,
+        largest_seqno: meta.largest_seqno,
+        filter: table.known_filter_state(),
+        ledger: table.ledger(),
+    }
+}
+
 fn keyspace_stats(tree: &Tree, view: &ReadView, counters: &Counters, retired: &mut RetiredTables) -> KeyspaceStats {
-    let table_stats = |table: &Arc<Table>| {
-        let meta = table.meta();
-        TableStats {
-            number: meta.number,
-            size: meta.size,
-            entries: meta.entries,
-            tombstones: meta.tombstones,
-            expiring: meta.deadlines.count,
-            value_bytes: meta.references.bytes(),
-            deadlines: meta.deadlines.range(),
-            smallest: meta.smallest.to_vec(),
-            largest: meta.largest.to_vec(),
-            smallest_seqno: meta.smallest_seqno,
-            largest_seqno: meta.largest_seqno,
-            filter: table.known_filter_state(),
-            ledger: table.ledger(),
-        }
+    let level_stats = |(number, level): (u8, &Level)| LevelStats {
+        level: number.into(),
+        tables: level.tables().iter().map(table_stats).collect(),
+        retired: retired.level(tree.id, number),
+        compacted_bytes: counters.level_bytes(tree.id, number).read,
+        written_bytes: counters.level_bytes(tree.id, number).written,
     };
-    let levels = {
-        (0u8..)
-            .zip(tree.version.levels())
-            .map(|(number, level)| LevelStats {
-                level: number.into(),
-                tables: level.tables().iter().map(table_stats).collect(),
-                retired: retired.level(tree.id, number),
-                compacted_bytes: counters.level_bytes(tree.id, number).read,
-                written_bytes: counters.level_bytes(tree.id, number).written,
-            })
-            .collect()
-    };
+    let (ranges, files) = (tree.version.ranges(), tree.version.values());
     KeyspaceStats {
         name: tree.name.to_string(),
-        levels,
+        levels: (0..).zip(tree.version.levels()).map(level_stats).collect(),
         range_deletes: RangeDeleteStats {
             in_memory: view.memtables().map(|memtable| memtable.range_count(tree.id) as u64).sum(),
-            in_tables: tree.version.ranges().len() as u64,
-            tables: tree.version.ranges().tables().len() as u64,
-            size: tree.version.ranges().tables().iter().map(|table| table.meta().size).sum(),
+            in_tables: ranges.len() as u64,
+            tables: ranges.tables().len() as u64,
+            size: ranges.tables().iter().map(|table| table.meta().size).sum(),
         },
-        values: {
-            let files = tree.version.values();
-            ValueStats {
-                files: files.len() as u64,
-                size: files.values().map(|file| file.size).sum(),
-                values: files.values().map(|file| file.count).sum(),
-                live: tree.version.tables().map(|(_, table)| table.meta().references.bytes()).sum(),
-            }
+        values: ValueStats {
+            files: files.len() as u64,
+            size: files.values().map(|file| file.size).sum(),
+            values: files.values().map(|file| file.count).sum(),
+            live: tree.version.tables().map(|(_, table)| table.meta().references.bytes()).sum(),
         },
         memtables: tree.gaps.counters.ledger().reads,
     }

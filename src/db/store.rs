@@ -10,19 +10,14 @@ use super::follow::{Follower, Following};
 use super::gate::Gate;
 use super::sequence::Sequence;
 use super::shape::Shape;
-use super::shape::catalog::Manifest;
-use super::shape::view::ReadView;
 use super::stats::counters::OpeningStats;
 use super::stats::report::Report;
 use super::work::Workers;
 use super::write::Writer;
-use super::write::commit::Commit;
-use super::write::logs::LiveLogs;
-use crate::environment::{Environment, Seat};
+use crate::environment::Environment;
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Executor;
 use crate::format::filename::FileKind;
-use crate::format::key::SeqNo;
 use crate::options::Options;
 use crate::rate::RateLimiter;
 use crate::report::delivery::Events;
@@ -61,37 +56,31 @@ impl Drop for Store {
 pub(super) struct Opened {
     pub(super) options: Options,
     pub(super) environment: Environment,
-    pub(super) seat: Seat,
     pub(super) tables: Arc<TableContext>,
     pub(super) seed: u64,
     pub(super) clock: Arc<Clock>,
-    pub(super) view: ReadView,
-    pub(super) last_seqno: SeqNo,
-    pub(super) flushed: SeqNo,
-    pub(super) logs: LiveLogs,
-    pub(super) next_file: u64,
-    pub(super) commit: Option<Commit>,
-    pub(super) manifest: Option<Manifest>,
+    pub(super) sequence: Sequence,
+    pub(super) shape: Shape,
+    pub(super) writer: Writer,
+    /// `None` if the store is opened read-only.
     pub(super) lock: Option<Arc<dyn FileLock>>,
-    /// Of a store that is opened read-only, in place of commit, manifest and lock.
+    /// Of a store that is opened read-only.
     pub(super) follower: Option<Follower>,
     pub(super) opening: OpeningStats,
 }
 
 impl Store {
     pub(super) fn new(opened: Opened) -> Store {
-        let has_unlogged = opened.view.trees.iter().any(|tree| !tree.options.wal);
-        let events = opened.tables.events().clone();
         Store {
             reads_plainly: opened.follower.is_none() && opened.options.slow_operation.is_none(),
             gate: Gate::new(opened.tables.dir().to_owned(), opened.lock),
             clock: opened.clock,
-            sequence: Sequence::new(opened.last_seqno, opened.flushed),
-            shape: Shape::new(opened.view, opened.tables.epoch(), opened.manifest, opened.next_file),
-            writer: Writer::new(opened.commit, opened.logs, opened.seat, has_unlogged),
+            sequence: opened.sequence,
+            shape: opened.shape,
+            writer: opened.writer,
             workers: Workers::new(RateLimiter::new(opened.environment.rate())),
             following: Following::new(opened.follower),
-            report: Report::new(events, opened.opening),
+            report: Report::new(opened.tables.events().clone(), opened.opening),
             seed: opened.seed,
             tables: opened.tables,
             options: opened.options,

@@ -20,6 +20,7 @@ use self::logs::LiveLogs;
 use self::stalls::{Cause, Stalls, WriteStalls};
 use self::turns::{Lead, Syncing};
 use super::locks::{LockRank, RankedGuard, RankedMutex};
+use super::shape::view::ReadView;
 use super::signal::Signal;
 use super::transaction::retry::Retries;
 use crate::environment::Seat;
@@ -47,14 +48,15 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(commit: Option<Commit>, logs: LiveLogs, seat: Seat, has_unlogged: bool) -> Writer {
+    /// The writer of a store with this view.
+    pub(crate) fn new(commit: Option<Commit>, logs: LiveLogs, seat: Seat, view: &ReadView) -> Writer {
         Writer {
             commit: RankedMutex::new(LockRank::Commit, commit),
             queue: Queue::default(),
             logs,
             syncing: Syncing::default(),
             seat,
-            has_unlogged: AtomicBool::new(has_unlogged),
+            has_unlogged: AtomicBool::new(view.trees.iter().any(|tree| !tree.options.wal)),
             logging: AtomicU64::new(0),
             retries: Retries::default(),
             stalls: Stalls::default(),

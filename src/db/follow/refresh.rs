@@ -18,9 +18,12 @@ use super::reader_stats::ReaderStats;
 use crate::db::Db;
 use crate::db::clock::Clock;
 use crate::db::open::{Phases, environment_of, new_tables};
+use crate::db::sequence::Sequence;
+use crate::db::shape::Shape;
 use crate::db::shape::view::ReadView;
 use crate::db::stats::counters::OpeningStats;
 use crate::db::store::{Opened, Store};
+use crate::db::write::Writer;
 use crate::db::write::logs::LiveLogs;
 use crate::error::{Error, IoContext, Result};
 use crate::exec::Priority;
@@ -80,17 +83,13 @@ impl Store {
             clock.note_deadlines();
         }
         let (operations, last_seqno) = (follower.operations(), follower.last());
+        let logs = LiveLogs::found(Vec::new(), options.keep_log);
         let store = Arc::new(Store::new(Opened {
-            seat: environment.reader_seat(options.memtable_size),
+            sequence: Sequence::new(last_seqno, state.flushed_seqno),
+            writer: Writer::new(None, logs, environment.reader_seat(options.memtable_size), &view),
+            shape: Shape::new(view, tables.epoch(), state.next_file_number, None),
             environment,
-            view,
             clock,
-            last_seqno,
-            flushed: state.flushed_seqno,
-            logs: LiveLogs::found(Vec::new(), options.keep_log),
-            next_file: state.next_file_number,
-            commit: None,
-            manifest: None,
             lock: None,
             seed: state.hash_seed,
             follower: Some(follower),

@@ -64,6 +64,14 @@ pub(crate) struct Sources<'a> {
 }
 
 impl Sources<'_> {
+    /// The logs from number `first` on, ascending.
+    fn logs_from(&self, first: u64) -> Vec<u64> {
+        let number = |kind: &FileKind| if let FileKind::Wal(number) = *kind { Some(number) } else { None };
+        let mut logs: Vec<u64> = self.files.iter().filter_map(number).filter(|number| *number >= first).collect();
+        logs.sort_unstable();
+        logs
+    }
+
     /// Refuses a store that lacks a table, before anything in its directory is changed.
     pub(crate) fn check_tables(&self, state: &ManifestState) -> Result<()> {
         let mut named = state.keyspaces.values().flat_map(|keyspace| keyspace.tables());
@@ -178,17 +186,7 @@ impl Recovery<'_> {
 
     fn replay_logs(&self, state: &mut ManifestState, known_ids: u64) -> Result<Recovered> {
         let Recovery { sources: Sources { dir, .. }, options, environment } = *self;
-        let mut logs: Vec<u64> = self
-            .sources
-            .files
-            .iter()
-            .filter_map(|kind| match *kind {
-                FileKind::Wal(number) if number >= state.min_log => Some(number),
-                _ => None,
-            })
-            .collect();
-        logs.sort_unstable();
-
+        let logs = self.sources.logs_from(state.min_log);
         // The recovered memtables carry this number for all logs. It is less than that of any log
         // to be begun.
         let newest = logs.last().map_or(0, |&log| log.min(state.next_file_number - 1));

@@ -17,29 +17,23 @@ mod values;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use self::values::push_operand;
-use crate::db::parts::Apart;
+use self::deleted::Deleted;
+use self::values::{ValueSource, push_operand};
 use crate::db::shape::gaps::{Claim, Gaps};
 use crate::db::shape::view::Tree;
 use crate::error::Result;
 use crate::format::deadline::{Deadline, NEVER, split_expiring, time_of};
 use crate::format::effect::{Effect, Put, ValuePlace};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, Window};
-use crate::operator::NamedOperator;
 use crate::report::stats::ReadEvent;
 use crate::sorted::iter::{InternalCursor, MarkedKey, MergeCursor, Stamped, is_within};
 use crate::sorted::merge::MergingCursor;
-use crate::sorted::ranges::{Covers, Stretch};
-use crate::sorted::values::{ValueAhead, ValueFiles};
+use crate::sorted::ranges::Covers;
 use crate::tree::version::ScanSource;
 
 /// After this many invisible entries, a cursor seeks past the key's other versions instead of
 /// stepping.
 const SEEK_AFTER: u32 = 8;
-
-/// A jump passes this many range deletes that abut, and twice as many each time it got past all of
-/// them.
-const MIN_REACH: usize = 8;
 
 /// A cursor asks [`Gaps`] after this many invisible keys in a row. Stepping over them costs about
 /// as much as asking and jumping.
@@ -72,21 +66,10 @@ pub struct Cursor {
     /// hid. Nor are those that range deletes up to this number have let it skip.
     settled: SeqNo,
     gaps: Arc<Gaps>,
-    /// Ranges deleted for the snapshot, if there are any in the keyspace.
-    covers: Option<Arc<Covers>>,
-    /// What they say of the keys around the last one asked.
-    stretch: Option<Stretch>,
-    /// How many of them that abut the next jump may pass.
-    reach: usize,
-    /// Combines operands; with the name of its keyspace.
-    operator: Option<(NamedOperator, Arc<str>)>,
+    deleted: Deleted,
+    values: ValueSource,
     /// When deadlines are judged.
     at: Deadline,
-    /// The value files; `None` in an empty cursor.
-    files: Option<Arc<ValueFiles>>,
-    ahead: ValueAhead,
-    /// Whether moves read values from there, except to merge operands into them.
-    wants_values: bool,
     state: CursorState,
     /// Forward: the key whose older versions are skipped. Backward: the key of the entry being
     /// examined.
@@ -97,8 +80,6 @@ pub struct Cursor {
     value: Vec<u8>,
     /// The deadline of the current value in states `Merged`, `Backward` and `Separate`.
     deadline: Option<Deadline>,
-    /// If operands are not to be combined, those of the key that was merged last.
-    apart: Option<Box<Apart>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -167,9 +148,8 @@ impl Cursor {
         // A compaction drops an entry that `snapshot` sees only together with a newer one that it
         // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
-        let operator = tree.options.merge_operator.as_ref().map(|operator| (operator.clone(), Arc::clone(&tree.name)));
-        let files = Some(Arc::clone(&tree.values));
-        Cursor { operator, covers, at, files, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
+        let (deleted, values) = (Deleted::new(covers), ValueSource::of(tree));
+        Cursor { deleted, values, at, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
     }
 
     pub(crate) fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
@@ -177,33 +157,25 @@ impl Cursor {
     }
 
     fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
-        let (covers, stretch, operator, files, marked, key, value, deadline) = Default::default();
-        let (at, state, reach) = (NEVER, CursorState::Invalid, MIN_REACH);
         Cursor {
             inner,
             snapshot,
             settled,
             gaps,
-            covers,
-            stretch,
-            reach,
-            operator,
-            at,
-            files,
-            wants_values: true,
-            ahead: ValueAhead::default(),
-            state,
-            marked,
-            key,
-            value,
-            deadline,
-            apart: None,
+            deleted: Deleted::new(None),
+            values: ValueSource::default(),
+            at: NEVER,
+            state: CursorState::Invalid,
+            marked: MarkedKey::default(),
+            key: Vec::new(),
+            value: Vec::new(),
+            deadline: None,
         }
     }
 
     /// Of keys alone: [`value`](Cursor::value) is empty if a value file holds the value.
     pub(super) fn without_values(self) -> Cursor {
-        Cursor { wants_values: false, ..self }
+        Cursor { values: self.values.of_keys_alone(), ..self }
     }
 
     /// The entry on which `inner` stands.
@@ -261,7 +233,7 @@ impl Cursor {
     /// Leaves its place for another one.
     fn leave(&mut self) {
         self.state = CursorState::Invalid;
-        self.ahead.clear();
+        self.values.leave();
     }
 
     /// Moves to the first entry if it is before `end`.

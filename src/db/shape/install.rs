@@ -23,6 +23,13 @@ use crate::sorted::values::ValueFileMeta;
 use crate::sync::atomic::Ordering;
 use crate::tree::manifest::{ManifestState, RANGE_LEVEL, UnfinishedTask, VersionEdit};
 
+/// The tables that an edit removes from a keyspace, and those that it adds, with their levels.
+#[derive(Default)]
+struct ChangedTables {
+    removed: Vec<(u8, u64)>,
+    added: Vec<(u8, Arc<Table>)>,
+}
+
 /// What an edit leaves without an owner once it is durable.
 struct Unowned {
     /// Tables of keyspaces that have been dropped while they were written, and files of compactions
@@ -193,45 +200,70 @@ impl Store {
         let keyspaces: BTreeSet<u32> = edit.keyspaces().collect();
         for id in keyspaces {
             let Some(tree) = view.trees.get(id) else { continue };
-            let of_tree = edit.removed.iter().filter(|(id, ..)| *id == tree.id);
-            let (gone_ranges, removed): (Vec<_>, Vec<_>) =
-                of_tree.map(|&(_, level, number)| (level, number)).partition(|(level, _)| *level == RANGE_LEVEL);
-            let added_ranges: Vec<Arc<RangeTable>> =
-                new_ranges.extract_if(.., |(id, _)| *id == tree.id).map(|(_, table)| table).collect();
-            let new_of_tree = |(id, level, _): &&(u32, u8, TableMeta)| *id == tree.id && *level != RANGE_LEVEL;
-            let new = || edit.added.iter().filter(new_of_tree).map(|(_, level, meta)| (*level, meta));
-            let named: HashSet<u64> = removed.iter().map(|(_, number)| *number).collect();
-            let is_named = |(_, table): &(usize, &Arc<Table>)| named.contains(&table.meta().number);
-            let known: HashMap<u64, &Arc<Table>> = match named.is_empty() {
-                true => HashMap::new(),
-                false => {
-                    tree.version.tables().filter(is_named).map(|(_, table)| (table.meta().number, table)).collect()
-                }
-            };
-            // A table that moves to another level is removed and added.
-            let table_of = |meta: &TableMeta| match known.get(&meta.number) {
-                Some(&table) => Arc::clone(table),
-                None => Arc::new(Table::new(Arc::clone(&self.tables), meta.clone())),
-            };
-            let added: Vec<(u8, Arc<Table>)> = new().map(|(level, meta)| (level, table_of(meta))).collect();
-            let moved: HashSet<u64> = new().map(|(_, meta)| meta.number).collect();
             let new_values: Vec<ValueFileMeta> =
-                edit.values.iter().filter(|(id, _)| *id == tree.id).map(|(_, file)| *file).collect();
-            if removed.is_empty() && added.is_empty() && gone_ranges.is_empty() && added_ranges.is_empty() {
+                edit.values.iter().filter(|(of, _)| *of == id).map(|(_, file)| *file).collect();
+            let tables = self.edit_tables(tree, edit, &mut replaced);
+            let ranges = edit_ranges(tree, edit, new_ranges, &mut replaced);
+            if tables.is_none() && ranges.is_none() {
                 continue;
             }
-            let gone = removed.iter().filter(|(_, number)| !moved.contains(number));
-            let gone = gone.filter_map(|(level, number)| Some((tree.id, *level, Arc::clone(known.get(number)?))));
-            replaced.extend(gone);
+            let ChangedTables { removed, added } = tables.unwrap_or_default();
             let mut version = tree.version.edited(&removed, added).with_values(&new_values, dead_values);
-            if !gone_ranges.is_empty() || !added_ranges.is_empty() {
-                let is_gone = |table: &&Arc<RangeTable>| gone_ranges.contains(&(RANGE_LEVEL, table.meta().number));
-                let (gone, kept): (Vec<_>, Vec<_>) = tree.version.ranges().tables().iter().partition(is_gone);
-                replaced.extend(gone.iter().map(|table| (tree.id, RANGE_LEVEL, Arc::clone(table.table()))));
-                version = version.with_ranges(kept.into_iter().cloned().chain(added_ranges).collect());
+            if let Some(ranges) = ranges {
+                version = version.with_ranges(ranges);
             }
             view.trees.change(id, |tree| tree.version = Arc::new(version));
         }
         replaced
     }
+
+    /// The tables that `edit` removes from a keyspace and adds to it, range tables aside; `None` if
+    /// there are none. Those that leave it are added to `replaced`.
+    fn edit_tables(
+        &self,
+        tree: &Tree,
+        edit: &VersionEdit,
+        replaced: &mut Vec<(u32, u8, Arc<Table>)>,
+    ) -> Option<ChangedTables> {
+        let is_meant = |id: u32, level: u8| id == tree.id && level != RANGE_LEVEL;
+        let removed = edit.removed.iter().filter(|(id, level, _)| is_meant(*id, *level));
+        let removed: Vec<(u8, u64)> = removed.map(|&(_, level, number)| (level, number)).collect();
+        let named: HashSet<u64> = removed.iter().map(|(_, number)| *number).collect();
+        let is_named = |(_, table): &(usize, &Arc<Table>)| named.contains(&table.meta().number);
+        let known: HashMap<u64, &Arc<Table>> = match named.is_empty() {
+            true => HashMap::new(),
+            false => tree.version.tables().filter(is_named).map(|(_, table)| (table.meta().number, table)).collect(),
+        };
+        // A table that moves to another level is removed and added.
+        let table_of = |meta: &TableMeta| match known.get(&meta.number) {
+            Some(&table) => Arc::clone(table),
+            None => Arc::new(Table::new(Arc::clone(&self.tables), meta.clone())),
+        };
+        let added = edit.added.iter().filter(|(id, level, _)| is_meant(*id, *level));
+        let added: Vec<(u8, Arc<Table>)> = added.map(|(_, level, meta)| (*level, table_of(meta))).collect();
+        let moved: HashSet<u64> = added.iter().map(|(_, table)| table.meta().number).collect();
+        let gone = removed.iter().filter(|(_, number)| !moved.contains(number));
+        replaced.extend(gone.filter_map(|(level, number)| Some((tree.id, *level, Arc::clone(known.get(number)?)))));
+        (!removed.is_empty() || !added.is_empty()).then_some(ChangedTables { removed, added })
+    }
+}
+
+/// The range tables of a keyspace after `edit`; `None` if it changes none. Those that leave the
+/// keyspace are added to `replaced`, those that come are taken from `new`.
+fn edit_ranges(
+    tree: &Tree,
+    edit: &VersionEdit,
+    new: &mut Vec<(u32, Arc<RangeTable>)>,
+    replaced: &mut Vec<(u32, u8, Arc<Table>)>,
+) -> Option<Vec<Arc<RangeTable>>> {
+    let removed = edit.removed.iter().filter(|(id, level, _)| *id == tree.id && *level == RANGE_LEVEL);
+    let removed: HashSet<u64> = removed.map(|(.., number)| *number).collect();
+    let added: Vec<Arc<RangeTable>> = new.extract_if(.., |(id, _)| *id == tree.id).map(|(_, table)| table).collect();
+    if removed.is_empty() && added.is_empty() {
+        return None;
+    }
+    let is_gone = |table: &&Arc<RangeTable>| removed.contains(&table.meta().number);
+    let (gone, kept): (Vec<_>, Vec<_>) = tree.version.ranges().tables().iter().partition(is_gone);
+    replaced.extend(gone.iter().map(|table| (tree.id, RANGE_LEVEL, Arc::clone(table.table()))));
+    Some(kept.into_iter().cloned().chain(added).collect())
 }

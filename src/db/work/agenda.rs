@@ -38,10 +38,12 @@ pub(super) struct Outlook {
 }
 
 /// When a keyspace has work.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
-    /// Now, with this urgency.
-    Now(u64),
+    /// Nobody has asked yet. That takes long to find out in a large tree, and is done when a
+    /// compaction can begin.
+    #[default]
+    Undecided,
     /// Once the store is idle, or is not any more.
     Idle(bool),
     /// Once more is flushed.
@@ -50,9 +52,8 @@ pub(super) enum Due {
     Held,
     /// Once something has changed.
     Never,
-    /// Nobody has asked yet.
-    #[default]
-    Undecided,
+    /// Now, with this urgency.
+    Now(u64),
 }
 
 /// What is known of a keyspace.
@@ -78,15 +79,8 @@ pub(super) struct Agenda {
     keyspaces: HashMap<u32, Findings>,
     /// Those to be asked again.
     stale: BTreeSet<u32>,
-    /// Those of which it is not known when they have work. That takes long to find out in a large
-    /// tree, and is done when a compaction can begin.
-    undecided: BTreeSet<u32>,
-    /// By urgency.
-    now: BTreeSet<(u64, u32)>,
-    /// Those that wait for a store that is busy, and for one that is idle.
-    idle: [BTreeSet<u32>; 2],
-    unflushed: BTreeSet<u32>,
-    held: BTreeSet<u32>,
+    /// By when they have work; of those with work now, by urgency.
+    due: BTreeSet<(Due, u32)>,
     /// By runs in level 0.
     runs: BTreeSet<(usize, u32)>,
     debt: Debt,
@@ -120,14 +114,27 @@ impl Agenda {
     /// Notes what has changed for all. Keyspaces that waited for it are looked at again.
     pub(super) fn note_conditions(&mut self, conditions: Conditions) {
         if conditions.oldest_snapshot > self.conditions.oldest_snapshot {
-            self.stale.append(&mut self.held);
+            self.touch_all(Due::Held);
             // Of theirs, more may be deleted for all readers.
             self.stale.extend(&self.ranges);
         }
         if conditions.flushed > self.conditions.flushed {
-            self.stale.append(&mut self.unflushed);
+            self.touch_all(Due::Unflushed);
         }
         self.conditions = conditions;
+    }
+
+    /// Takes a keyspace with this due.
+    fn next_with(&mut self, due: Due) -> Option<u32> {
+        let id = self.due.range((due, 0)..=(due, u32::MAX)).next()?.1;
+        self.due.remove(&(due, id));
+        Some(id)
+    }
+
+    fn touch_all(&mut self, due: Due) {
+        while let Some(id) = self.next_with(due) {
+            self.stale.insert(id);
+        }
     }
 
     /// Takes a keyspace that must be asked.
@@ -138,13 +145,13 @@ impl Agenda {
     /// Takes a keyspace that may have work because the store is idle, or is not. It must be
     /// decided.
     pub(super) fn next_waiting(&mut self, is_idle: bool) -> Option<u32> {
-        self.idle[usize::from(is_idle)].pop_first()
+        self.next_with(Due::Idle(is_idle))
     }
 
     /// Notes what a keyspace has answered; `None` if it was dropped.
     pub(super) fn note(&mut self, id: u32, found: Option<Findings>) {
         if let Some(former) = self.keyspaces.remove(&id) {
-            self.forget_due(id, former.due);
+            self.due.remove(&(former.due, id));
             self.unknown.remove(&id);
             self.expiring.remove(&id);
             self.runs.remove(&(former.runs, id));
@@ -159,7 +166,7 @@ impl Agenda {
             }
         }
         let Some(found) = found else { return };
-        self.note_due(id, found.due);
+        self.due.insert((found.due, id));
         self.runs.insert((found.runs, id));
         self.debt = Debt {
             data: self.debt.data.wrapping_add(found.debt.data),
@@ -180,41 +187,19 @@ impl Agenda {
     pub(super) fn decide(&mut self, id: u32, due: Due) {
         if let Some(found) = self.keyspaces.get_mut(&id) {
             let former = std::mem::replace(&mut found.due, due);
-            self.forget_due(id, former);
-            self.note_due(id, due);
-        }
-    }
-
-    fn note_due(&mut self, id: u32, due: Due) {
-        match due {
-            Due::Now(score) => _ = self.now.insert((score, id)),
-            Due::Idle(is_idle) => _ = self.idle[usize::from(is_idle)].insert(id),
-            Due::Unflushed => _ = self.unflushed.insert(id),
-            Due::Held => _ = self.held.insert(id),
-            Due::Undecided => _ = self.undecided.insert(id),
-            Due::Never => {}
-        }
-    }
-
-    fn forget_due(&mut self, id: u32, due: Due) {
-        match due {
-            Due::Now(score) => _ = self.now.remove(&(score, id)),
-            Due::Idle(is_idle) => _ = self.idle[usize::from(is_idle)].remove(&id),
-            Due::Unflushed => _ = self.unflushed.remove(&id),
-            Due::Held => _ = self.held.remove(&id),
-            Due::Undecided => _ = self.undecided.remove(&id),
-            Due::Never => {}
+            self.due.remove(&(former, id));
+            self.due.insert((due, id));
         }
     }
 
     /// Takes a keyspace of which it is not known when it has work. It must be decided.
     pub(super) fn next_undecided(&mut self) -> Option<u32> {
-        self.undecided.pop_first()
+        self.next_with(Due::Undecided)
     }
 
     /// The keyspaces with work, most urgent first.
     pub(super) fn due(&self) -> impl Iterator<Item = u32> {
-        self.now.iter().rev().map(|(_, id)| *id)
+        self.due.range((Due::Now(0), 0)..).rev().map(|(_, id)| *id)
     }
 
     /// The keyspaces with the most runs in level 0 first, with their numbers.

@@ -134,15 +134,20 @@ struct StageMerge {
     snapshots: Vec<SeqNo>,
     /// What has expired by then is dropped; 0 if nothing has.
     now: Deadline,
-    /// The key ranges of its parts, ascending.
-    parts: Vec<KeySpan<Vec<u8>>>,
-    next: AtomicUsize,
-    /// A part has failed: the others can stop.
-    failed: AtomicBool,
+    parts: StageParts,
     /// Range deletes have made it pointless: see [`Store::is_pointless`].
     is_pointless: AtomicBool,
     /// [`Store::range_edits`] when that was last checked.
     range_edits: AtomicU64,
+}
+
+/// The parts of a stage, of which each is merged by one thread.
+struct StageParts {
+    /// Their key ranges, ascending.
+    spans: Vec<KeySpan<Vec<u8>>>,
+    next: AtomicUsize,
+    /// A part has failed: the others can stop.
+    failed: AtomicBool,
     /// The result of each part that has ended.
     ended: Mutex<Vec<Option<PartResult>>>,
     /// Notified when a part has ended.
@@ -162,10 +167,20 @@ struct StageEnd {
     is_whole: bool,
 }
 
-impl StageMerge {
+impl StageParts {
+    fn new(spans: Vec<KeySpan<Vec<u8>>>) -> StageParts {
+        StageParts {
+            next: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            ended: Mutex::new(spans.iter().map(|_| None).collect()),
+            part_ended: Condvar::new(),
+            spans,
+        }
+    }
+
     /// Takes the next part that no thread has taken.
-    fn take_part(&self) -> Option<usize> {
-        Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < self.parts.len())
+    fn take(&self) -> Option<usize> {
+        Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < self.spans.len())
     }
 
     fn end(&self, i: usize, result: PartResult) {
@@ -184,7 +199,7 @@ impl StageMerge {
             self.part_ended.wait(&mut ended);
         }
         let mut end = StageEnd { finished: Vec::new(), failure: None, is_whole: true };
-        for (span, result) in self.parts.iter().zip(ended.iter_mut().filter_map(Option::take)) {
+        for (span, result) in self.spans.iter().zip(ended.iter_mut().filter_map(Option::take)) {
             match result {
                 Ok(Some(mut part)) => {
                     let stopped_at = part.stopped_at.take();
@@ -371,20 +386,16 @@ impl Store {
             inputs,
             snapshots: self.shape.snapshots().all(),
             now,
-            next: AtomicUsize::new(0),
-            failed: AtomicBool::new(false),
+            parts: StageParts::new(parts),
             is_pointless: AtomicBool::new(false),
             // Not the current number: ranges may have come since the tree was loaded.
             range_edits: AtomicU64::new(u64::MAX),
-            ended: Mutex::new(parts.iter().map(|_| None).collect()),
-            part_ended: Condvar::new(),
-            parts,
         });
         // This thread leads, and one only flushes.
-        let helpers = merge.parts.len().saturating_sub(1).min(self.executor().parallelism().saturating_sub(2));
+        let helpers = merge.parts.spans.len().saturating_sub(1).min(self.executor().parallelism().saturating_sub(2));
         (0..helpers).for_each(|_| self.help_with(Arc::downgrade(&merge)));
         while self.run_part(&merge, true) {}
-        let StageEnd { finished, failure, is_whole } = merge.wait();
+        let StageEnd { finished, failure, is_whole } = merge.parts.wait();
         let is_pointless = merge.is_pointless.load(Ordering::Relaxed);
         if failure.is_some() || is_pointless {
             finished.iter().for_each(|(_, part)| part.remove(&self.tables));
@@ -418,10 +429,10 @@ impl Store {
     /// Merges the next part that no thread has taken; returns whether there was one. `leads` says
     /// that the stage is this thread's.
     fn run_part(self: &Arc<Self>, merge: &StageMerge, leads: bool) -> bool {
-        let Some(i) = merge.take_part() else { return false };
+        let Some(i) = merge.parts.take() else { return false };
         let result = catch_unwind(AssertUnwindSafe(|| self.rewrite_part(merge, i, leads)));
         let panicked = || Err(self.poison(Error::invalid("a compaction panicked; this is a bug in tamis")));
-        merge.end(i, result.unwrap_or_else(|_| panicked()));
+        merge.parts.end(i, result.unwrap_or_else(|_| panicked()));
         true
     }
 
@@ -451,7 +462,7 @@ impl Store {
     /// store is closed, a part counts from [`least_part`] on. The thread that leads the stage gets
     /// there first, so that every opening comes on; the others leave what is less.
     fn turn_of_part(self: &Arc<Self>, merge: &StageMerge, leads: bool, bytes: u64) -> Turn {
-        if merge.failed.load(Ordering::Relaxed) || self.is_pointless(merge) {
+        if merge.parts.failed.load(Ordering::Relaxed) || self.is_pointless(merge) {
             return Turn::Abandon;
         }
         if !self.workers.is_stopping() {
@@ -488,7 +499,7 @@ impl Store {
         if task.output_level == 0 {
             context.table_size = u64::MAX;
         }
-        job::run(task, &tree.version, merge.parts[i].borrowed(), &context)
+        job::run(task, &tree.version, merge.parts.spans[i].borrowed(), &context)
     }
 
     /// Compacts a range to the last level, and drops versions and tombstones that no reader can see

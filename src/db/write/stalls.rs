@@ -72,6 +72,11 @@ pub struct Stall {
 }
 
 impl WriteStalls {
+    /// The waits that the store has ordered.
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = Stall> {
+        [self.slowed, self.flush, self.compaction].into_iter()
+    }
+
     /// Every cause with its name, in the order of the fields.
     pub fn by_cause(&self) -> [(&'static str, Stall); CAUSES] {
         let WriteStalls { slowed, flush, compaction, commit, log, memtable, sync } = *self;

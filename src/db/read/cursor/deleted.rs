@@ -3,35 +3,55 @@
 //! A source that holds nothing newer than a run is moved past it without being opened or sorted.
 //! The others are sought, and the cursor asks for the cover of each entry that they show.
 
-use super::{Cursor, HiddenKeys, MIN_REACH, Passing, SEEK_AFTER};
+use std::sync::Arc;
+
+use super::{Cursor, HiddenKeys, Passing, SEEK_AFTER};
 use crate::error::Result;
 use crate::format::key::{SeqNo, head16};
 use crate::sorted::iter::{InternalCursor, MergeCursor, SkippedRun, Stamped, is_within};
-use crate::sorted::ranges::Stretch;
+use crate::sorted::ranges::{Covers, Stretch};
 
-/// Most range deletes that a jump passes.
+/// A jump passes this many range deletes that abut, and twice as many each time it got past all of
+/// them, up to a limit.
+const MIN_REACH: usize = 8;
 const MAX_REACH: usize = 1024;
+
+/// What a cursor knows of range deletes.
+pub(super) struct Deleted {
+    /// Those for the snapshot, if there are any in the keyspace.
+    covers: Option<Arc<Covers>>,
+    /// What they say of the keys around the last one asked.
+    stretch: Option<Stretch>,
+    /// How many of them that abut the next jump may pass.
+    reach: usize,
+}
+
+impl Deleted {
+    pub(super) fn new(covers: Option<Arc<Covers>>) -> Deleted {
+        Deleted { covers, stretch: None, reach: MIN_REACH }
+    }
+}
 
 impl Cursor {
     /// The number of the range delete that deletes older versions of the current key; 0 if there is
     /// none.
     #[inline]
     pub(super) fn cover(&mut self) -> SeqNo {
-        if self.covers.is_some() { self.find_cover() } else { 0 }
+        if self.deleted.covers.is_some() { self.find_cover() } else { 0 }
     }
 
     fn find_cover(&mut self) -> SeqNo {
-        let (Some(covers), key) = (&self.covers, self.inner.key()) else { return 0 };
-        match &self.stretch {
+        let (Some(covers), key) = (&self.deleted.covers, self.inner.key()) else { return 0 };
+        match &self.deleted.stretch {
             Some(stretch) if stretch.holds(key) => stretch.cover(),
-            _ => self.stretch.insert(covers.stretch(key)).cover(),
+            _ => self.deleted.stretch.insert(covers.stretch(key)).cover(),
         }
     }
 
     /// Whether a range delete deletes the current entry.
     #[inline]
     pub(super) fn is_deleted(&mut self) -> bool {
-        self.covers.is_some() && self.inner.seqno() < self.find_cover()
+        self.deleted.covers.is_some() && self.inner.seqno() < self.find_cover()
     }
 
     /// Moves to the first entry from `from` on, if a range delete deletes the keys there or further
@@ -39,12 +59,12 @@ impl Cursor {
     /// is exclusive. Returns false if it has not moved.
     #[inline]
     pub(super) fn skip_deleted(&mut self, from: Option<&[u8]>, end: Option<&[u8]>, forward: bool) -> Result<bool> {
-        if self.covers.is_some() { self.skip_run(from, end, forward) } else { Ok(false) }
+        if self.deleted.covers.is_some() { self.skip_run(from, end, forward) } else { Ok(false) }
     }
 
     #[cold]
     fn skip_run(&mut self, from: Option<&[u8]>, end: Option<&[u8]>, forward: bool) -> Result<bool> {
-        let Some(covers) = &self.covers else { return Ok(false) };
+        let Some(covers) = &self.deleted.covers else { return Ok(false) };
         let stretch = match (from, forward) {
             (None, false) => covers.last_stretch(),
             (from, true) => covers.stretch(from.unwrap_or_default()),
@@ -59,7 +79,7 @@ impl Cursor {
                         (Some(begin), if forward { covers.stretch(begin) } else { covers.stretch_before(begin) })
                     }
                     _ => {
-                        self.stretch = Some(stretch);
+                        self.deleted.stretch = Some(stretch);
                         return Ok(false);
                     }
                 }
@@ -73,14 +93,14 @@ impl Cursor {
         self.settled = self.settled.max(run.newest);
         let skipped = SkippedRun { begin, end: run.end.as_deref(), seen: first.cover() - 1 };
         self.inner.seek_over(from, &skipped, forward)?;
-        self.stretch = Some(stretch);
+        self.deleted.stretch = Some(stretch);
         Ok(true)
     }
 
     /// Plans fast steps after an entry that is visible: up to the next range delete.
     #[inline]
     pub(super) fn plan_fast_steps(&mut self, forward: bool) {
-        let limit = match &self.stretch {
+        let limit = match &self.deleted.stretch {
             None => None,
             Some(stretch) if stretch.cover() > 0 => return,
             Some(stretch) if forward => stretch.to.as_deref(),
@@ -100,7 +120,7 @@ impl Cursor {
         forward: bool,
         end: Option<&[u8]>,
     ) -> Result<Passing> {
-        hidden.newest = hidden.newest.max(self.stretch.as_ref().map_or(0, Stretch::cover));
+        hidden.newest = hidden.newest.max(self.deleted.stretch.as_ref().map_or(0, Stretch::cover));
         if !is_within(self.inner.key(), end, forward) {
             return Ok(Passing::Ended);
         }
@@ -117,14 +137,16 @@ impl Cursor {
                 return Ok(passing);
             }
         }
-        let (Some(covers), Some(stretch)) = (&self.covers, &self.stretch) else { return Ok(Passing::Step) };
-        let run = covers.covered_run(stretch, end, forward, self.reach);
+        let (Some(covers), Some(stretch)) = (&self.deleted.covers, &self.deleted.stretch) else {
+            return Ok(Passing::Step);
+        };
+        let run = covers.covered_run(stretch, end, forward, self.deleted.reach);
         self.settled = self.settled.max(run.newest);
         // Newer entries may be visible: they are looked at one by one. What the sources skip is
         // older than those.
         self.inner.jump(run.end.as_deref(), stretch.cover() - 1, forward)?;
         let is_over = !self.inner.valid() || !is_within(self.inner.key(), run.end.as_deref(), forward);
-        self.reach = if is_over { (2 * self.reach).min(MAX_REACH) } else { MIN_REACH };
+        self.deleted.reach = if is_over { (2 * self.deleted.reach).min(MAX_REACH) } else { MIN_REACH };
         Ok(Passing::Jumped)
     }
 }

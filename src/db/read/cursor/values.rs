@@ -1,14 +1,66 @@
 //! How a [`Cursor`] gets values that are not in one place: merged from operands, or in value files.
 
+use std::sync::Arc;
+
 use super::{Cursor, CursorState, SEEK_AFTER};
-use crate::db::parts::Parts;
+use crate::db::parts::{Apart, Parts};
+use crate::db::shape::view::Tree;
 use crate::error::Result;
 use crate::format::deadline::{DEADLINE_LEN, split_expiring};
 use crate::format::effect::{Effect, Put, ValuePlace};
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, Window};
 use crate::format::pointer::split_separate;
-use crate::operator::{Answer, ReadValue, oldest_of_operand};
+use crate::operator::{Answer, NamedOperator, ReadValue, oldest_of_operand};
 use crate::sorted::iter::{InternalCursor, Stamped};
+use crate::sorted::values::{ValueAhead, ValueFiles};
+
+/// From where a cursor gets values that are not in one place, and which it wants.
+#[derive(Default)]
+pub(super) struct ValueSource {
+    /// Combines operands; with the name of its keyspace.
+    operator: Option<(NamedOperator, Arc<str>)>,
+    /// The value files; `None` in an empty cursor.
+    files: Option<Arc<ValueFiles>>,
+    ahead: ValueAhead,
+    /// Whether moves leave values in value files, except to merge operands into them.
+    leaves_values: bool,
+    /// If operands are not to be combined, those of the key that was merged last.
+    apart: Option<Box<Apart>>,
+}
+
+impl ValueSource {
+    pub(super) fn of(tree: &Tree) -> ValueSource {
+        let operator = tree.options.merge_operator.as_ref();
+        ValueSource {
+            operator: operator.map(|operator| (operator.clone(), Arc::clone(&tree.name))),
+            files: Some(Arc::clone(&tree.values)),
+            ..ValueSource::default()
+        }
+    }
+
+    pub(super) fn of_keys_alone(self) -> ValueSource {
+        ValueSource { leaves_values: true, ..self }
+    }
+
+    /// Forgets what was read ahead: the cursor goes to another place.
+    pub(super) fn leave(&mut self) {
+        self.ahead.clear();
+    }
+
+    /// The value files, to merge operands into what they hold.
+    fn reader(&self) -> Option<Arc<ValueFiles>> {
+        self.files.clone()
+    }
+
+    /// Reads the value to which `pointer` points, if it is wanted, behind `skip` bytes of its
+    /// entry.
+    fn read(&mut self, key: &[u8], pointer: &[u8], skip: usize, value: &mut Vec<u8>) -> Result<()> {
+        match &self.files {
+            Some(files) if !self.leaves_values => files.read_into(key, pointer, &mut self.ahead, skip, value),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// An operand that a cursor has passed going backward.
 pub(super) struct OlderOperand {
@@ -32,7 +84,7 @@ impl Cursor {
     /// [`value`](Cursor::value) is empty where there are any.
     #[must_use]
     pub fn unmerged(self) -> Cursor {
-        Cursor { apart: Some(Box::default()), ..self }
+        Cursor { values: ValueSource { apart: Some(Box::default()), ..self.values }, ..self }
     }
 
     /// The entry and what its value is made of, or `None` if the cursor stands on none. Only an
@@ -56,7 +108,7 @@ impl Cursor {
     pub fn parts(&self) -> Option<Parts<'_>> {
         let (key, deadline) = (self.key()?, self.deadline());
         let is_merged = matches!(self.state, CursorState::Merged | CursorState::Backward);
-        Some(match &self.apart {
+        Some(match &self.values.apart {
             Some(apart) if is_merged && apart.key == key => {
                 let (value, operands) = &apart.parts;
                 Parts { key, value: value.as_deref(), deadline, operands }
@@ -72,7 +124,7 @@ impl Cursor {
         self.marked.mark(&self.inner);
         let key = self.take_marked_key();
         let window = Window::above(self.cover(), self.snapshot);
-        let files = self.files.clone();
+        let files = self.values.reader();
         let mut answer = Answer::new(&key, self.at, files.as_deref().map(|files| files as &dyn ReadValue));
         let mut covered = 0;
         while !answer.is_complete()
@@ -107,12 +159,7 @@ impl Cursor {
         self.value.clear();
         let Some((prefix, pointer)) = split_separate(self.inner.kind(), self.inner.value()) else { return Ok(()) };
         self.deadline = (!prefix.is_empty()).then(|| split_expiring(prefix).0);
-        if self.wants_values
-            && let Some(files) = &self.files
-        {
-            files.read_into(self.inner.key(), pointer, &mut self.ahead, prefix.len(), &mut self.value)?;
-        }
-        Ok(())
+        self.values.read(self.inner.key(), pointer, prefix.len(), &mut self.value)
     }
 
     /// Takes what the marked key has: the put with this number and kind, whose entry is in `value`,
@@ -124,7 +171,7 @@ impl Cursor {
         match base {
             Some((_, kind)) if operands.is_empty() => self.take_put(&key, kind, stored)?,
             _ => {
-                let files = self.files.clone();
+                let files = self.values.reader();
                 let mut answer = Answer::new(&key, self.at, files.as_deref().map(|files| files as &dyn ReadValue));
                 for OlderOperand { seqno, stored, .. } in operands.iter().rev() {
                     answer.see(*seqno, ValueKind::Merge, stored)?;
@@ -146,13 +193,7 @@ impl Cursor {
             self.deadline = deadline;
             let prefix = if deadline.is_some() { DEADLINE_LEN } else { 0 };
             match value {
-                ValuePlace::ValueFile(pointer) => {
-                    if self.wants_values
-                        && let Some(files) = &self.files
-                    {
-                        files.read_into(key, pointer, &mut self.ahead, prefix, &mut self.value)?;
-                    }
-                }
+                ValuePlace::ValueFile(pointer) => self.values.read(key, pointer, prefix, &mut self.value)?,
                 ValuePlace::Entry(_) => {
                     stored.drain(..prefix);
                     self.value = stored;
@@ -164,13 +205,13 @@ impl Cursor {
 
     fn take_answer(&mut self, answer: &Answer<'_>) -> Result<()> {
         self.deadline = answer.deadline();
-        if let Some(apart) = &mut self.apart {
+        if let Some(apart) = &mut self.values.apart {
             answer.key().clone_into(&mut apart.key);
             apart.parts = answer.parts();
             self.value.clear();
             return Ok(());
         }
-        let (operator, keyspace) = self.operator.as_ref().map(|(operator, name)| (operator, &**name)).unzip();
+        let (operator, keyspace) = self.values.operator.as_ref().map(|(operator, name)| (operator, &**name)).unzip();
         self.value = answer.value(operator, keyspace.unwrap_or_default())?.unwrap_or_default();
         Ok(())
     }
