@@ -71,6 +71,8 @@ pub(super) struct Profile {
     /// In how many calls trouble comes.
     pub(super) calls: u16,
     pub(super) kinds: fn(&mut Rng) -> Vec<Kind>,
+    /// If not 0, each history runs once for every so many of its calls, at which trouble comes.
+    pub(super) every: usize,
     /// Changes what was drawn of the options.
     pub(super) setup: fn(&mut Setup),
     /// Whether the store is compacted in the end, and must hold nothing but what lives.
@@ -136,7 +138,7 @@ impl Profile {
         while ops.len() < steps {
             draw.push_op(&mut ops);
         }
-        History { shape, setup, kinds, ops }
+        History { shape, setup, kinds, birth: None, ops }
     }
 }
 

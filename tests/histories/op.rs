@@ -24,6 +24,8 @@ pub(crate) struct History {
     pub(super) setup: Setup,
     /// The keyspaces at the beginning.
     pub(super) kinds: Vec<Kind>,
+    /// As of [`Op::Arm`], while the store is created.
+    pub(super) birth: Option<(u16, Trouble, bool)>,
     pub(super) ops: Vec<Op>,
 }
 

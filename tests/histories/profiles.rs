@@ -3,7 +3,7 @@
 use super::draw::Class::*;
 use super::draw::{Draw, Profile, any_kind};
 use super::op::{End, Jobs, Kind, Operator, Shape, Take, Trouble};
-use super::run;
+use super::{run, sweep};
 
 const ENDS: &[fn(&mut fastrand::Rng) -> End] =
     &[|_| End::Close, |_| End::Drop, |_| End::Kill, |rng| End::PowerCut(rng.u64(..) >> 40), |_| End::Repair];
@@ -76,6 +76,7 @@ const ALL: Profile = Profile {
     ends: ENDS,
     troubles: DEATHS,
     calls: 60,
+    every: 0,
     kinds: |rng| (0..rng.usize(1..4)).map(|_| any_kind(rng)).collect(),
     setup: |setup| setup.keep_log = true,
     settles: false,
@@ -91,6 +92,34 @@ fn plain(rng: &mut fastrand::Rng) -> Vec<Kind> {
     let kind = any_kind(rng);
     (0..rng.usize(1..4)).map(|_| Kind { operator: Operator::None, ttl: None, wal: true, ..kind }).collect()
 }
+
+/// Short histories of everything that changes files.
+const EVERYWHERE: Profile = Profile {
+    steps: 8..40,
+    weights: &[
+        (30, Write),
+        (16, Batch),
+        (2, Ingest),
+        (5, Create),
+        (2, Drop),
+        (1, Configure),
+        (1, Refilter),
+        (12, Step),
+        (1, Runs),
+        (4, Flush),
+        (3, Compact),
+        (6, Sync),
+        (2, Clock),
+        (2, Take),
+        (3, Use),
+        (2, Check),
+        (1, Checkpoint),
+        (5, Reopen),
+    ],
+    keys: &[40],
+    lens: &[0..120, 200..600, 600..1800],
+    ..ALL
+};
 
 const PROFILES: &[Profile] = &[
     ALL,
@@ -236,13 +265,16 @@ const PROFILES: &[Profile] = &[
             (1, Clock),
             (2, Feed),
             (1, Checkpoint),
-            (6, Arm),
+            (12, Arm),
             (2, Reopen),
         ],
         keys: &[40],
         lens: &[0..120, 200..600, 600..1800],
         ..ALL
     },
+    // Death, or a fault, at one call after the other; so many that each kind of call is struck.
+    Profile { name: "deaths_everywhere", cases: 40, every: 7, ..EVERYWHERE },
+    Profile { name: "faults_everywhere", cases: 40, every: 7, troubles: FAULTS, ..EVERYWHERE },
     Profile {
         name: "queues",
         cases: 100,
@@ -448,5 +480,10 @@ macro_rules! tests {
 }
 
 tests! {
-    all map lives threads faults deaths queues prefixes transactions moments unlogged feed refresh ingests checkpoints
+    all map lives threads faults deaths deaths_everywhere faults_everywhere queues prefixes transactions moments unlogged feed refresh ingests checkpoints
+}
+
+#[test]
+fn one_seed_is_one_history() {
+    (0..20).for_each(|seed| sweep::check_repeats(&ALL, seed));
 }

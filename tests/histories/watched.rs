@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use parking_lot::Mutex;
 use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, Window, WritableFile};
 
 /// What a thread is about to call: whether others may use the store meanwhile, because it holds no
@@ -57,6 +58,37 @@ pub(super) fn beside<R: Send>(work: impl FnOnce() -> R + Send, mut act: impl FnM
 
 const DEAD: u64 = u64::MAX;
 
+/// A call that changes something: what it does to which file, and whether it has succeeded.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Event {
+    pub(super) what: &'static str,
+    pub(super) path: PathBuf,
+    pub(super) ok: bool,
+}
+
+impl Event {
+    /// What is done, and to which sort of file.
+    pub(super) fn kind(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        format!("{} {}", self.what, name.replace(|char: char| char.is_ascii_digit(), ""))
+    }
+
+    /// Whether it writes or syncs a log or a manifest, puts a manifest in force, or makes names
+    /// durable, in the store of this directory.
+    pub(super) fn makes_durable(&self, dir: &Path) -> bool {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let is_log = name.ends_with(".wal");
+        let is_manifest = name.starts_with("MANIFEST") || name.starts_with("CURRENT");
+        match self.what {
+            "sync dir" => self.path == dir,
+            _ if self.path.parent() != Some(dir) => false,
+            "append" | "sync" => is_log || is_manifest,
+            "create" | "rename" => is_manifest,
+            _ => false,
+        }
+    }
+}
+
 /// From the change on with which the countdown ends, every change fails. A lock never keeps the
 /// next writer out.
 #[derive(Clone)]
@@ -64,6 +96,8 @@ pub(super) struct Watched {
     pub(super) fs: SimFileSystem,
     /// Changes that are left; 0 for any number.
     left: Arc<AtomicU64>,
+    /// The calls of all processes so far.
+    pub(super) events: Arc<Mutex<Vec<Event>>>,
 }
 
 impl fmt::Debug for Watched {
@@ -74,7 +108,12 @@ impl fmt::Debug for Watched {
 
 impl Watched {
     pub(super) fn new(fs: &SimFileSystem) -> Watched {
-        Watched { fs: fs.clone(), left: Arc::default() }
+        Watched { fs: fs.clone(), left: Arc::default(), events: Arc::default() }
+    }
+
+    /// For the next process.
+    pub(super) fn next(&self, fs: &SimFileSystem) -> Watched {
+        Watched { events: Arc::clone(&self.events), ..Watched::new(fs) }
     }
 
     /// Has the writer killed at the `changes`-th change from now.
@@ -97,24 +136,27 @@ impl Watched {
         self.left.load(Ordering::Relaxed) == DEAD
     }
 
-    /// Fails if the writer is dead.
-    fn live(&self, path: &Path) -> io::Result<()> {
+    /// Carries out a change, unless the writer is dead or dies of it.
+    fn change<T>(&self, what: &'static str, path: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if !self.is_dead() {
             // Tables are written without a lock.
-            give_turn(path.extension().is_some_and(|kind| kind == "sst" || kind == "val"));
+            let is_free = path.extension().is_some_and(|kind| kind == "sst" || kind == "val");
+            give_turn(is_free && what != "remove");
         }
-        let dead = || Err(io::Error::other("killed"));
         let counted = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| match left {
             0 | DEAD => None,
             1 => Some(DEAD),
             left => Some(left - 1),
         });
-        match counted {
-            Ok(1) => dead(),
-            Ok(_) => Ok(()),
-            Err(left) if left == DEAD => dead(),
-            Err(_) => Ok(()),
+        let result = match counted {
+            Ok(1) | Err(DEAD) => Err(io::Error::other("killed")),
+            _ => make(),
+        };
+        // The dead do nothing.
+        if counted != Err(DEAD) {
+            self.events.lock().push(Event { what, path: path.to_owned(), ok: result.is_ok() });
         }
+        result
     }
 }
 
@@ -132,28 +174,24 @@ struct WatchedFile {
 impl WritableFile for WatchedFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
         let was_dead = self.fs.is_dead();
-        self.fs.live(&self.path).inspect_err(|_| {
+        self.fs.change("append", &self.path, || self.file.append(bytes)).inspect_err(|_| {
             // The last change is made in part.
-            if !was_dead {
+            if !was_dead && self.fs.is_dead() {
                 let _ = self.file.append(&bytes[..bytes.len() * 2 / 3]);
             }
-        })?;
-        self.file.append(bytes)
+        })
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.fs.live(&self.path)?;
-        self.file.sync()
+        self.fs.change("sync", &self.path, || self.file.sync())
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
-        self.fs.live(&self.path)?;
         self.file.reserve(len)
     }
 
     fn prepare(&self, len: u64) -> io::Result<bool> {
-        self.fs.live(&self.path)?;
-        self.file.prepare(len)
+        self.fs.change("prepare", &self.path, || self.file.prepare(len))
     }
 
     fn window(&self) -> io::Result<Option<Box<dyn Window>>> {
@@ -172,14 +210,14 @@ struct WatchedWindow {
 
 impl Window for WatchedWindow {
     fn append(&mut self, head: &[u8], body: &[u8]) -> bool {
-        self.fs.live(&self.path).is_ok() && self.window.append(head, body)
+        self.fs.change("store", &self.path, || Ok(self.window.append(head, body))).unwrap_or(false)
     }
 }
 
 impl FileSystem for Watched {
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
-        self.live(path)?;
-        Ok(Box::new(WatchedFile { file: self.fs.create(path)?, path: path.to_owned(), fs: self.clone() }))
+        let file = self.change("create", path, || self.fs.create(path))?;
+        Ok(Box::new(WatchedFile { file, path: path.to_owned(), fs: self.clone() }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
@@ -187,23 +225,19 @@ impl FileSystem for Watched {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.live(to)?;
-        self.fs.rename(from, to)
+        self.change("rename", to, || self.fs.rename(from, to))
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.live(to)?;
-        self.fs.hard_link(from, to)
+        self.change("link", to, || self.fs.hard_link(from, to))
     }
 
     fn sync_file(&self, path: &Path) -> io::Result<()> {
-        self.live(path)?;
-        self.fs.sync_file(path)
+        self.change("sync", path, || self.fs.sync_file(path))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.live(path.parent().unwrap_or(path))?;
-        self.fs.remove(path)
+        self.change("remove", path, || self.fs.remove(path))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -211,13 +245,11 @@ impl FileSystem for Watched {
     }
 
     fn create_dir(&self, dir: &Path) -> io::Result<bool> {
-        self.live(dir)?;
-        self.fs.create_dir(dir)
+        self.change("create dir", dir, || self.fs.create_dir(dir))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.live(dir)?;
-        self.fs.sync_dir(dir)
+        self.change("sync dir", dir, || self.fs.sync_dir(dir))
     }
 
     fn lock(&self, _: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

@@ -1,6 +1,7 @@
 //! A store, its model, and who looks at it: carries out the operations of a history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,6 +15,7 @@ use tamis::{
     SstWriter, SteppedExecutor, ThreadPool, WalMode, WriteBatch, WriteOptions,
 };
 
+use super::ends::Left;
 use super::handles::Handle;
 use super::model::{Affine, Bytes, Effect, Incarnation, Model, Moment, Written};
 use super::op::{Change, Expected, History, Jobs, Kind, Op, Operator, Setup, Shape, Span, Trouble, Update, policy};
@@ -54,7 +56,15 @@ pub(super) struct World {
     pub(super) position: u64,
     /// Whether a log may be missing that the feed needs.
     pub(super) lost_logs: bool,
-    pub(super) trouble: Option<(Trouble, bool)>,
+    /// What will come, at which call, and whether again.
+    pub(super) trouble: Option<(u16, Trouble, bool)>,
+    /// What the process has called synced, and flushed.
+    pub(super) promised: (u64, u64),
+    /// Between two processes.
+    pub(super) left: Option<Left>,
+    /// Calls of former processes, and numbers of files that are, or were, in use.
+    pub(super) born: usize,
+    pub(super) numbers: BTreeSet<u64>,
     /// Processes so far that wrote, and how often the power has gone.
     pub(super) lives: u32,
     pub(super) powered: u32,
@@ -83,15 +93,23 @@ impl World {
             position: 0,
             lost_logs: !history.setup.keep_log,
             trouble: None,
+            promised: (0, 0),
+            left: None,
+            born: 0,
+            numbers: BTreeSet::new(),
             lives: 0,
             powered: 0,
             unique: 0,
         };
         world.model.names.insert(0, 0);
         world.model.kinds.push(Kind::PLAIN);
-        world.open().unwrap();
+        if let Some((at, trouble, again)) = history.birth {
+            world.arm_in(at, trouble, again);
+        }
+        let opened = world.open();
+        world.outlive(0, opened, "creation");
         for (n, kind) in (0..NAMES).zip(&history.kinds) {
-            world.create(n, *kind).unwrap();
+            world.run(&Op::Create(n, *kind));
         }
         world
     }
@@ -127,9 +145,11 @@ impl World {
     }
 
     pub(super) fn open(&mut self) -> Result<()> {
+        self.note_files();
         let (options, executor) = self.options(Arc::new(self.fs.clone()), self.setup);
         self.db = Some(options.open(&self.dir)?);
         self.executor = executor;
+        self.promised = (0, 0);
         self.lives += 1;
         Ok(())
     }
@@ -405,6 +425,11 @@ impl World {
     pub(super) fn run(&mut self, op: &Op) {
         let lives = self.lives;
         let done = self.apply(op);
+        self.outlive(lives, done, op);
+    }
+
+    /// Goes on after what one of so many processes has done.
+    fn outlive(&mut self, lives: u32, done: Result<()>, op: impl fmt::Debug) {
         let cut = self.fs.fs.crash_point();
         if cut.is_some() || self.fs.is_dead() {
             return self.bury(cut);
@@ -523,7 +548,9 @@ impl World {
                 keyspace.rebuild_filters(policy(*to))?;
                 self.model.kinds[of].filter = *to;
                 assert_eq!(keyspace.options()?.filter, policy(*to));
-                assert!(self.setup.jobs == Jobs::Threads || keyspace.rebuild_filters(policy(*to))?.wanted == 0);
+                let again = keyspace.rebuild_filters(policy(*to))?;
+                let is_struck = self.trouble.is_some() && self.fs.fs.fault_hit();
+                assert!(is_struck || self.setup.jobs == Jobs::Threads || again.wanted == 0);
                 Ok(())
             }
             Op::Clock(by) => {

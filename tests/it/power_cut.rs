@@ -2,114 +2,12 @@
 //!
 //! `TAMIS_SEEDS` sets the number of histories, `TAMIS_SEED` runs one.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 
 use tamis::vfs::SimFileSystem;
 use tamis::{Db, Executor, Result, WriteBatch};
 
-use crate::history::{CallKinds, History, ProcessEnd, Trouble, check_reopens, reopen, steps};
-use crate::ledger::Ledger;
-use crate::support::{Scene, WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain};
-
-/// A history that ends when the power goes.
-fn run(seed: u64, trouble: Trouble) -> History {
-    let mut history = History::new(seed, trouble);
-    for _ in 0..steps(seed) {
-        let result = history.step();
-        if history.power_is_off() {
-            // A dead disk acknowledges nothing. If it does, the ledger will miss the write.
-            let _ = history.write_synced();
-            break;
-        }
-        result.unwrap();
-    }
-    history
-}
-
-/// Cuts the power, or kills the process, at every third mutating call of a history, creation and
-/// reopenings included. The seeds begin with the first, second and third call in turn.
-fn cut_everywhere(seed: u64, kinds: &mut CallKinds) {
-    let whole = run(seed, Trouble::None);
-    kinds.note_all(&whole);
-    let calls = whole.calls();
-    for call in (1 + seed % 3..=calls).step_by(3) {
-        let _scene = Scene(format!("the power went at call {call} of {calls}"));
-        let history = run(seed, Trouble::PowerCut(call));
-        kinds.note_struck(&whole, &history);
-        let point = history.fs.crash_point().expect("one seed is one history");
-        let ledger = history.end();
-        // The seeds take turns, so that every call meets each of these.
-        match (call + seed) % 32 {
-            0 => cut_twice(&point, &ledger, ProcessEnd::Kill, seed),
-            16 => cut_twice(&point.crash(call), &ledger, ProcessEnd::PowerCut, seed),
-            1 | 4 | 9 | 13 | 18 | 23 | 27 | 30 => check_reopens(&point, &ledger, ledger.acknowledged(), seed),
-            _ => check_reopens(&point.crash(call ^ seed << 32), &ledger, ledger.durable(), seed),
-        }
-    }
-}
-
-/// Cuts the power at every mutating call of a recovery of `fs`, which `end` has left. The next
-/// recovery finds what the first would have found. So does one after a second power cut, unless
-/// some writes survived only a kill.
-fn cut_twice(fs: &SimFileSystem, ledger: &Ledger, end: ProcessEnd, seed: u64) {
-    let floor = match end {
-        ProcessEnd::Kill => ledger.acknowledged(),
-        ProcessEnd::PowerCut => ledger.durable(),
-    };
-    let recovered = reopen(&fs.kill(), ledger, floor, seed);
-    let durable = match end {
-        ProcessEnd::Kill => ledger.durable(),
-        ProcessEnd::PowerCut => recovered.acknowledged(),
-    };
-    for call in 1.. {
-        let _scene = Scene(format!("it went again at call {call} of the recovery"));
-        let again = fs.kill();
-        again.crash_at(Some(call));
-        let mut history = History::on(&again, ledger.clone(), seed);
-        let result = history.open(floor);
-        let Some(point) = again.crash_point() else {
-            return result.unwrap();
-        };
-        history.end();
-        assert_eq!(reopen(&point, ledger, floor, seed).acknowledged(), recovered.acknowledged());
-        check_reopens(&point.crash(seed ^ call), ledger, durable, seed);
-    }
-}
-
-#[test]
-fn power_cut_at_any_call_loses_nothing_durable() {
-    let kinds = RefCell::<CallKinds>::default();
-    for_each_seed(count_from_env("TAMIS_SEEDS", 150), |seed| cut_everywhere(seed, &mut kinds.borrow_mut()));
-    kinds.borrow().check();
-}
-
-#[test]
-fn one_power_cut_after_another_loses_nothing_durable() {
-    for_each_seed(count_from_env("TAMIS_SEEDS", 300), |seed| {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let (mut fs, mut ledger) = (SimFileSystem::new(), Ledger::new());
-        for _ in 0..12 {
-            let mut history = History::on(&fs, ledger, rng.u64(..)).with_trouble(Trouble::PowerCut(rng.u64(1..150)));
-            let mut result = history.open(history.ledger.durable());
-            while !history.power_is_off() {
-                result.unwrap();
-                result = history.step();
-            }
-            fs = history.fs.crash_point().unwrap().crash(rng.u64(..));
-            ledger = history.end();
-        }
-        check_reopens(&fs, &ledger, ledger.durable(), seed);
-    });
-}
-
-#[test]
-fn one_seed_is_one_history() {
-    for seed in 0..20 {
-        let [one, other] = [(); 2].map(|()| run(seed, Trouble::None));
-        assert_eq!((one.calls(), one.events()), (other.calls(), other.events()));
-    }
-}
+use crate::support::{WAL_MODES, count_from_env, for_each_seed, open_in_mode, open_plain};
 
 /// Puts keys `from..to`, each with its number and some filler as the value.
 fn put(db: &Db, from: u32, to: u32) {

@@ -11,10 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
-use tamis::{
-    Db, Executor, FilterBudget, FilterPolicy, Job, KeyspaceOptions, LevelFilters, Options, PrefixExtractor, Priority,
-    SteppedExecutor, WalMode,
-};
+use tamis::{Db, Executor, Job, Options, Priority, SteppedExecutor, WalMode};
 
 /// The number in environment variable `name`, or `default`.
 pub(crate) fn count_from_env(name: &str, default: u64) -> u64 {
@@ -162,27 +159,6 @@ pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>
 pub fn open_in_mode(fs: &SimFileSystem, mode: WalMode) -> tamis::Result<(Db, Arc<SteppedExecutor>)> {
     let (options, executor) = stepped_options(fs);
     Ok((options.memtable_size(4096).wal_mode(mode).open("/db")?, executor))
-}
-
-/// Options of a keyspace with small blocks.
-pub(crate) fn tiny_keyspace(rng: &mut fastrand::Rng) -> KeyspaceOptions {
-    let extractors = [None, None, Some(PrefixExtractor::Fixed(4)), Some(PrefixExtractor::UpTo(b'0'))];
-    let extractor = extractors[rng.usize(0..4)];
-    let filter = match rng.u32(0..5) {
-        0 => FilterPolicy::None,
-        1 => FilterPolicy::Bloom { bits_per_key: 6.0 },
-        2 => FilterPolicy::BinaryFuse { fingerprint_bits: 8 },
-        _ => FilterPolicy::DEFAULT,
-    };
-    let level_filters = match rng.u32(0..4) {
-        0 => LevelFilters::Each(vec![FilterPolicy::DEFAULT, filter]),
-        1 if filter != FilterPolicy::None => LevelFilters::Budget(FilterBudget::bits_per_key(6.0).absent(0.5)),
-        2 if filter != FilterPolicy::None => LevelFilters::Budget(FilterBudget::bytes(rng.u64(0..1000))),
-        _ => LevelFilters::Uniform,
-    };
-    let options = KeyspaceOptions::new().block_size(256 << rng.u32(0..3)).prefix(extractor);
-    let separate = [None, Some(16)][rng.usize(0..2)];
-    options.filter(filter).level_filters(level_filters).separate_values(separate)
 }
 
 /// Number of entries, none of which may be an error.

@@ -27,12 +27,6 @@ pub enum TracedCall {
     SyncDir,
 }
 
-/// The number in the name of a log, manifest or table.
-pub fn file_number(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("MANIFEST-").or(name.strip_suffix(".wal")).or(name.strip_suffix(".sst"))?;
-    digits.parse().ok()
-}
-
 /// Clones share the list.
 #[derive(Clone)]
 pub struct Trace {
