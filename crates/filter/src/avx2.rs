@@ -3,6 +3,8 @@
 //!
 //! The only unsafe code of the filters. On other targets and under Miri, [`Avx2`] has no value and
 //! the compiler removes the path.
+//!
+//! Gain: an absent key takes 10.8 ns instead of 13.9. To remove it, let `Avx2::detect` find none.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod imp {

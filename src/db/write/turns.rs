@@ -14,6 +14,8 @@
 //!
 //! Writers that do other work between their writes do not return within the grace period. Each time
 //! it passes in vain, about twice as many syncs skip it as the time before.
+//!
+//! To remove the grace period, let `SyncTurn::grace_left` return zero.
 
 use std::time::{Duration, Instant};
 

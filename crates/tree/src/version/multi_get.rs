@@ -2,6 +2,9 @@
 //!
 //! A read is a chain of cache misses: filter, index, block directory, entry. A group of keys takes
 //! each of these steps together and prefetches for the next one, so that their misses overlap.
+//!
+//! Gain, everything cached: 1,034 ns per key in groups of a hundred, where a get takes 1,735. To
+//! remove it, call `Version::get` for each key.
 
 use std::sync::Arc;
 

@@ -15,6 +15,9 @@
 //!
 //! One risk remains: within this second the page is written back, and then its file system shuts
 //! down because the device is gone; or, on XFS, the log is reflinked while the disk is full.
+//!
+//! Gain: a put without a sync takes 4 to 20 ns here and 600 ns in a system call. To remove it, let
+//! the file system refuse to prepare space: logs are then written as with `WalMode::Write`.
 
 use std::fs::File;
 use std::io;

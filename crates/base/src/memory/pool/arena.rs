@@ -7,6 +7,10 @@
 //! virtual machines milliseconds. Neither admitting nor reading a block may wait for that.
 //! Therefore a thread touches pages a little ahead of use; until it has, [`take`](FrameArena::take)
 //! returns nothing.
+//!
+//! Gain, everything cached, 2 M keys: `readrandom` 1.21 times as fast, with two threads 1.33, seeks
+//! 1.45; with a cache of half the data 1.10. To remove it, let `Frame` take all memory from the
+//! allocator.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;

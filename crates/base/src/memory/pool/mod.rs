@@ -11,6 +11,10 @@
 //!
 //! Cached blocks are cut from a [`FrameArena`]. What an open table keeps in memory is a
 //! [`TableArray`] in [`TableMemory`].
+//!
+//! Gain of the pool, inserts into a prototype of the memtable: 9.5 ns in memory that was touched
+//! before, 29 ns in new memory. To remove it, let `MemtableChunk` take all memory from the
+//! allocator.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
