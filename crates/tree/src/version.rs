@@ -405,9 +405,9 @@ impl Version {
     /// Finds the tables that may hold the key and prefetches the first line of each of their
     /// filters, so that the cache misses overlap.
     ///
-    /// With 100 M keys in three levels, a read of an absent key spent 42 % of its time waiting for
-    /// one line after the other. Gain there: 0.35 to 0.60 µs instead of 0.90 to 1.42. To remove it,
-    /// let `Version::get` search the levels for candidates itself.
+    /// With 100 M keys in three levels, a read of an absent key spent 42 % of its time waiting
+    /// for one line after the other. Gain there: 0.35 to 0.60 µs instead of 0.90 to 1.42. To
+    /// remove it, let `Version::get` search the levels for candidates itself.
     #[inline(always)]
     pub fn prefetch<'v>(&'v self, read: &PointRead<'_>, candidates: &mut Candidates<'v>) {
         candidates.bank = self.bank(read);
