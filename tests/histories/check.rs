@@ -140,6 +140,10 @@ impl World {
             Op::Feed(most) => self.read_feed(db, *most),
             Op::Checkpoint(go_on) => self.checkpoint(db, *go_on),
             Op::Image(cut) => self.image(*cut),
+            Op::Damage(seed) => {
+                self.damage(*seed);
+                Ok(())
+            }
             _ => unreachable!("{op:?} changes something"),
         }
     }

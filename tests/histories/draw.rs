@@ -43,6 +43,7 @@ pub(super) enum Class {
     Feed,
     Checkpoint,
     Image,
+    Damage,
     Arm,
     Reopen,
     Amid,
@@ -348,6 +349,7 @@ impl Draw<'_> {
             Class::Feed => Op::Feed(self.rng.u8(0..30)),
             Class::Checkpoint => Op::Checkpoint(self.rng.bool()),
             Class::Image => Op::Image(self.rng.bool().then(|| self.rng.u64(..) >> 40)),
+            Class::Damage => Op::Damage(self.rng.u64(..) >> 40),
             Class::Arm => {
                 let trouble = pick(&mut self.rng, self.profile.troubles)(&mut self.rng);
                 Op::Arm(self.rng.u16(1..self.profile.calls), trouble, self.rng.u8(0..4) == 0)

@@ -15,6 +15,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "threads and clocks of tests are their own")]
 
 mod check;
+mod damage;
 mod draw;
 mod ends;
 mod handles;
@@ -24,6 +25,8 @@ mod model;
 mod op;
 mod profiles;
 mod reads;
+#[path = "../it/repair/repaired.rs"]
+mod repaired;
 mod shrink;
 #[path = "../it/support.rs"]
 #[allow(dead_code, reason = "the other tests use the rest")]

@@ -130,6 +130,8 @@ pub(super) struct Model {
     /// By incarnation and key: positions in `written`.
     versions: BTreeMap<(Incarnation, Bytes), Vec<usize>>,
     pub(super) written: Vec<Written>,
+    /// What had been written, and was lost.
+    pub(super) lost: Vec<Written>,
     /// The last number of each write.
     ends: BTreeSet<u64>,
     pub(super) last: u64,
@@ -149,6 +151,7 @@ impl Model {
             kinds: Vec::new(),
             versions: BTreeMap::new(),
             written: Vec::new(),
+            lost: Vec::new(),
             ends: BTreeSet::from([0]),
             last: 0,
             acknowledged: 0,
@@ -215,7 +218,7 @@ impl Model {
                 Some(Model::is_there(op, at).then(|| *next - 1))
             })
             .collect();
-        self.written.retain(|op| Model::is_there(op, at));
+        self.lost.extend(self.written.extract_if(.., |op| !Model::is_there(op, at)));
         for of_key in self.versions.values_mut() {
             *of_key = of_key.iter().filter_map(|position| kept[*position]).collect();
         }

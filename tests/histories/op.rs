@@ -306,6 +306,8 @@ pub(super) enum Op {
     Checkpoint(bool),
     /// Opens what a kill, or a power cut of this seed, would leave now.
     Image(Option<u64>),
+    /// Repairs what a kill, or a power cut, would leave, with damage of this seed.
+    Damage(u64),
     Arm(u16, Trouble, bool),
     Reopen(End, Setup),
     /// The first operation runs in a thread of its own; before its call of each number, which a

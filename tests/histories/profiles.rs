@@ -468,6 +468,31 @@ const PROFILES: &[Profile] = &[
         keys: &[300],
         ..ALL
     },
+    // Every combination of damage.
+    Profile {
+        name: "damage",
+        cases: 100,
+        steps: 40..220,
+        weights: &[
+            (30, Write),
+            (30, Batch),
+            (1, Flush),
+            (1, Compact),
+            (1, Sync),
+            (5, Step),
+            (1, Take),
+            (1, Use),
+            (2, Damage),
+            (1, Reopen),
+        ],
+        changes: [20, 3, 0, 10, 0, 0, 0],
+        keys: &[160],
+        lens: &[5..40, 0..1],
+        takes: &[|draw| Take::Iter(draw.span())],
+        ends: &[|_| End::Close, |_| End::Kill],
+        kinds: plain,
+        ..ALL
+    },
 ];
 
 macro_rules! tests {
@@ -480,7 +505,7 @@ macro_rules! tests {
 }
 
 tests! {
-    all map lives threads faults deaths deaths_everywhere faults_everywhere queues prefixes transactions moments unlogged feed refresh ingests checkpoints
+    all map lives threads faults deaths deaths_everywhere faults_everywhere queues prefixes transactions moments unlogged feed refresh ingests checkpoints damage
 }
 
 #[test]
