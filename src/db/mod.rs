@@ -1,8 +1,9 @@
 //! [`Db`]: the open store, its keyspaces and snapshots, and the engine behind them.
 //!
-//! Handles for callers stand here: `keyspace`, `reads`, `update`, `snapshot`, `iter`, `keys`,
-//! `range`, `parts`, `ingest`. Behind them are rooms, each a file and a folder of its name. What
-//! other rooms may use of one is `pub(crate)` there; `pub(super)` is the room's own.
+//! Handles for callers stand here: `keyspace` and `keyspaces`, `reads`, `update`, `snapshot`,
+//! `iter`, `keys`, `range`, `parts`, `ingest`. Behind them are rooms, each a file and a folder of
+//! its name. What other rooms may use of one is `pub(crate)` there; `pub(super)` is the room's
+//! own.
 //!
 //! - [`read`]: point reads, `multi_get`, cursors, `explain`, estimates, scans past damage
 //! - [`write`]: group commit, the log, syncs, and what writers wait for
@@ -29,6 +30,7 @@ mod ingest;
 mod iter;
 mod keys;
 mod keyspace;
+mod keyspaces;
 mod locks;
 mod open;
 mod parts;

@@ -2,18 +2,17 @@
 //!
 //! `catalog` is the manifest in force; `view` what a read consults; `live` the read points that
 //! hold old versions back; `gaps` where nothing is left to see. Every change of the set of tables
-//! goes through `install`, every change of the set of keyspaces through `keyspaces`.
+//! goes through `install`.
 
 pub(crate) mod catalog;
 mod dropped;
 pub(crate) mod gaps;
 mod install;
-mod keyspaces;
 pub(crate) mod live;
 mod persistent;
 pub(crate) mod view;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::catalog::{Catalog, Manifest};
@@ -21,6 +20,7 @@ use self::dropped::DroppedNames;
 use self::live::LiveSnapshots;
 use self::view::ReadView;
 use super::locks::{LockRank, RankedGuard, RankedMutex};
+use crate::error::Error;
 use crate::format::key::SeqNo;
 use crate::memory::epoch::{Epoch, Pin, Published, Unreclaimed};
 use crate::sync::Mutex;
@@ -90,6 +90,25 @@ impl Shape {
     /// Takes the keyspaces that have changed. A view that is loaded later has these changes.
     pub(crate) fn take_touched(&self) -> BTreeSet<u32> {
         std::mem::take(&mut *self.touched.lock())
+    }
+
+    /// Notes what keyspaces were called that have been dropped.
+    pub(crate) fn note_dropped(&self, keyspaces: &BTreeMap<u32, Arc<str>>) {
+        let mut names = self.dropped.lock();
+        keyspaces.iter().for_each(|(id, name)| names.add(*id, name));
+    }
+
+    /// The error of a write to a dropped keyspace.
+    #[cold]
+    pub(crate) fn keyspace_dropped(&self, id: u32) -> Error {
+        let name = self.dropped.lock().name(id);
+        // Only a batch can outlive all handles.
+        Error::KeyspaceDropped(name.map_or_else(|| format!("number {id}"), |name| name.to_string()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn dropped_names(&self) -> usize {
+        self.dropped.lock().len()
     }
 
     /// Keeps all keyspaces as they are while the guard lives.

@@ -3,10 +3,8 @@
 //! `schedule` begins what the `agenda` finds due and `background` counts what runs; `flush`,
 //! `compact`, `covered` and `refilter` do it; `throttle` slows writers down when it falls behind.
 //!
-//! Writers and workers meet in few places. A writer that has sealed a memtable calls
-//! `Store::schedule`; one that must wait calls `Store::wait_for_progress`, and is told by
-//! [`Workers::wake`] when it may look again. A worker seals a memtable with `Store::rotate`, and
-//! makes the log durable with `Store::sync_through`.
+//! Of writers, workers ask three things: to seal a memtable (`Store::rotate`), to make the log
+//! durable (`Store::sync_through`), and to note in the log that it is (`Store::mark_synced`).
 
 mod agenda;
 pub(crate) mod background;

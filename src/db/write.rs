@@ -3,6 +3,10 @@
 //! `path` commits batches in groups, under the lock of `commit`; `room` makes room for them; `logs`
 //! keeps the log files; `sync` and `turns` make them durable; `stalls` counts how long writers
 //! wait.
+//!
+//! Of workers, writers ask four things: to begin what is due (`Store::schedule`), also what has
+//! failed (`Store::retry_failed`), to wait for it (`Store::wait_for_progress`), and to run a job of
+//! an executor that runs none by itself (`Store::step`).
 
 pub(crate) mod commit;
 pub(crate) mod logs;
@@ -12,6 +16,7 @@ pub(crate) mod stalls;
 mod sync;
 mod tenant;
 mod turns;
+mod wide;
 
 use std::time::Duration;
 

@@ -297,8 +297,7 @@ fn dependencies(mut paths: Vec<PathBuf>) -> BTreeMap<Module, BTreeSet<Module>> {
         let used = of.found.iter().filter_map(file_with);
         let methods =
             of.called.difference(&of.defined).filter_map(|method| match &places.get(&(&of.krate, method))?[..] {
-                // The rooms of `db` share `Store` and call its methods. What one sees of another is
-                // what is visible there.
+                // The rooms of `db` share `Store` and call its methods; see the next test but one.
                 [only] if !(is_of_db(only) && is_of_db(&of.module)) => Some((*only).clone()),
                 _ => None,
             });
@@ -353,6 +352,81 @@ fn files_use_each_other_in_one_direction() {
     let in_circles: Vec<String> =
         edges.keys().filter(|module| reached(module).contains(*module)).map(|module| module.join("/")).collect();
     assert!(in_circles.is_empty(), "files that need themselves: {in_circles:#?}");
+}
+
+/// The methods of `Store` that a file of `db` defines, and those that it calls, except in tests.
+#[derive(Default)]
+struct OfStore {
+    in_store: bool,
+    defined: BTreeSet<String>,
+    called: BTreeSet<String>,
+}
+
+impl<'a> Visit<'a> for OfStore {
+    fn visit_item(&mut self, item: &'a syn::Item) {
+        if !is_test(item) {
+            syn::visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
+        let is_store = |path: &syn::TypePath| path.path.segments.last().is_some_and(|last| last.ident == "Store");
+        self.in_store = matches!(&*item.self_ty, syn::Type::Path(path) if is_store(path));
+        syn::visit::visit_item_impl(self, item);
+        self.in_store = false;
+    }
+
+    fn visit_impl_item_fn(&mut self, method: &'a syn::ImplItemFn) {
+        self.defined.extend(self.in_store.then(|| method.sig.ident.to_string()));
+        syn::visit::visit_impl_item_fn(self, method);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+        let is_store = match &*call.receiver {
+            syn::Expr::Path(path) => path.path.is_ident("store") || self.in_store && path.path.is_ident("self"),
+            syn::Expr::MethodCall(inner) => inner.method == "store",
+            syn::Expr::Field(field) => matches!(&field.member, syn::Member::Named(name) if name == "store"),
+            _ => false,
+        };
+        self.called.extend(is_store.then(|| call.method.to_string()));
+        syn::visit::visit_expr_method_call(self, call);
+    }
+}
+
+/// The rooms of `db` that others build on, the lowest first. `write` and `work` need each other:
+/// what each asks of the other is all that their headers name.
+#[test]
+fn rooms_of_the_store_ask_each_other_what_their_headers_say() {
+    let (mut rooms, mut places) = (BTreeMap::new(), BTreeMap::new());
+    for path in sources(&["src/db"]) {
+        let module = module_of(&path);
+        if module.iter().any(|part| part == "tests") {
+            continue;
+        }
+        let mut of = OfStore::default();
+        of.visit_file(&syn::parse_file(&fs::read_to_string(&path).unwrap()).unwrap());
+        let room = module.get(1).cloned().unwrap_or_default();
+        places.extend(of.defined.into_iter().map(|method| (method, room.clone())));
+        rooms.entry(room).or_insert_with(BTreeSet::new).extend(of.called);
+    }
+    let asked = |by: &str, of: &str| -> BTreeSet<&str> {
+        rooms[by].iter().filter(|method| places.get(*method).is_some_and(|room| room == of)).map(|m| &**m).collect()
+    };
+    let order = ["store", "shape", "read", "write", "work"];
+    for (i, lower) in order.iter().enumerate() {
+        for upper in order[i + 1..].iter().filter(|upper| (*lower, **upper) != ("write", "work")) {
+            assert_eq!(asked(lower, upper), BTreeSet::new(), "of {upper}, by {lower}");
+        }
+        for other in rooms.keys().filter(|room| !order.contains(&room.as_str())) {
+            assert_eq!(asked(lower, other), BTreeSet::new(), "of {other}, by {lower}");
+        }
+    }
+    for (by, of) in [("write", "work"), ("work", "write")] {
+        let header = fs::read_to_string(root().join(format!("src/db/{by}.rs"))).unwrap();
+        let header: String = header.lines().take_while(|line| line.starts_with("//!")).collect();
+        let named = header.split("`Store::").skip(1).filter_map(|rest| rest.split('`').next());
+        assert_eq!(asked(by, of), named.collect(), "what {by} asks of {of}, and what its header says");
+    }
 }
 
 #[test]

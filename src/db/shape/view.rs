@@ -142,7 +142,7 @@ impl Trees {
         self.get(*self.ids.get(name)?)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
 
@@ -164,7 +164,7 @@ impl Trees {
         self.by_id.insert(tree.id, tree);
     }
 
-    pub(super) fn remove(&mut self, id: u32) {
+    pub(crate) fn remove(&mut self, id: u32) {
         if let Some(tree) = self.by_id.remove(&id) {
             // Another keyspace may have the name by now.
             if self.ids.get(&*tree.name) == Some(&id) {
@@ -301,7 +301,7 @@ impl ReadView {
 
     /// Inserts `tree`, or gives its options to the one with its id: a flush or compaction may have
     /// changed the rest since `tree` was read.
-    pub(super) fn redefine(&mut self, tree: Tree) {
+    pub(crate) fn redefine(&mut self, tree: Tree) {
         let redefined = match self.tree(tree.id) {
             Some(current) => Tree { options: tree.options, ..current.clone() },
             None => tree,

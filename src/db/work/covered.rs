@@ -9,15 +9,13 @@
 //! tables are merged. How much ranges delete of other tables is found by a *survey*
 //! (`tree::version::deleted`), and the picker counts it as freed.
 //!
-//! A range delete that covers tables larger than what the memtable holds is flushed at once, and
-//! stops a compaction of which it covers a quarter (`Store::is_pointless`).
+//! A range delete that covers much is flushed at once (`write::wide`), and stops a compaction of
+//! which it covers a quarter (`Store::is_pointless`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::throttle::MAX_SEALED;
 use super::upkeep::RangeUpkeep;
-use crate::batch::BatchReader;
 use crate::db::shape::view::Tree;
 use crate::db::stats::counters::Count;
 use crate::db::store::Store;
@@ -35,10 +33,6 @@ use crate::tree::manifest::{RANGE_LEVEL, VersionEdit};
 
 /// Of more range tables than this, the small ones are merged: each costs a read a search.
 const MAX_RANGE_TABLES: usize = 8;
-/// A range delete that covers tables is flushed at once if they are larger than what the memtable
-/// holds, and than this part of a full one, as a divisor.
-const FLUSH_SHARE: u64 = 16;
-
 /// The tables to merge so that few are left: the smallest, and all that are not larger than those
 /// together. A range is then merged once while the number of ranges doubles, about.
 fn small_tables(tables: &[Arc<RangeTable>]) -> Vec<Arc<RangeTable>> {
@@ -191,41 +185,6 @@ impl Store {
             ..VersionEdit::default()
         };
         self.install(edit, |_| {})
-    }
-
-    /// Whether a batch deletes tables whole whose space is worth a flush: their ranges must be in a
-    /// table before they can go.
-    pub(crate) fn deletes_tables(&self, payload: &[u8], count: u32) -> bool {
-        self.shape.with_view(|view, _| {
-            // What a snapshot sees stays.
-            let pinned = self.shape.snapshots().newest();
-            let enough = (view.active.used() as u64).max(self.options.memtable_size as u64 / FLUSH_SHARE);
-            let mut freed = 0;
-            let mut operations = BatchReader::new(payload, count).filter_map(|operation| operation.ok());
-            operations.any(|operation| {
-                let (Some(range), Some(tree)) = (operation.as_range(), view.tree(operation.keyspace)) else {
-                    return false;
-                };
-                let mut tables = tree.version.tables_within(&range).filter(|meta| meta.smallest_seqno > pinned);
-                tables.any(|meta| {
-                    freed += meta.size;
-                    freed >= enough
-                })
-            })
-        })
-    }
-
-    /// Seals the memtable for its range deletes. One more may wait for its flush than otherwise:
-    /// nothing that comes later would do this instead.
-    pub(crate) fn flush_wide_ranges(self: &Arc<Self>) {
-        if let Some(commit) = self.writer.lock().as_mut()
-            && self.gate.check_poison().is_ok()
-            && commit.memtable.has_ranges()
-            && self.shape.view().sealed.len() <= MAX_SEALED
-        {
-            // On a full disk the ranges wait for the next flush.
-            let _ = self.rotate(commit);
-        }
     }
 
     /// Checks for space before an edit: one that finds none poisons the store.

@@ -346,7 +346,7 @@ impl Store {
         }
         let view = self.shape.view();
         match keyspaces.iter().find(|id| view.tree(**id).is_none()) {
-            Some(&id) => Err(self.keyspace_dropped(id)),
+            Some(&id) => Err(self.shape.keyspace_dropped(id)),
             None => Ok(()),
         }
     }

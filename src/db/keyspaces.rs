@@ -1,15 +1,15 @@
 //! How keyspaces come, change and go.
 //!
-//! Each such change is one edit and one view, under the lock `defining`. A keyspace may begin or
+//! Each such change is one edit and one view, under one lock. A keyspace may begin or
 //! cease to have a log only while no memtable holds an entry: else a crash would take some of its
 //! writes and leave later ones.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::view::{ReadView, Tree};
-use crate::db::store::Store;
-use crate::db::write::room::Stillness;
+use super::shape::view::{ReadView, Tree};
+use super::store::Store;
+use super::write::room::Stillness;
 use crate::error::{Error, Result};
 use crate::options::KeyspaceOptions;
 use crate::tree::manifest::{MAX_KEYSPACES, MAX_NAME_LEN, VersionEdit};
@@ -18,14 +18,14 @@ use crate::tree::version::Version;
 impl Store {
     /// Returns id and name of the keyspace called `name`, and creates it if absent. `options`, if
     /// given, replace the stored ones.
-    pub(crate) fn keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
+    pub(super) fn keyspace(self: &Arc<Self>, name: &str, options: Option<KeyspaceOptions>) -> Result<(u32, Arc<str>)> {
         let mut found = self.keyspaces(&[(name, options)])?;
         found.pop().ok_or_else(|| Error::invalid("a keyspace was not made; this is a bug in tamis"))
     }
 
     /// Returns ids and names of keyspaces, and creates those that are absent, all in one edit.
     /// Options, if given, replace the stored ones.
-    pub(crate) fn keyspaces(
+    pub(super) fn keyspaces(
         self: &Arc<Self>,
         wanted: &[(&str, Option<KeyspaceOptions>)],
     ) -> Result<Vec<(u32, Arc<str>)>> {
@@ -43,7 +43,7 @@ impl Store {
         if let Some((twice, _)) = wanted.iter().find(|(name, _)| !names.insert(*name)) {
             return Err(Error::invalid(format_args!("the keyspace {twice} is named twice")));
         }
-        let view = self.shape.view.load();
+        let view = self.shape.view();
         let as_it_is = wanted.iter().map(|(name, options)| self.unchanged(&view, name, options.as_ref()));
         if let Some(found) = as_it_is.collect::<Result<Option<Vec<_>>>>()? {
             return Ok(found);
@@ -72,8 +72,8 @@ impl Store {
         // Dropped last.
         let mut still = None;
         loop {
-            let defining = self.shape.defining.lock();
-            let view = self.shape.view.load();
+            let defining = self.shape.keep_keyspaces();
+            let view = self.shape.view();
             let missing = wanted.iter().filter(|(name, _)| view.tree_named(name).is_none()).count();
             if missing > 0 && view.trees.len() + missing > MAX_KEYSPACES {
                 return Err(Error::invalid(format_args!("a store takes up to {MAX_KEYSPACES} keyspaces")));
@@ -90,9 +90,9 @@ impl Store {
             }
             if changes_log {
                 // Otherwise a crash would take earlier writes, and leave later ones. Nobody waits
-                // for a flush with `defining` locked.
+                // for a flush under this lock.
                 still.get_or_insert_with(|| Stillness::begin(self));
-                if !self.shape.view.load().memtables().all(|memtable| memtable.is_empty()) {
+                if !self.shape.view().memtables().all(|memtable| memtable.is_empty()) {
                     drop((defining, view));
                     self.flush()?;
                     continue;
@@ -123,7 +123,7 @@ impl Store {
                 let tree = Tree {
                     // File numbers are never reused, hence ids neither: entries of a dropped
                     // keyspace that are still in the log can never appear in another one.
-                    id: u32::try_from(self.shape.catalog.new_file_number())
+                    id: u32::try_from(self.shape.catalog().new_file_number())
                         .map_err(|_| Error::invalid("the store has used up its keyspace ids"))?,
                     name: Arc::from(name),
                     options: options.unwrap_or_default(),
@@ -137,7 +137,7 @@ impl Store {
         })
     }
 
-    /// Creates keyspaces or changes their options; the caller holds `defining`.
+    /// Creates keyspaces or changes their options; the caller keeps the others as they are.
     fn install_keyspaces(self: &Arc<Self>, trees: Vec<Tree>) -> Result<()> {
         let created = trees.iter().map(|tree| (tree.id, tree.name.to_string(), tree.options.clone())).collect();
         let edit = VersionEdit { created, ..VersionEdit::default() };
@@ -148,15 +148,15 @@ impl Store {
     }
 
     /// Changes the options of an existing keyspace.
-    pub(crate) fn change_options(
+    pub(super) fn change_options(
         self: &Arc<Self>,
         keyspace: u32,
         name: &str,
         change: impl FnOnce(&mut KeyspaceOptions),
     ) -> Result<()> {
         self.gate.check_writable()?;
-        let _defining = self.shape.defining.lock();
-        let tree = self.shape.view.load().tree(keyspace).cloned();
+        let _defining = self.shape.keep_keyspaces();
+        let tree = self.shape.view().tree(keyspace).cloned();
         let mut tree = tree.ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))?;
         let before = tree.options.clone();
         change(&mut tree.options);
@@ -167,19 +167,11 @@ impl Store {
         self.install_keyspaces(vec![tree])
     }
 
-    /// The error of a write to a dropped keyspace.
-    #[cold]
-    pub(crate) fn keyspace_dropped(&self, id: u32) -> Error {
-        let name = self.shape.dropped.lock().name(id);
-        // Only a batch can outlive all handles.
-        Error::KeyspaceDropped(name.map_or_else(|| format!("number {id}"), |name| name.to_string()))
-    }
-
     /// Drops keyspaces and all their tables, in one edit; returns how many existed.
-    pub(crate) fn drop_keyspaces(self: &Arc<Self>, names: &[&str]) -> Result<usize> {
+    pub(super) fn drop_keyspaces(self: &Arc<Self>, names: &[&str]) -> Result<usize> {
         self.gate.check_writable()?;
-        let _defining = self.shape.defining.lock();
-        let view = self.shape.view.load();
+        let _defining = self.shape.keep_keyspaces();
+        let view = self.shape.view();
         let trees = names.iter().filter_map(|name| view.tree_named(name));
         let dropped: BTreeMap<u32, Arc<str>> = trees.map(|tree| (tree.id, Arc::clone(&tree.name))).collect();
         drop(view);
@@ -191,9 +183,7 @@ impl Store {
         }
         let edit = VersionEdit { dropped: dropped.keys().copied().collect(), ..VersionEdit::default() };
         self.install(edit, |view| dropped.keys().for_each(|id| view.trees.remove(*id)))?;
-        let mut names = self.shape.dropped.lock();
-        dropped.iter().for_each(|(id, name)| names.add(*id, name));
-        drop(names);
+        self.shape.note_dropped(&dropped);
         // Their compaction debt no longer slows writers down.
         self.schedule();
         Ok(dropped.len())
@@ -216,7 +206,7 @@ mod tests {
             drop(db.keyspace(&name).unwrap());
             db.drop_keyspace(&name).unwrap();
         }
-        assert!(db.store().shape.dropped.lock().len() <= 20);
+        assert!(db.store().shape.dropped_names() <= 20);
         assert!(kept.put("k", "v").unwrap_err().to_string().contains("kept"));
     }
 }
