@@ -297,7 +297,7 @@ fn dependencies(mut paths: Vec<PathBuf>) -> BTreeMap<Module, BTreeSet<Module>> {
         let used = of.found.iter().filter_map(file_with);
         let methods =
             of.called.difference(&of.defined).filter_map(|method| match &places.get(&(&of.krate, method))?[..] {
-                // The rooms of `db` share `Store` and call its methods; see the next test but one.
+                // The rooms of `db` share `Store`: a test of their own is below.
                 [only] if !(is_of_db(only) && is_of_db(&of.module)) => Some((*only).clone()),
                 _ => None,
             });
