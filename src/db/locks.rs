@@ -136,7 +136,7 @@ mod checked {
 
     use super::LockRank;
 
-    thread_local! {
+    crate::sync::thread_local! {
         /// A bit for each rank that the thread holds.
         static HELD: Cell<u32> = const { Cell::new(0) };
     }
@@ -150,19 +150,19 @@ mod checked {
     impl HeldRank {
         /// Holds `rank`; panics if the thread holds it or a later one.
         pub(in crate::db) fn take(rank: LockRank) -> HeldRank {
-            let later = HELD.get() >> rank as u32;
+            let later = HELD.with(Cell::get) >> rank as u32;
             assert!(later == 0, "lock order: {rank:?} is taken while later locks are held: {later:#b}");
             HeldRank::note(rank)
         }
 
         /// Holds `rank`, whatever the thread holds.
         pub(in crate::db) fn note(rank: LockRank) -> HeldRank {
-            HELD.set(HELD.get() | 1 << rank as u32);
+            HELD.with(|held| held.set(held.get() | 1 << rank as u32));
             HeldRank { rank, of_thread: PhantomData }
         }
 
         pub(super) fn release(&mut self) {
-            HELD.set(HELD.get() & !(1 << self.rank as u32));
+            HELD.with(|held| held.set(held.get() & !(1 << self.rank as u32)));
         }
 
         pub(super) fn take_again(&mut self) {
@@ -174,7 +174,7 @@ mod checked {
         }
 
         pub(super) fn check_may_wait() {
-            let held = HELD.get() >> LockRank::Commit as u32;
+            let held = HELD.with(Cell::get) >> LockRank::Commit as u32;
             assert!(held == 0, "a thread waits while it holds the commit lock or a later one: {held:#b}");
         }
     }

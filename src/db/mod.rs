@@ -32,6 +32,8 @@ mod keys;
 mod keyspace;
 mod keyspaces;
 mod locks;
+#[cfg(all(test, shuttle))]
+mod model;
 mod open;
 mod parts;
 mod range;

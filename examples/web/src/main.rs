@@ -14,6 +14,8 @@
 //! when nobody waits for it any more. Ctrl-C ends the server: it answers the requests it has, then
 //! closes the store.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "threads and clocks of a program are its own")]
+
 mod load;
 #[cfg(test)]
 mod tests;

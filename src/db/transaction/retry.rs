@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use crate::filter::KeyHash;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{self, Mutex, MutexGuard};
 
 /// How often a closure, or an operation of the store that reads and writes, runs.
 pub(crate) const ATTEMPTS: u32 = 32;
@@ -53,14 +53,14 @@ impl Retries {
     pub(crate) fn of_key<'a>(&'a self, hash: KeyHash, attempt: u32, turn: &mut Turn<'a>) {
         let Some(lock) = self.keys.get((hash.value() % 64) as usize) else { return };
         if turn.is_none() && (attempt > 1 || lock.is_locked()) {
-            *turn = lock.try_lock_for(wait_of(LONGEST_WAIT, attempt));
+            *turn = sync::try_lock_for(lock, wait_of(LONGEST_WAIT, attempt));
         }
     }
 
     /// Takes the turn of an attempt at a transaction, if it or others have met conflicts.
     pub(super) fn of_transaction<'a>(&'a self, attempt: u32, turn: &mut Turn<'a>) {
         if turn.is_none() && (attempt >= IN_TURN_FROM || self.transactions.is_locked()) {
-            *turn = self.transactions.try_lock_for(wait_of(WAIT_OF_TRANSACTION, attempt));
+            *turn = sync::try_lock_for(&self.transactions, wait_of(WAIT_OF_TRANSACTION, attempt));
         }
     }
 }

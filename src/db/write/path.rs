@@ -46,8 +46,9 @@ const FIRST_RESERVATION: u64 = 256 << 10;
 /// A thread keeps its encoding buffer up to this capacity.
 const KEPT_LEN: usize = 64 << 10;
 
-/// Attempts to take the commit lock before a writer queues.
-const SPINS: u32 = 100;
+/// Attempts to take the commit lock before a writer queues. In a model, each is a choice of the
+/// scheduler.
+const SPINS: u32 = if cfg!(shuttle) { 1 } else { 100 };
 
 /// How a write is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

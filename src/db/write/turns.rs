@@ -403,3 +403,58 @@ mod tests {
         assert_eq!(syncing.lock().expected, 2);
     }
 }
+
+/// Turns alone, without a store: under many more schedules than `db::model` can afford.
+#[cfg(all(test, shuttle))]
+mod model {
+    use super::*;
+    use crate::sync::atomic::{AtomicU64, Ordering};
+    use crate::sync::{Explore, thread};
+
+    #[derive(Default)]
+    struct Log {
+        syncing: Syncing,
+        written: AtomicU64,
+        durable: AtomicU64,
+    }
+
+    impl Log {
+        fn sync(&self) {
+            let own = self.written.fetch_add(1, Ordering::AcqRel) + 1;
+            if let Some(mut lead) = self.syncing.wait(|| self.durable.load(Ordering::Acquire) >= own) {
+                lead.begin();
+                let target = self.written.load(Ordering::Acquire);
+                thread::sleep(GRACE);
+                self.durable.fetch_max(target, Ordering::AcqRel);
+            }
+            assert!(self.durable.load(Ordering::Acquire) >= own);
+        }
+
+        /// A flush makes all writes durable, and wakes nobody who waits for a sync.
+        fn flush(&self) {
+            self.durable.fetch_max(self.written.load(Ordering::Acquire), Ordering::AcqRel);
+        }
+    }
+
+    #[test]
+    fn every_thread_leads_or_is_served() {
+        for hasty in [false, true] {
+            Explore { seed: 1, schedules: 2000, hasty }.run(|| {
+                let log = Log::default();
+                thread::scope(|scope| {
+                    for _ in 0..3 {
+                        scope.spawn(|| (0..2).for_each(|_| log.sync()));
+                    }
+                    // Amid syncs and grace periods.
+                    for _ in 0..6 {
+                        thread::sleep(GRACE * 3 / 4);
+                        log.flush();
+                    }
+                });
+                let turn = log.syncing.lock();
+                assert!(!turn.has_leader && !turn.has_timer);
+                assert_eq!(turn.waiting, 0);
+            });
+        }
+    }
+}

@@ -25,6 +25,10 @@ thread_local! {
 /// constant while the thread runs, but may be `None` in destructors of thread-local values.
 #[inline]
 pub fn number() -> Option<usize> {
+    if cfg!(shuttle) {
+        // The threads of a model share one of the system.
+        return None;
+    }
     let number = NUMBER.get();
     if number < NUMBERED { Some(number) } else { take(number) }
 }

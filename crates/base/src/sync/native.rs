@@ -5,6 +5,8 @@
     reason = "the one module that may name the standard library's threads and clocks"
 )]
 
+use std::time::Duration;
+
 pub use parking_lot::{
     Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
@@ -13,6 +15,12 @@ pub use std::thread_local;
 
 /// A value that the first thread to need it makes; the others wait for it.
 pub type OnceLock<T> = std::sync::OnceLock<T>;
+
+/// Waits for a lock for `timeout` at most.
+#[inline]
+pub fn try_lock_for<T>(mutex: &Mutex<T>, timeout: Duration) -> Option<MutexGuard<'_, T>> {
+    mutex.try_lock_for(timeout)
+}
 
 /// Between two looks at what another thread is about to change.
 #[inline(always)]
