@@ -1,7 +1,8 @@
 //! [`Sequence`]: up to which number writes are visible, in the log, durable and flushed.
 //!
 //! Each number only grows. A write is visible before it is durable, and durable at the latest when
-//! it is in a table: `flushed <= durable <= logged <= visible`. Writes to keyspaces without a log
+//! it is in a table. At rest, `flushed <= durable <= logged <= visible`; a commit raises `logged`
+//! just before `visible`. Writes to keyspaces without a log
 //! count as logged once the log counts them, and as durable with the logged ones around them. An
 //! ingest is the exception: it is logged and durable before it is visible.
 

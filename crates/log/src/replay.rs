@@ -6,9 +6,9 @@
 //! where the next valid one begins:
 //!
 //! ```text
-//! log 5:  1 ......... 40 | 41 .. 60      61.. lost in a power cut; 41.. superseded by log 7: void
-//! log 6:                      61 .. 90   begins after what survived: void
-//! log 7:                   41 .......    made by the recovery that found 5 to end at 40
+//! log 5:  1 ......... 40 | 41 .. 60      void from 41 on: log 7 begins there
+//! log 6:                      61 .. 90   void: it begins after log 7 does
+//! log 7:                   41 .......    begun by a recovery that could read 5 only up to 40
 //! ```
 //!
 //! Nothing that is skipped, be it void or after a record that does not verify, may state that a

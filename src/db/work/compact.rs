@@ -137,7 +137,7 @@ struct StageMerge {
     parts: StageParts,
     /// Range deletes have made it pointless: see [`Store::is_pointless`].
     is_pointless: AtomicBool,
-    /// [`Store::range_edits`] when that was last checked.
+    /// `Shape::range_edits` when that was last checked.
     range_edits: AtomicU64,
 }
 

@@ -5,9 +5,10 @@
 //! files synced → names synced → edit (tables, min_log) → new view → logs removed
 //! ```
 //!
-//! Until the edit is durable, memtable and log are as they were: a flush that fails removes its
-//! files, and is tried again. The edit and the new view have the tables of all keyspaces at once. A
-//! log that stays for the change feed is synced before the edit.
+//! Until the edit is durable, memtable and log are as they were. A flush that fails to write its
+//! files removes them, and is tried again; a failed sync of names poisons the store. The edit and
+//! the new view have the tables of all keyspaces at once. A log that stays for the change feed is
+//! synced before the edit.
 
 use std::ops::RangeInclusive;
 use std::path::Path;

@@ -5,11 +5,11 @@
 //! were, or as its last completed stage left them. Work of its kind then backs off for a moment;
 //! the next writer or waiter retries it, or the executor after a while.
 //!
-//! A flush waits for no compaction: the executor has a thread for it. *Relief* goes there, too: a
-//! compaction among runs of level 0 only. It is due when these are many and the limit on
+//! A flush waits for no long compaction: the executor has a thread for it. Only *relief* goes
+//! there, too: a compaction among runs of level 0. It is due when these are many and the limit on
 //! compactions is reached or a caller has reserved the keyspace. Thus a task of minutes does not
-//! stop writers. A caller who waits for a flush runs it on its own thread if no other has taken it:
-//! the flush of one store waits for no other store's disk.
+//! stop writers. A caller who waits for a flush runs it on its own thread if no other has taken
+//! it: the flush of one store waits for no other store's disk.
 //!
 //! Every event that can make work due calls [`Store::schedule`]: sealing a memtable, the end of
 //! work, the end of a reservation, dropping a snapshot that held garbage, changing or dropping a

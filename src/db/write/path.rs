@@ -1,6 +1,6 @@
 //! The write path: batch, WAL, memtable.
 //!
-//! Group commit: the thread that holds `Store::commit` also commits the writers that queued
+//! Group commit: the thread that holds the commit lock also commits the writers that queued
 //! meanwhile. The whole group is one append to the log (large values have their own), then goes
 //! into the memtable; then the last sequence number is published. There is no log thread and no
 //! hand-over per write, and a write that does not queue allocates nothing. Syncs run outside of the

@@ -56,8 +56,8 @@ impl Window {
     }
 }
 
-/// What an entry of a memtable or of a table does to its key. Part of the format; the numbers 2 and
-/// 7 are those of operations of a log that add no entry.
+/// What an entry of a memtable or of a table does to its key. Part of the format. In a log, 2 and 7
+/// are operations that add no entry, and 6 counts operations that are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ValueKind {

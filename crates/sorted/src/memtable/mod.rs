@@ -187,7 +187,7 @@ impl Memtable {
         self.index.prefetch(slot_hash(keyspace, hash));
     }
 
-    /// The newest version of `key` that `snapshot` sees; `hash` is the key's hash.
+    /// The newest version of `key` in the window; `hash` is the key's hash.
     pub fn get(&self, keyspace: u32, key: &[u8], hash: KeyHash, window: Window) -> Option<MemEntry<'_>> {
         debug_assert_eq!(hash, KeyHash::new(self.seed, key));
         let newest =

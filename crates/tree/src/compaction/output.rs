@@ -505,8 +505,8 @@ impl<'a> RunWriter<'a> {
         if self.context.values.must_move && self.is_leaving(pointer) { Err(error) } else { Ok(None) }
     }
 
-    /// Writes a tombstone of the current key. Unless an older version may be below, it is written
-    /// only if an older one is.
+    /// Writes a tombstone of the current key. If no older version can be below, holds it back until
+    /// one follows: without that, it hides nothing.
     fn write_delete(&mut self, lower: &mut impl LowerLevels, key: &[u8], seqno: SeqNo) -> Result<()> {
         if lower.may_hold(key) {
             return self.write(lower, key, seqno, ValueKind::Delete, &[]);

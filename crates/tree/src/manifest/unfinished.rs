@@ -7,9 +7,9 @@
 //! version yet: reads, copies of the store and repairs do not see them. A store that drops the note
 //! removes them and loses no entry.
 //!
-//! From the opening on, the note claims its inputs as a running compaction does. Nothing older than
-//! they are comes below them meanwhile, and nothing newer passes them; so what has been left out of
-//! the finished tables may still be left out.
+//! From the opening on, the note claims its inputs as a running compaction does. Until it is
+//! done, no other task moves an older entry below these inputs, or a newer one past them: what has
+//! been left out of the finished tables may still be left out.
 //!
 //! ```text
 //! note = id, keyspace id, first level, output level,
