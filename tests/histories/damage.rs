@@ -152,7 +152,7 @@ impl World {
     /// Repairs a damaged store, and compares it with the undamaged one, opened: keys outside of the
     /// losses that are reported are unchanged.
     fn lose_some(&self, rng: &mut Rng, fs: &SimFileSystem) {
-        // What is expected after damage to the logs alone is what opening finds, if it finds no fault.
+        // After damage to the logs alone, what opening finds is expected, if it finds no fault.
         let damaged = fs.kill();
         let (spares_logs, spares_others) = (rng.u32(0..3) > 0, rng.u32(0..8) == 0);
         if !spares_logs {
