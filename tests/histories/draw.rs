@@ -5,7 +5,8 @@ use std::ops::{Bound, Range};
 use fastrand::Rng;
 
 use super::op::{
-    Change, End, Expected, History, Jobs, K, Kind, Move, Op, Operator, Setup, Shape, Span, Take, Trouble, Update,
+    Change, End, Expected, History, Jobs, K, Kind, Limits, Move, Op, Operator, Setup, Shape, Span, Take, Trouble,
+    Update,
 };
 
 /// Kinds of operations.
@@ -74,6 +75,8 @@ pub(super) struct Profile {
     pub(super) kinds: fn(&mut Rng) -> Vec<Kind>,
     /// If not 0, each history runs once for every so many of its calls, at which trouble comes.
     pub(super) every: usize,
+    /// Whether there are many stores in one environment.
+    pub(super) is_shared: bool,
     /// Changes what was drawn of the options.
     pub(super) setup: fn(&mut Setup),
     /// Whether the store is compacted in the end, and must hold nothing but what lives.
@@ -136,10 +139,21 @@ impl Profile {
         let mut draw = Draw { rng, profile: self, keys, next: 0, kinds: kinds.len() };
         let steps = draw.rng.usize(self.steps.clone());
         let mut ops = Vec::new();
+        let environment = self.is_shared.then(|| Limits {
+            memtables: 1 << 20 << draw.rng.u8(0..2),
+            cache: pick(&mut draw.rng, &[0, 64 << 10, 1 << 20]),
+            open_files: 8 + draw.rng.usize(0..20),
+        });
         while ops.len() < steps {
+            let before = ops.len();
             draw.push_op(&mut ops);
+            if self.is_shared {
+                // A few stores are busy, and all have their turn.
+                let n = draw.rng.u8(..) >> if draw.rng.bool() { 5 } else { 0 };
+                ops[before..].iter_mut().for_each(|op| *op = Op::Elsewhere(n, Box::new(op.clone())));
+            }
         }
-        History { shape, setup, kinds, birth: None, ops }
+        History { shape, setup, kinds, environment, birth: None, ops }
     }
 }
 

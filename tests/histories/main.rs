@@ -73,6 +73,7 @@ fn replay(history: &History, settles: bool) -> Calls {
         world.check_settled();
     }
     world.note_files();
+    world.check_neighbours();
     world.fs.kill();
     let events = std::mem::take(&mut *world.fs.events.lock());
     Calls { events, begins }

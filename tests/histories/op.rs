@@ -24,9 +24,19 @@ pub(crate) struct History {
     pub(super) setup: Setup,
     /// The keyspaces at the beginning.
     pub(super) kinds: Vec<Kind>,
+    /// The limits that its stores share, if it has several.
+    pub(super) environment: Option<Limits>,
     /// As of [`Op::Arm`], while the store is created.
     pub(super) birth: Option<(u16, Trouble, bool)>,
     pub(super) ops: Vec<Op>,
+}
+
+/// Limits of an environment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Limits {
+    pub(super) memtables: usize,
+    pub(super) cache: usize,
+    pub(super) open_files: usize,
 }
 
 /// What bytes a key has.
@@ -313,4 +323,6 @@ pub(super) enum Op {
     /// The first operation runs in a thread of its own; before its call of each number, which a
     /// reader counts by what it reads and others by what they change, another one.
     Amid(Box<Op>, Vec<(u16, Op)>),
+    /// In another store of the environment.
+    Elsewhere(u8, Box<Op>),
 }

@@ -77,6 +77,7 @@ const ALL: Profile = Profile {
     troubles: DEATHS,
     calls: 60,
     every: 0,
+    is_shared: false,
     kinds: |rng| (0..rng.usize(1..4)).map(|_| any_kind(rng)).collect(),
     setup: |setup| setup.keep_log = true,
     settles: false,
@@ -468,6 +469,22 @@ const PROFILES: &[Profile] = &[
         keys: &[300],
         ..ALL
     },
+    // 256 stores in one environment.
+    Profile {
+        name: "environment",
+        cases: 2,
+        steps: 9000..10000,
+        weights: &[(50, Write), (2, Batch), (6, Step), (12, Get), (2, Flush), (2, Settle), (4, Reopen)],
+        changes: [25, 0, 0, 4, 0, 0, 0],
+        keys: &[300],
+        shapes: &[Shape::Decimal],
+        lens: &[0..2000, 0..200],
+        ends: &[|_| End::Close, |_| End::Kill],
+        kinds: |rng| vec![Kind { block: 512, ..plain(rng)[0] }],
+        setup: |setup| (setup.memtable, setup.table) = (64 << 10, 16 << 10),
+        is_shared: true,
+        ..ALL
+    },
     // Every combination of damage.
     Profile {
         name: "damage",
@@ -505,7 +522,7 @@ macro_rules! tests {
 }
 
 tests! {
-    all map lives threads faults deaths deaths_everywhere faults_everywhere queues prefixes transactions moments unlogged feed refresh ingests checkpoints damage
+    all map lives threads faults deaths deaths_everywhere faults_everywhere queues prefixes transactions moments unlogged feed refresh ingests checkpoints environment damage
 }
 
 #[test]

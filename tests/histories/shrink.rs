@@ -96,6 +96,7 @@ fn simpler(op: &Op) -> Vec<Op> {
             let fewer = without_one(nested).map(|nested| Op::Amid(work.clone(), nested));
             [(**work).clone()].into_iter().chain(fewer).collect()
         }
+        Op::Elsewhere(n, op) => simpler(op).into_iter().map(|op| Op::Elsewhere(*n, Box::new(op))).collect(),
         Op::Arm(at, trouble, true) => vec![Op::Arm(*at, *trouble, false)],
         _ => Vec::new(),
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
-    Change as Changed, Changes, Db, Error, Executor, IngestMode, IngestOptions, Keyspace, Options, Result, SstFormat,
-    SstWriter, SteppedExecutor, ThreadPool, WalMode, WriteBatch, WriteOptions,
+    Change as Changed, Changes, Db, Environment, EnvironmentOptions, Error, Executor, IngestMode, IngestOptions,
+    Keyspace, Options, Result, SstFormat, SstWriter, SteppedExecutor, ThreadPool, WalMode, WriteBatch, WriteOptions,
 };
 
 use super::ends::Left;
@@ -37,6 +37,11 @@ pub(super) fn name(n: u8) -> String {
 pub(super) const NAMES: u8 = 5;
 
 pub(super) struct World {
+    /// Without its operations.
+    history: History,
+    /// The environment, and the other stores in it.
+    environment: Option<Environment>,
+    neighbours: BTreeMap<u8, World>,
     shape: Shape,
     pub(super) setup: Setup,
     pub(super) fs: Watched,
@@ -74,15 +79,28 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(history: &History) -> World {
+        let executor = executor(history.setup.jobs);
+        let environment = history.environment.map(|limits| {
+            let options = EnvironmentOptions::new().memtable_budget(limits.memtables).cache_size(limits.cache);
+            let options = options.max_open_files(limits.open_files).executor(Arc::clone(&executor));
+            Environment::new(options).unwrap()
+        });
+        World::within(history, environment, executor)
+    }
+
+    fn within(history: &History, environment: Option<Environment>, executor: Arc<dyn Executor>) -> World {
         let fs = SimFileSystem::new();
         fs.create_dir(Path::new("/in")).unwrap();
         let mut world = World {
+            history: History { ops: Vec::new(), ..history.clone() },
+            environment,
+            neighbours: BTreeMap::new(),
             shape: history.shape,
             setup: history.setup,
             fs: Watched::new(&fs),
             dir: "/data/db".to_owned(),
             db: None,
-            executor: Arc::new(SteppedExecutor::new()),
+            executor,
             clock: Arc::default(),
             model: Model::new(),
             handles: Vec::new(),
@@ -120,11 +138,7 @@ impl World {
 
     /// Options for whoever opens a store in `fs`, and who runs its jobs.
     pub(super) fn options(&self, fs: Arc<dyn FileSystem>, setup: Setup) -> (Options, Arc<dyn Executor>) {
-        let executor: Arc<dyn Executor> = match setup.jobs {
-            Jobs::InOrder => Arc::new(SteppedExecutor::new()),
-            Jobs::Shuffled(seed) => Arc::new(ShuffledExecutor::new(seed)),
-            Jobs::Threads => Arc::new(ThreadPool::new(3)),
-        };
+        let executor = self.environment.as_ref().map_or_else(|| executor(setup.jobs), |_| Arc::clone(&self.executor));
         self.clock.store(self.model.now, Ordering::Relaxed);
         let clock = Arc::clone(&self.clock);
         let options = Options::new()
@@ -140,6 +154,10 @@ impl World {
             .wal_mode(if setup.write_calls { WalMode::Write } else { WalMode::Auto })
             .mmap_reads(setup.mmap)
             .paranoid(setup.paranoid);
+        let options = match &self.environment {
+            Some(environment) => options.environment(environment),
+            None => options,
+        };
         let options = if setup.keep_log { options.keep_log(1 << 30, Duration::MAX) } else { options };
         (options, executor)
     }
@@ -601,8 +619,57 @@ impl World {
                     Ok(())
                 }
             },
+            Op::Elsewhere(n, op) => {
+                let beside = || World::within(&self.history, self.environment.clone(), Arc::clone(&self.executor));
+                let mut other = self.neighbours.remove(n).unwrap_or_else(beside);
+                other.run(op);
+                self.neighbours.insert(*n, other);
+                self.check_limits();
+                Ok(())
+            }
             _ => self.look(&db, op),
         }
+    }
+
+    /// Above its budget, an environment may have twice each store's share, and what memtables take
+    /// at first; and the sort order of one that is flushed, 16 bytes for each entry of 1,000.
+    fn check_limits(&self) {
+        let Some(stats) = self.environment.as_ref().map(Environment::stats) else { return };
+        let (budget, stores) = (stats.memtable_budget, stats.stores.max(1));
+        let [share, first] = [8, 16].map(|part| (budget / part / stores).max(16 << 10));
+        let most = budget + stores * (2 * share + first) + budget / 50;
+        assert!(stats.memtables <= most, "{} bytes of {most}", stats.memtables);
+        assert!(stats.cache <= stats.cache_limit && stats.open_files <= stats.open_files_limit, "{stats:?}");
+    }
+
+    /// In the end, stores that share an environment are what they must be, have felt its budget,
+    /// and leave nothing behind.
+    pub(super) fn check_neighbours(&mut self) {
+        let Some(environment) = self.environment.clone() else { return };
+        while self.executor.step() {}
+        self.check_limits();
+        let open = || self.neighbours.values().chain([&*self]).filter_map(|world| world.db.as_ref());
+        let own: usize = open().map(|db| db.stats().memory.memtables).sum();
+        let stats = environment.stats();
+        assert!(stats.stores == open().count() && own <= stats.memtables, "{own} of {stats:?}");
+        let written: usize = self.neighbours.values().map(|world| world.model.written.len()).sum();
+        assert!(stats.sealed_early > 0 || written < 5000, "the budget has been felt: {stats:?}");
+        for world in self.neighbours.values_mut() {
+            world.run(&Op::Check(0xff));
+            world.db.take().unwrap().close().unwrap();
+        }
+        self.db.take().unwrap().close().unwrap();
+        self.neighbours.clear();
+        let stats = environment.stats();
+        assert_eq!((stats.stores, stats.memtables, stats.open_files), (0, 0, 0));
+    }
+}
+
+fn executor(jobs: Jobs) -> Arc<dyn Executor> {
+    match jobs {
+        Jobs::InOrder => Arc::new(SteppedExecutor::new()),
+        Jobs::Shuffled(seed) => Arc::new(ShuffledExecutor::new(seed)),
+        Jobs::Threads => Arc::new(ThreadPool::new(3)),
     }
 }
 

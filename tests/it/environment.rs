@@ -1,6 +1,5 @@
 //! Do stores that share an environment stay apart, and keep its limits together?
 
-mod model;
 #[cfg(target_os = "linux")]
 mod process;
 
