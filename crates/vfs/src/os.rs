@@ -12,11 +12,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+#[cfg(unix)]
 use super::Mapping;
 #[cfg(target_os = "linux")]
 use super::Window;
 use super::{FileLock, FileSystem, ReadableFile, WritableFile};
-#[cfg(unix)]
 use tamis_base::sync::thread;
 
 #[cfg(target_os = "linux")]
@@ -32,6 +32,8 @@ mod platform;
 #[cfg(not(any(unix, windows)))]
 #[path = "os/portable.rs"]
 mod platform;
+#[cfg(not(windows))]
+mod standard;
 #[cfg(target_os = "linux")]
 mod write_back;
 

@@ -4,11 +4,12 @@
 //! they are unsupported. [`MemoryFileSystem`](crate::MemoryFileSystem) works everywhere.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::regular;
+pub(super) use super::standard::{remove, rename, sync_dir, try_lock, try_lock_shared, unlock};
 use tamis_base::sync::Mutex;
 
 /// Held while a file's position is in use: threads may share the file.
@@ -52,42 +53,6 @@ pub(super) fn write_all_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Re
     let _position = POSITION.lock();
     file.seek(SeekFrom::Start(offset))?;
     file.write_all(bytes)
-}
-
-pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(from, to)
-}
-
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    fs::remove_file(path)
-}
-
-/// Makes the names in a directory durable.
-pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
-/// Takes the exclusive lock on `file`, unless another handle holds any.
-pub(super) fn try_lock(file: &File) -> io::Result<bool> {
-    holds(file.try_lock())
-}
-
-/// Takes a shared lock on `file`, unless another handle holds the exclusive one.
-pub(super) fn try_lock_shared(file: &File) -> io::Result<bool> {
-    holds(file.try_lock_shared())
-}
-
-pub(super) fn unlock(file: &File) -> io::Result<()> {
-    file.unlock()
-}
-
-/// Whether the lock that was tried for is held now.
-fn holds(tried: Result<(), TryLockError>) -> io::Result<bool> {
-    match tried {
-        Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
 }
 
 /// Nothing tells: a full disk shows when a file is written.

@@ -1,7 +1,7 @@
 //! The system calls of the real file system on Unix.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "part of the real file system")]
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use rustix::fs::{AtFlags, CWD, OFlags};
 use rustix::io::Errno;
 
 use super::regular;
+pub(super) use super::standard::{remove, rename, sync_dir, try_lock, try_lock_shared, unlock};
 
 /// Opens a regular file.
 pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {
@@ -56,42 +57,6 @@ pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
 
 pub(super) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.write_all_at(bytes, offset)
-}
-
-pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(from, to)
-}
-
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    fs::remove_file(path)
-}
-
-/// Makes the names in a directory durable.
-pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
-/// Takes the exclusive lock on `file`, unless another handle holds any.
-pub(super) fn try_lock(file: &File) -> io::Result<bool> {
-    holds(file.try_lock())
-}
-
-/// Takes a shared lock on `file`, unless another handle holds the exclusive one.
-pub(super) fn try_lock_shared(file: &File) -> io::Result<bool> {
-    holds(file.try_lock_shared())
-}
-
-pub(super) fn unlock(file: &File) -> io::Result<()> {
-    file.unlock()
-}
-
-/// Whether the lock that was tried for is held now.
-fn holds(tried: Result<(), TryLockError>) -> io::Result<bool> {
-    match tried {
-        Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
 }
 
 /// Bytes that this user can still write to the file system of `dir`.
