@@ -10,7 +10,7 @@ use tamis::vfs::SimFileSystem;
 use tamis::{Db, Error, FilterMode, Found, ReadOptions, Result};
 
 use super::model::{Bytes, Incarnation, Moment, effect_of, in_short};
-use super::op::{Op, Span};
+use super::op::{Copies, Op, Span};
 use super::reads::{Source, Window, prefix_range};
 use super::world::{World, name};
 
@@ -138,7 +138,7 @@ impl World {
                 Ok(())
             }
             Op::Feed(most) => self.read_feed(db, *most),
-            Op::Checkpoint(go_on) => self.checkpoint(db, *go_on),
+            Op::Checkpoint(then) => self.checkpoint(db, *then),
             Op::Image(cut) => self.image(*cut),
             Op::Damage(seed) => {
                 self.damage(*seed);
@@ -246,7 +246,7 @@ impl World {
     }
 
     /// A copy is the store as it is.
-    fn checkpoint(&mut self, db: &Db, go_on: bool) -> Result<()> {
+    fn checkpoint(&mut self, db: &Db, then: Copies) -> Result<()> {
         let (at, dir) = (self.model.moment(), format!("/copies/{}/{}", self.model.last, self.fs.fs.mutations()));
         let checkpoint = db.checkpoint(&dir)?;
         let at = Moment { unlogged: checkpoint.flushed_seqno, ..at };
@@ -259,10 +259,11 @@ impl World {
         let copy = self.options(Arc::new(self.fs.fs.crash(at.seqno)), self.setup).0.paranoid(true).open(&dir).unwrap();
         self.check_at(&copy, "a copy", at, 3).unwrap();
         drop(copy);
-        if go_on {
-            self.go_on_with(dir, at)?;
+        match then {
+            Copies::Look => Ok(()),
+            Copies::GoOn => self.go_on_with(dir, at),
+            Copies::Both => self.fork(dir, at),
         }
-        Ok(())
     }
 
     /// Once everything is compacted and nothing refers to old files, the store has exactly the

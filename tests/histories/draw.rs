@@ -5,8 +5,8 @@ use std::ops::{Bound, Range};
 use fastrand::Rng;
 
 use super::op::{
-    Change, End, Expected, History, Jobs, K, Kind, Limits, Move, Op, Operator, Setup, Shape, Span, Take, Trouble,
-    Update,
+    Change, Copies, End, Expected, History, Jobs, K, Kind, Limits, Move, Op, Operator, Setup, Shape, Span, Take,
+    Trouble, Update,
 };
 
 /// Kinds of operations.
@@ -50,6 +50,16 @@ pub(super) enum Class {
     Amid,
 }
 
+/// Where operations happen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Stores {
+    One,
+    /// In a store, its copies, and copies of these.
+    Copies,
+    /// In 256 stores of one environment.
+    Shared,
+}
+
 /// How often what happens, and under which options.
 #[derive(Clone)]
 pub(super) struct Profile {
@@ -75,8 +85,7 @@ pub(super) struct Profile {
     pub(super) kinds: fn(&mut Rng) -> Vec<Kind>,
     /// If not 0, each history runs once for every so many of its calls, at which trouble comes.
     pub(super) every: usize,
-    /// Whether there are many stores in one environment.
-    pub(super) is_shared: bool,
+    pub(super) stores: Stores,
     /// Changes what was drawn of the options.
     pub(super) setup: fn(&mut Setup),
     /// Whether the store is compacted in the end, and must hold nothing but what lives.
@@ -139,7 +148,7 @@ impl Profile {
         let mut draw = Draw { rng, profile: self, keys, next: 0, kinds: kinds.len() };
         let steps = draw.rng.usize(self.steps.clone());
         let mut ops = Vec::new();
-        let environment = self.is_shared.then(|| Limits {
+        let environment = (self.stores == Stores::Shared).then(|| Limits {
             memtables: 1 << 20 << draw.rng.u8(0..2),
             cache: pick(&mut draw.rng, &[0, 64 << 10, 1 << 20]),
             open_files: 8 + draw.rng.usize(0..20),
@@ -147,7 +156,7 @@ impl Profile {
         while ops.len() < steps {
             let before = ops.len();
             draw.push_op(&mut ops);
-            if self.is_shared {
+            if self.stores == Stores::Shared || self.stores == Stores::Copies && draw.rng.u8(0..4) > 0 {
                 // A few stores are busy, and all have their turn.
                 let n = draw.rng.u8(..) >> if draw.rng.bool() { 5 } else { 0 };
                 ops[before..].iter_mut().for_each(|op| *op = Op::Elsewhere(n, Box::new(op.clone())));
@@ -361,7 +370,10 @@ impl Draw<'_> {
             Class::Refresh if self.rng.u8(0..4) == 0 => Op::RefreshFails(self.rng.u16(1..100)),
             Class::Refresh => Op::Refresh,
             Class::Feed => Op::Feed(self.rng.u8(0..30)),
-            Class::Checkpoint => Op::Checkpoint(self.rng.bool()),
+            Class::Checkpoint => {
+                let both = if self.profile.stores == Stores::Copies { Copies::Both } else { Copies::GoOn };
+                Op::Checkpoint(if self.rng.bool() { both } else { Copies::Look })
+            }
             Class::Image => Op::Image(self.rng.bool().then(|| self.rng.u64(..) >> 40)),
             Class::Damage => Op::Damage(self.rng.u64(..) >> 40),
             Class::Arm => {

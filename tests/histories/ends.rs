@@ -318,6 +318,12 @@ impl World {
         self.begin()
     }
 
+    /// Opens a copy for the first time.
+    pub(super) fn begin_copy(&mut self) -> Result<()> {
+        self.note_numbers();
+        self.begin()
+    }
+
     /// Opens the store, and expects what must be there unless trouble comes.
     fn begin(&mut self) -> Result<()> {
         self.open()?;

@@ -4,8 +4,8 @@
 //! beside a model that keeps every version of every key (`world`, `model`). Whatever reads must
 //! agree with the model (`check`, `reads`, `handles`, `transaction`), whatever ends the process
 //! must leave what it may (`ends`), and others act amid flushes, compactions and refreshes
-//! (`watched`). Trouble comes at random, or at one call after the other (`sweep`). Nothing but the
-//! seed decides, unless a profile has threads.
+//! (`watched`), in other stores, too (`neighbours`). Trouble comes at random, or at one call after
+//! the other (`sweep`). Nothing but the seed decides, unless a profile has threads.
 //!
 //! A history that fails is shrunk, and printed as an expression to be replayed by [`replay`].
 //! `TAMIS_TIMES` multiplies the number of histories of each profile, `TAMIS_SEED` runs one seed,
@@ -22,12 +22,14 @@ mod handles;
 #[path = "../it/interrupted.rs"]
 mod interrupted;
 mod model;
+mod neighbours;
 mod op;
 mod profiles;
 mod reads;
 #[path = "../it/repair/repaired.rs"]
 mod repaired;
 mod shrink;
+mod shuffled;
 #[path = "../it/support.rs"]
 #[allow(dead_code, reason = "the other tests use the rest")]
 mod support;

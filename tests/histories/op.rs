@@ -229,6 +229,15 @@ pub(super) enum Trouble {
     ReadError,
 }
 
+/// What becomes of a copy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Copies {
+    Look,
+    GoOn,
+    /// It is a store beside its original, and both go on.
+    Both,
+}
+
 /// A handle that reads at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Take {
@@ -312,8 +321,7 @@ pub(super) enum Op {
     RefreshFails(u16),
     /// Reads so many batches of the change feed.
     Feed(u8),
-    /// Goes on with the copy if true.
-    Checkpoint(bool),
+    Checkpoint(Copies),
     /// Opens what a kill, or a power cut of this seed, would leave now.
     Image(Option<u64>),
     /// Repairs what a kill, or a power cut, would leave, with damage of this seed.
@@ -323,6 +331,6 @@ pub(super) enum Op {
     /// The first operation runs in a thread of its own; before its call of each number, which a
     /// reader counts by what it reads and others by what they change, another one.
     Amid(Box<Op>, Vec<(u16, Op)>),
-    /// In another store of the environment.
+    /// In another store of the environment, or in a copy, or here if there is none.
     Elsewhere(u8, Box<Op>),
 }

@@ -1,7 +1,7 @@
 //! Profiles: which operations, options and ends a history draws from.
 
 use super::draw::Class::*;
-use super::draw::{Draw, Profile, any_kind};
+use super::draw::{Draw, Profile, Stores, any_kind};
 use super::op::{End, Jobs, Kind, Operator, Shape, Take, Trouble};
 use super::{run, sweep};
 
@@ -77,7 +77,7 @@ const ALL: Profile = Profile {
     troubles: DEATHS,
     calls: 60,
     every: 0,
-    is_shared: false,
+    stores: Stores::One,
     kinds: |rng| (0..rng.usize(1..4)).map(|_| any_kind(rng)).collect(),
     setup: |setup| setup.keep_log = true,
     settles: false,
@@ -469,6 +469,29 @@ const PROFILES: &[Profile] = &[
         keys: &[300],
         ..ALL
     },
+    // Copies beside their originals: files that they share are of each.
+    Profile {
+        name: "copies",
+        cases: 40,
+        steps: 200..500,
+        weights: &[
+            (30, Write),
+            (10, Batch),
+            (1, Create),
+            (1, Drop),
+            (8, Step),
+            (3, Flush),
+            (1, Compact),
+            (1, Sync),
+            (1, Verify),
+            (2, Checkpoint),
+            (2, Reopen),
+        ],
+        keys: &[300],
+        ends: &[|_| End::Close, |_| End::Drop, |_| End::Kill],
+        stores: Stores::Copies,
+        ..ALL
+    },
     // 256 stores in one environment.
     Profile {
         name: "environment",
@@ -482,7 +505,7 @@ const PROFILES: &[Profile] = &[
         ends: &[|_| End::Close, |_| End::Kill],
         kinds: |rng| vec![Kind { block: 512, ..plain(rng)[0] }],
         setup: |setup| (setup.memtable, setup.table) = (64 << 10, 16 << 10),
-        is_shared: true,
+        stores: Stores::Shared,
         ..ALL
     },
     // Every combination of damage.
@@ -522,7 +545,7 @@ macro_rules! tests {
 }
 
 tests! {
-    all map lives threads faults deaths deaths_everywhere faults_everywhere queues prefixes transactions moments unlogged feed refresh ingests checkpoints environment damage
+    all map lives threads faults deaths deaths_everywhere faults_everywhere queues prefixes transactions moments unlogged feed refresh ingests checkpoints copies environment damage
 }
 
 #[test]

@@ -20,10 +20,10 @@ use super::handles::Handle;
 use super::model::{Affine, Bytes, Effect, Incarnation, Model, Moment, Written};
 use super::op::{Change, Expected, History, Jobs, Kind, Op, Operator, Setup, Shape, Span, Trouble, Update, policy};
 use super::reads::{half_open, is_empty, prefix_range};
+use super::shuffled::ShuffledExecutor;
 use super::transaction::Act;
 use super::watched::{Watched, beside, give_turn};
 use crate::interrupted::Interrupted;
-use crate::support::ShuffledExecutor;
 
 pub(super) fn time(millis: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
@@ -38,10 +38,10 @@ pub(super) const NAMES: u8 = 5;
 
 pub(super) struct World {
     /// Without its operations.
-    history: History,
+    pub(super) history: History,
     /// The environment, and the other stores in it.
-    environment: Option<Environment>,
-    neighbours: BTreeMap<u8, World>,
+    pub(super) environment: Option<Environment>,
+    pub(super) neighbours: BTreeMap<u8, World>,
     shape: Shape,
     pub(super) setup: Setup,
     pub(super) fs: Watched,
@@ -74,7 +74,7 @@ pub(super) struct World {
     pub(super) lives: u32,
     pub(super) powered: u32,
     /// Makes values and files of the history unique.
-    unique: u64,
+    pub(super) unique: u64,
 }
 
 impl World {
@@ -88,7 +88,7 @@ impl World {
         World::within(history, environment, executor)
     }
 
-    fn within(history: &History, environment: Option<Environment>, executor: Arc<dyn Executor>) -> World {
+    pub(super) fn within(history: &History, environment: Option<Environment>, executor: Arc<dyn Executor>) -> World {
         let fs = SimFileSystem::new();
         fs.create_dir(Path::new("/in")).unwrap();
         let mut world = World {
@@ -441,6 +441,9 @@ impl World {
 
     /// Carries out an operation, and what follows from trouble.
     pub(super) fn run(&mut self, op: &Op) {
+        if let Op::Elsewhere(n, op) = op {
+            return self.elsewhere(*n, op);
+        }
         let lives = self.lives;
         let done = self.apply(op);
         self.outlive(lives, done, op);
@@ -619,53 +622,12 @@ impl World {
                     Ok(())
                 }
             },
-            Op::Elsewhere(n, op) => {
-                let beside = || World::within(&self.history, self.environment.clone(), Arc::clone(&self.executor));
-                let mut other = self.neighbours.remove(n).unwrap_or_else(beside);
-                other.run(op);
-                self.neighbours.insert(*n, other);
-                self.check_limits();
-                Ok(())
-            }
             _ => self.look(&db, op),
         }
     }
-
-    /// Above its budget, an environment may have twice each store's share, and what memtables take
-    /// at first; and the sort order of one that is flushed, 16 bytes for each entry of 1,000.
-    fn check_limits(&self) {
-        let Some(stats) = self.environment.as_ref().map(Environment::stats) else { return };
-        let (budget, stores) = (stats.memtable_budget, stats.stores.max(1));
-        let [share, first] = [8, 16].map(|part| (budget / part / stores).max(16 << 10));
-        let most = budget + stores * (2 * share + first) + budget / 50;
-        assert!(stats.memtables <= most, "{} bytes of {most}", stats.memtables);
-        assert!(stats.cache <= stats.cache_limit && stats.open_files <= stats.open_files_limit, "{stats:?}");
-    }
-
-    /// In the end, stores that share an environment are what they must be, have felt its budget,
-    /// and leave nothing behind.
-    pub(super) fn check_neighbours(&mut self) {
-        let Some(environment) = self.environment.clone() else { return };
-        while self.executor.step() {}
-        self.check_limits();
-        let open = || self.neighbours.values().chain([&*self]).filter_map(|world| world.db.as_ref());
-        let own: usize = open().map(|db| db.stats().memory.memtables).sum();
-        let stats = environment.stats();
-        assert!(stats.stores == open().count() && own <= stats.memtables, "{own} of {stats:?}");
-        let written: usize = self.neighbours.values().map(|world| world.model.written.len()).sum();
-        assert!(stats.sealed_early > 0 || written < 5000, "the budget has been felt: {stats:?}");
-        for world in self.neighbours.values_mut() {
-            world.run(&Op::Check(0xff));
-            world.db.take().unwrap().close().unwrap();
-        }
-        self.db.take().unwrap().close().unwrap();
-        self.neighbours.clear();
-        let stats = environment.stats();
-        assert_eq!((stats.stores, stats.memtables, stats.open_files), (0, 0, 0));
-    }
 }
 
-fn executor(jobs: Jobs) -> Arc<dyn Executor> {
+pub(super) fn executor(jobs: Jobs) -> Arc<dyn Executor> {
     match jobs {
         Jobs::InOrder => Arc::new(SteppedExecutor::new()),
         Jobs::Shuffled(seed) => Arc::new(ShuffledExecutor::new(seed)),

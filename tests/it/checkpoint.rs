@@ -14,7 +14,7 @@ use tamis::vfs::{
 use tamis::{Checkpoint, Db, Error, Executor, KeyspaceOptions, Options, StoreCopy, WriteBatch};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::support::{Watchdog, for_each_seed, stepped_options, tiny_options};
+use crate::support::{Watchdog, for_each_seed, stepped_options};
 
 mod kill;
 
@@ -83,61 +83,6 @@ fn check_files(fs: &SimFileSystem, dir: &str, checkpoint: &Checkpoint) {
         let checksum = u32::try_from(xxh3_64(&bytes) & u64::from(u32::MAX)).unwrap();
         assert_eq!((bytes.len() as u64, Some(checksum)), (file.size, file.checksum), "{:?}", file.kind);
     }
-}
-
-#[test]
-fn a_checkpoint_and_its_original_go_on_apart() {
-    for_each_seed(40, |seed| {
-        let (fs, mut rng) = (SimFileSystem::new(), fastrand::Rng::with_seed(seed));
-        let (options, executor) = tiny_options(&fs, &mut rng);
-        let mut dirs = vec!["/db".to_owned()];
-        let mut models: Vec<Contents> = vec![Contents::new()];
-        // A checkpoint of a checkpoint, too: each round copies one store and changes all.
-        for round in 0..4 {
-            let mut stores: Vec<Db> = dirs.iter().map(|dir| options.clone().open(dir).unwrap()).collect();
-            if round > 0 {
-                for (store, model) in stores.iter().zip(&models) {
-                    assert_eq!(logged(store), *model);
-                }
-            }
-            let source = rng.usize(0..stores.len());
-            churn(&stores[source], &*executor, &mut rng, 100);
-            let dir = format!("/copies/{round}");
-            stores[source].checkpoint(&dir).unwrap();
-            stores.push(options.clone().open(&dir).unwrap());
-            dirs.push(dir);
-            for store in &stores {
-                churn(store, &*executor, &mut rng, 150);
-                if rng.bool() {
-                    store.compact_range(..).unwrap();
-                }
-            }
-            models = stores.iter().map(logged).collect();
-            // Files of one branch and number are the same bytes in all of them.
-            let mut known = BTreeMap::new();
-            for (store, dir) in stores.iter().zip(&dirs) {
-                let image = store.image().unwrap();
-                for file in image.files().filter(|file| matches!(file.kind, FileKind::Table(_) | FileKind::Values(_))) {
-                    assert_ne!(file.branch, 0);
-                    let bytes = fs.read(file.kind.path(Path::new(dir))).unwrap();
-                    let known = known.entry((file.branch, file.kind)).or_insert_with(|| bytes.clone());
-                    assert!(*known == bytes, "{dir} {:?}", file.kind);
-                }
-            }
-            for store in stores {
-                match rng.bool() {
-                    true => store.close().unwrap(),
-                    false => drop(store),
-                }
-            }
-            for dir in &dirs {
-                let verified = Inspector::on(Arc::new(fs.clone())).verify(Path::new(dir), &mut |fault| {
-                    assert!(!fault.kind.is_damage(), "{fault}");
-                });
-                assert_eq!(verified.unwrap().damaged, 0);
-            }
-        }
-    });
 }
 
 #[test]

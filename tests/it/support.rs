@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
-use tamis::{Db, Executor, Job, Options, Priority, SteppedExecutor, WalMode};
+use tamis::{Db, Executor, Options, SteppedExecutor, WalMode};
 
 /// The number in environment variable `name`, or `default`.
 pub(crate) fn count_from_env(name: &str, default: u64) -> u64 {
@@ -102,52 +101,6 @@ pub(crate) fn stepped_options(fs: &SimFileSystem) -> (Options, Arc<SteppedExecut
     let executor = Arc::new(SteppedExecutor::new());
     let shared: Arc<dyn Executor> = executor.clone();
     (Options::new().file_system(Arc::new(fs.clone())).executor(shared).hash_seed(7), executor)
-}
-
-/// Runs jobs when it is stepped, as if three could run at the same time, in an order that its seed
-/// determines.
-pub(crate) struct ShuffledExecutor(Mutex<(Vec<Job>, fastrand::Rng)>);
-
-impl ShuffledExecutor {
-    pub(crate) fn new(seed: u64) -> ShuffledExecutor {
-        ShuffledExecutor(Mutex::new((Vec::new(), fastrand::Rng::with_seed(seed))))
-    }
-}
-
-impl Executor for ShuffledExecutor {
-    fn spawn(&self, _priority: Priority, job: Job) {
-        self.0.lock().0.push(job);
-    }
-
-    fn parallelism(&self) -> usize {
-        3
-    }
-
-    fn step(&self) -> bool {
-        let job = {
-            let (jobs, rng) = &mut *self.0.lock();
-            (!jobs.is_empty()).then(|| jobs.swap_remove(rng.usize(0..jobs.len())))
-        };
-        job.map(|job| job()).is_some()
-    }
-}
-
-/// Options under which a few hundred writes make several memtables, tables, blocks and levels,
-/// without threads or chance.
-pub(crate) fn tiny_options(fs: &SimFileSystem, rng: &mut fastrand::Rng) -> (Options, Arc<dyn Executor>) {
-    let (options, executor) = stepped_options(fs);
-    let executor: Arc<dyn Executor> = match rng.bool() {
-        true => executor,
-        false => Arc::new(ShuffledExecutor::new(rng.u64(..))),
-    };
-    let options = options
-        .executor(Arc::clone(&executor))
-        .memtable_size(4096 << rng.u32(0..2))
-        .table_size(4096 << rng.u32(0..3))
-        .wal_mode(WAL_MODES[rng.usize(0..2)])
-        .cache_size(if rng.bool() { 0 } else { 64 << 10 })
-        .max_open_files(8 + rng.usize(0..8));
-    (options, executor)
 }
 
 /// A store in `/db` with memtables of 4 KiB, whose background work waits to be stepped.
