@@ -149,22 +149,30 @@ impl Cursor {
         // sees too: it either knows of the snapshot, or reads nothing newer.
         let settled = tree.version.largest_seqno().min(snapshot);
         let (deleted, values) = (Deleted::new(covers), ValueSource::of(tree));
-        Cursor { deleted, values, at, ..Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps)) }
+        Cursor::with(inner, snapshot, settled, Arc::clone(&tree.gaps), deleted, values, at)
     }
 
     pub(crate) fn empty(inner: MergingCursor<ScanSource>, snapshot: SeqNo) -> Cursor {
-        Cursor::with(inner, snapshot, 0, Arc::default())
+        Cursor::with(inner, snapshot, 0, Arc::default(), Deleted::new(None), ValueSource::default(), NEVER)
     }
 
-    fn with(inner: MergingCursor<ScanSource>, snapshot: SeqNo, settled: SeqNo, gaps: Arc<Gaps>) -> Cursor {
+    fn with(
+        inner: MergingCursor<ScanSource>,
+        snapshot: SeqNo,
+        settled: SeqNo,
+        gaps: Arc<Gaps>,
+        deleted: Deleted,
+        values: ValueSource,
+        at: Deadline,
+    ) -> Cursor {
         Cursor {
             inner,
             snapshot,
             settled,
             gaps,
-            deleted: Deleted::new(None),
-            values: ValueSource::default(),
-            at: NEVER,
+            deleted,
+            values,
+            at,
             state: CursorState::Invalid,
             marked: MarkedKey::default(),
             key: Vec::new(),
