@@ -53,7 +53,7 @@ fn sources(repository: &Path, dir: &str, krate: &str) -> Vec<Source> {
 
 impl Source {
     fn is_for_tests(&self) -> bool {
-        let names = ["tests", "testing", "simulation", "churn", "fuzz"];
+        let names = ["tests", "testing", "simulation", "churn", "fuzz", "model"];
         self.name.split(['/', '.']).any(|part| names.contains(&part))
     }
 
