@@ -27,6 +27,7 @@ use super::clock::LeastDeadline;
 use super::iter::Iter;
 use super::keyspace::Keyspace;
 use super::range::KeyRange;
+use super::read::cursor::Cursor;
 use super::read::{ReadOptions, ReadTarget};
 use super::shape::view::Hit;
 use super::snapshot::Snapshot;
@@ -85,6 +86,8 @@ pub struct Transaction {
     default: Keyspace,
     snapshot: Snapshot,
     overlay: Overlay,
+    /// What was guarded, which the commit asks for its deadlines.
+    guarded: Vec<(ReadIn, KeySpan<Vec<u8>>)>,
 }
 
 /// A point in a transaction to which its writes can be taken back; see
@@ -217,7 +220,7 @@ impl Transaction {
         let default = Keyspace { id: 0, name: Arc::from(DEFAULT_KEYSPACE), handle: Arc::clone(&keyspace.handle) };
         let snapshot = default.snapshot();
         let overlay = Overlay::new(snapshot.point().at);
-        Transaction { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), snapshot, overlay, default }
+        Transaction { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), snapshot, overlay, default, guarded: Vec::new() }
     }
 
     fn store(&self) -> &Arc<Store> {
@@ -402,35 +405,58 @@ impl Transaction {
         self.overlay.batch.delete_in(keyspace, key);
     }
 
-    /// Makes a key of the default keyspace conflict as if it had been read.
+    /// Makes a key of the default keyspace conflict as if it had been read. If the store has values
+    /// that expire, the commit reads it, to learn whether it has expired meanwhile.
     pub fn guard(&mut self, key: impl AsRef<[u8]>) {
-        self.note_key(&self.default, key.as_ref());
+        self.guard_in(&self.default.clone(), key);
     }
 
-    /// Makes a key of `keyspace` conflict as if it had been read.
+    /// Makes a key of `keyspace` conflict as if it had been read; see
+    /// [`guard`](Transaction::guard).
     pub fn guard_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.overlay.batch.set_origin(keyspace.store().gate.id());
-        self.note_key(keyspace, key.as_ref());
+        let key = key.as_ref();
+        self.note_key(keyspace, key);
+        self.guarded.push((read_in(keyspace), KeySpan::of((key..=key).into_bounds())));
     }
 
-    /// Makes a range of keys of the default keyspace conflict as if it had been read.
+    /// Makes a range of keys of the default keyspace conflict as if it had been read. If the store
+    /// has values that expire, the commit reads the range.
     pub fn guard_range(&mut self, range: impl KeyRange) {
-        self.note_range(&self.default, range);
+        self.guard_range_in(&self.default.clone(), range);
     }
 
-    /// Makes a range of keys of `keyspace` conflict as if it had been read.
+    /// Makes a range of keys of `keyspace` conflict as if it had been read; see
+    /// [`guard_range`](Transaction::guard_range).
     pub fn guard_range_in(&mut self, keyspace: &Keyspace, range: impl KeyRange) {
         self.overlay.batch.set_origin(keyspace.store().gate.id());
-        self.note_range(keyspace, range);
+        let span = KeySpan::of(range.into_bounds());
+        self.overlay.reads.borrow_mut().add_range(read_in(keyspace), span.clone());
+        self.guarded.push((read_in(keyspace), span));
+    }
+
+    /// Notes the deadlines of what is guarded, in the snapshot.
+    fn note_guarded(&self) -> Result<()> {
+        for (of, span) in &self.guarded {
+            let target = ReadTarget { keyspace: of.keyspace, name: &of.name, snapshot: Some(self.snapshot.point()) };
+            let mut keys = self.store().iter(target, span.clone(), ReadOptions::default().keys_only());
+            let note = |cursor: &Cursor| {
+                let (key, deadline) = (cursor.key()?, cursor.expiry());
+                if let Some(deadline) = deadline {
+                    self.overlay.reads.borrow_mut().add_deadline(of.keyspace, key, deadline);
+                }
+                Some(())
+            };
+            while let Some(step) = keys.step(true, note) {
+                step?;
+            }
+        }
+        Ok(())
     }
 
     fn note_key(&self, keyspace: &Keyspace, key: &[u8]) {
         let hash = KeyHash::new(self.store().seed, key);
         self.overlay.reads.borrow_mut().add_key(read_in(keyspace), key, hash);
-    }
-
-    fn note_range(&self, keyspace: &Keyspace, range: impl KeyRange) {
-        self.overlay.reads.borrow_mut().add_range(read_in(keyspace), KeySpan::of(range.into_bounds()));
     }
 
     /// Marks a point to which [`rollback_to`](Transaction::rollback_to) takes back later writes.
@@ -465,6 +491,11 @@ impl Transaction {
         let (store, since) = (self.default.store(), self.snapshot.seqno());
         if self.overlay.unnoted.get() > 0 {
             return Err(Error::invalid("an iterator of the transaction was leaked: what it read is not known"));
+        }
+        // Where nothing in the snapshot has a deadline, nothing can expire.
+        if !self.overlay.batch.is_empty() && self.snapshot.point().at != NEVER {
+            self.overlay.batch.validate(store.gate.id())?;
+            self.note_guarded()?;
         }
         let (batch, mut reads) = self.overlay.into_parts();
         if batch.is_empty() {

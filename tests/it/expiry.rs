@@ -365,17 +365,27 @@ fn a_transaction_reads_at_the_time_of_its_begin_and_conflicts_when_what_it_read_
             None
         }
     };
-    for by_range in [false, true] {
+    for way in ["get", "range", "guard", "guard_range", "guard in tables"] {
         for writes in [false, true] {
             let (_fs, clock, db) = store();
             put_all(&db);
             let mut transaction = db.begin();
             clock.set(15);
-            let read = if by_range {
-                transaction.range(..="b").map(|entry| text(Some(entry.unwrap().1)).unwrap()).collect::<String>()
-            } else {
-                text(transaction.get("a").unwrap()).unwrap() + &text(transaction.get("b").unwrap()).unwrap()
-            };
+            let mut read = "ab".to_owned();
+            match way {
+                "get" => {
+                    read = text(transaction.get("a").unwrap()).unwrap() + &text(transaction.get("b").unwrap()).unwrap();
+                }
+                "range" => {
+                    let values = transaction.range(..="b").map(|entry| text(Some(entry.unwrap().1)).unwrap());
+                    read = values.collect();
+                }
+                "guard_range" => transaction.guard_range(..="b"),
+                _ => ["a", "b"].into_iter().for_each(|key| transaction.guard(key)),
+            }
+            if way == "guard in tables" {
+                db.flush().unwrap();
+            }
             assert_eq!(read, "ab");
             if writes {
                 transaction.put("x", "1");
