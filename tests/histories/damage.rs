@@ -179,12 +179,7 @@ impl World {
         let losses: Vec<_> = report.losses.iter().filter(excused).collect();
         let found = renamed(self.contents(&damaged, true).unwrap(), &truth);
         let entries = |of: &Contents, name: &String| of.get(name).cloned().unwrap_or_default();
-        // The report has the fault, and no loss, where the edit that creates a keyspace is damaged.
-        let is_uncreated = format!("{report}").contains("a keyspace that the manifest does not know of");
         for name in found.keys().chain(truth.keys()).collect::<BTreeSet<_>>() {
-            if is_uncreated && !found.contains_key(name) {
-                continue;
-            }
             let [found, truth] = [&found, &truth].map(|of| entries(of, name));
             let opened = by_manifest.as_ref().map(|opened| entries(opened, name));
             for key in found.keys().chain(truth.keys()).collect::<BTreeSet<_>>() {

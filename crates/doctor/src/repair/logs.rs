@@ -60,6 +60,21 @@ pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &Ma
     Ok(SoundLogs { last_seqno: end.last_seqno, ingested })
 }
 
+/// Whether damaged logs write to a keyspace that `state` has not created yet.
+pub(super) fn name_unknown_keyspace(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    selection: &LogSelection,
+    state: &ManifestState,
+) -> Result<bool> {
+    let mut found = false;
+    read(fs, dir, selection, &mut |operation, _| {
+        found |= u64::from(operation.keyspace) >= state.next_file_number;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 /// The outcome of reading damaged logs.
 #[derive(Default)]
 pub(super) struct SalvagedLogs {

@@ -130,8 +130,8 @@ fn emptied(state: &ManifestState) -> ManifestState {
     emptied
 }
 
-/// Plans with a good manifest, which says `state`. `None` if tables know of more than it says: it
-/// has lost its end.
+/// Plans with a good manifest, which says `state`. `None` if tables or logs know of more than it
+/// says: it has lost its end.
 pub(super) fn by_manifest(
     context: &Arc<TableContext>,
     files: &Files,
@@ -149,6 +149,9 @@ pub(super) fn by_manifest(
         return Ok(None);
     }
     let damaged = LogSelection { synced: state.synced_log, ..LogSelection::after(state.flushed_seqno, &numbers) };
+    if checked.is_err() && logs::name_unknown_keyspace(context.fs(), context.dir(), &damaged, state)? {
+        return Ok(None);
+    }
     let ingested = match &checked {
         Ok(found) => found.ingested.clone(),
         Err(_) => logs::ingested_in_damaged(context.fs(), context.dir(), &damaged, state)?,
