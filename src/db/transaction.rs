@@ -86,8 +86,14 @@ pub struct Transaction {
     default: Keyspace,
     snapshot: Snapshot,
     overlay: Overlay,
-    /// What was guarded, which the commit asks for its deadlines.
-    guarded: Vec<(ReadIn, KeySpan<Vec<u8>>)>,
+    /// What was guarded, which the commit asks for its deadlines. Empty where the snapshot sees
+    /// none.
+    guarded: Vec<(ReadIn, Guarded)>,
+}
+
+enum Guarded {
+    Key(Vec<u8>),
+    Range(KeySpan<Vec<u8>>),
 }
 
 /// A point in a transaction to which its writes can be taken back; see
@@ -408,37 +414,55 @@ impl Transaction {
     /// Makes a key of the default keyspace conflict as if it had been read. If the store has values
     /// that expire, the commit reads it, to learn whether it has expired meanwhile.
     pub fn guard(&mut self, key: impl AsRef<[u8]>) {
-        self.guard_in(&self.default.clone(), key);
+        self.guard_key(read_in(&self.default), key.as_ref());
     }
 
     /// Makes a key of `keyspace` conflict as if it had been read; see
     /// [`guard`](Transaction::guard).
     pub fn guard_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.overlay.batch.set_origin(keyspace.store().gate.id());
-        let key = key.as_ref();
-        self.note_key(keyspace, key);
-        self.guarded.push((read_in(keyspace), KeySpan::of((key..=key).into_bounds())));
+        self.guard_key(read_in(keyspace), key.as_ref());
     }
 
     /// Makes a range of keys of the default keyspace conflict as if it had been read. If the store
     /// has values that expire, the commit reads the range.
     pub fn guard_range(&mut self, range: impl KeyRange) {
-        self.guard_range_in(&self.default.clone(), range);
+        self.guard_span(read_in(&self.default), KeySpan::of(range.into_bounds()));
     }
 
     /// Makes a range of keys of `keyspace` conflict as if it had been read; see
     /// [`guard_range`](Transaction::guard_range).
     pub fn guard_range_in(&mut self, keyspace: &Keyspace, range: impl KeyRange) {
         self.overlay.batch.set_origin(keyspace.store().gate.id());
-        let span = KeySpan::of(range.into_bounds());
-        self.overlay.reads.borrow_mut().add_range(read_in(keyspace), span.clone());
-        self.guarded.push((read_in(keyspace), span));
+        self.guard_span(read_in(keyspace), KeySpan::of(range.into_bounds()));
+    }
+
+    fn guard_key(&mut self, of: ReadIn, key: &[u8]) {
+        let hash = KeyHash::new(self.store().seed, key);
+        self.overlay.reads.get_mut().add_key(of.clone(), key, hash);
+        if self.snapshot.point().at != NEVER {
+            self.guarded.push((of, Guarded::Key(key.to_vec())));
+        }
+    }
+
+    fn guard_span(&mut self, of: ReadIn, span: KeySpan<Vec<u8>>) {
+        self.overlay.reads.get_mut().add_range(of.clone(), span.clone());
+        if self.snapshot.point().at != NEVER {
+            self.guarded.push((of, Guarded::Range(span)));
+        }
     }
 
     /// Notes the deadlines of what is guarded, in the snapshot.
     fn note_guarded(&self) -> Result<()> {
-        for (of, span) in &self.guarded {
+        for (of, guarded) in &self.guarded {
             let target = ReadTarget { keyspace: of.keyspace, name: &of.name, snapshot: Some(self.snapshot.point()) };
+            let span = match guarded {
+                Guarded::Key(key) => {
+                    self.get_stored(target, key, |_| ())?;
+                    continue;
+                }
+                Guarded::Range(span) => span,
+            };
             let mut keys = self.store().iter(target, span.clone(), ReadOptions::default().keys_only());
             let note = |cursor: &Cursor| {
                 let (key, deadline) = (cursor.key()?, cursor.expiry());
@@ -492,8 +516,7 @@ impl Transaction {
         if self.overlay.unnoted.get() > 0 {
             return Err(Error::invalid("an iterator of the transaction was leaked: what it read is not known"));
         }
-        // Where nothing in the snapshot has a deadline, nothing can expire.
-        if !self.overlay.batch.is_empty() && self.snapshot.point().at != NEVER {
+        if !self.overlay.batch.is_empty() && !self.guarded.is_empty() {
             self.overlay.batch.validate(store.gate.id())?;
             self.note_guarded()?;
         }

@@ -60,7 +60,7 @@ pub(super) fn check(fs: &dyn FileSystem, dir: &Path, numbers: &[u64], state: &Ma
     Ok(SoundLogs { last_seqno: end.last_seqno, ingested })
 }
 
-/// Whether damaged logs write to a keyspace that `state` has not created yet.
+/// Whether damaged logs write to a keyspace that `state` has not created yet, or ingest into one.
 pub(super) fn name_unknown_keyspace(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -68,10 +68,12 @@ pub(super) fn name_unknown_keyspace(
     state: &ManifestState,
 ) -> Result<bool> {
     let mut found = false;
-    read(fs, dir, selection, &mut |operation, _| {
-        found |= u64::from(operation.keyspace) >= state.next_file_number;
+    let mut look = |record: &Record<'_>| {
+        let mut operations = LogOps::new(record.payload, record.count).filter_map(|operation| operation.ok());
+        found |= operations.any(|operation| u64::from(operation.keyspace()) >= state.next_file_number);
         Ok(())
-    })?;
+    };
+    salvage(fs, Magic::Wal, &selection.paths(dir), selection.needed(), &mut look)?;
     Ok(found)
 }
 
