@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tamis::{Checkpoint, Compression, Db, KeyspaceOptions, Options};
+use tamis_figures::{Table, command, millis};
 
 const VALUE: usize = 1024;
 const ROUNDS: usize = 9;
@@ -43,8 +44,8 @@ fn measure(db: &Db, dir: &Path, mut before: impl FnMut()) -> (Duration, Checkpoi
     (times[ROUNDS / 2], last.unwrap())
 }
 
-/// Puts for `time`; prints how many and how long they took.
-fn put_for(name: &str, db: &Db, from: u64, time: Duration) {
+/// Puts for `time`: how many a second, and how long they took.
+fn put_for(db: &Db, from: u64, time: Duration) -> [String; 3] {
     let mut rng = fastrand::Rng::with_seed(from);
     let (begin, mut times) = (Instant::now(), Vec::new());
     while begin.elapsed() < time {
@@ -53,12 +54,8 @@ fn put_for(name: &str, db: &Db, from: u64, time: Duration) {
         times.push(before.elapsed());
     }
     times.sort_unstable();
-    println!(
-        "  {name:20} {:7} puts/s, p99.9 {:?}, longest {:?}",
-        times.len() as u64 / time.as_secs(),
-        times[times.len() * 999 / 1000],
-        times[times.len() - 1]
-    );
+    let rate = format!("{} k", times.len() as u64 / time.as_secs() / 1000);
+    [rate, millis(times[times.len() * 999 / 1000]), millis(times[times.len() - 1])]
 }
 
 fn main() {
@@ -75,31 +72,39 @@ fn main() {
     db.flush().unwrap();
     db.wait_for_compactions().unwrap();
 
+    let command = command("cargo bench --bench checkpoint", &["TAMIS_GB"]);
     let (time, made) = measure(&db, dir.path(), || {});
-    println!("{gb} GB, {} files", made.files.len());
-    println!("  empty memtables      {time:?}");
+    let store = format!("a checkpoint of {gb} GB in {} files", made.files.len());
+    let mut checkpoints = Table::new("checkpoint/times", &command, &[&store, "median"]);
+    checkpoints.row(["with empty memtables", &millis(time)]);
     let (time, made) = measure(&db, dir.path(), || {
         db.flush().unwrap();
         (0..40_000_000 / VALUE as u64).for_each(|i| put(&db, &mut rng, next + i));
         next += 40_000_000 / VALUE as u64;
     });
     let logs = made.files.iter().filter(|file| matches!(file.kind, tamis::inspect::FileKind::Wal(_)));
-    println!("  {:3} MB in the log    {time:?}", logs.map(|file| file.size).sum::<u64>() / 1_000_000);
+    let logs = logs.map(|file| file.size).sum::<u64>() / 1_000_000;
+    checkpoints.row([format!("with {logs} MB in the log, which are copied and synced"), millis(time)]);
 
+    let mut puts = Table::new("checkpoint/puts", &command, &["puts of one thread", "per second", "p99.9", "longest"]);
     let time = Duration::from_secs(20);
-    put_for("puts alone", &db, next, time);
+    let row = |name: &str, figures: [String; 3]| [name.to_owned()].into_iter().chain(figures);
+    puts.row(row("alone", put_for(&db, next, time)));
     next += 100_000_000;
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let copying = scope.spawn(|| {
             let mut times = Vec::new();
             while !is_done.load(Ordering::Relaxed) {
                 times.push(measure(&db, dir.path(), || std::thread::sleep(Duration::from_millis(200))).0);
             }
             times.sort_unstable();
-            println!("  beside puts          {:?}", times[times.len() / 2]);
+            times[times.len() / 2]
         });
-        put_for("puts and checkpoints", &db, next, time);
+        puts.row(row("beside a checkpoint every 200 ms", put_for(&db, next, time)));
         is_done.store(true, Ordering::Relaxed);
+        checkpoints.row(["beside a thread that puts all the time", &millis(copying.join().unwrap())]);
     });
+    checkpoints.show();
+    puts.show();
 }

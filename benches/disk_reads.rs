@@ -9,9 +9,11 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 use std::hint::black_box;
+use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use tamis::{Compression, Db, FilterMode, KeyspaceOptions, Options, ReadOptions, ReadStats};
+use tamis_figures::{Table, command};
 
 const SEED: u64 = 42;
 /// Look-ups per count.
@@ -103,17 +105,23 @@ fn disk_reads(criterion: &mut Criterion) {
     count(&store, true, FilterMode::Use);
 
     println!("{keys} keys, {LOOKUPS} look-ups each, nothing cached by the store");
-    println!("{:<26} {:>12} {:>14} {:>14} {:>14}", "", "blocks/key", "block reads", "read calls", "false pos.");
+    let heads = ["get", "blocks read", "read calls of the process", "filters wrong", "blocks per key", "µs per key"];
+    let mut table = Table::new("disk_reads/gets", &command("cargo bench --bench disk_reads", &["TAMIS_KEYS"]), &heads);
     for (name, existing, filters) in cases {
+        let begin = Instant::now();
         let (stats, process) = count(&store, existing, filters);
+        let micros = begin.elapsed().as_secs_f64() * 1e6 / LOOKUPS as f64;
         let calls = process.map_or("-".to_owned(), |(calls, _)| calls.to_string());
         let per_key = stats.block_reads as f64 / LOOKUPS as f64;
-        println!("{name:<26} {per_key:>12.4} {:>14} {calls:>14} {:>14}", stats.block_reads, stats.false_positives);
+        let [blocks, wrong] = [stats.block_reads, stats.false_positives].map(|count| count.to_string());
+        table.row([name.to_owned(), blocks, calls, wrong, format!("{per_key:.4}"), format!("{micros:.2}")]);
         if let Some((calls, bytes)) = process {
             assert_eq!(calls, stats.block_reads, "the kernel's number of read calls differs");
             assert_eq!(bytes, stats.block_bytes, "the kernel's number of bytes differs");
         }
     }
+
+    table.show();
 
     let mut group = criterion.benchmark_group("get");
     for (name, existing, filters) in cases {

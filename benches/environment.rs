@@ -15,6 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tamis::{Environment, EnvironmentOptions, Keyspace, Options};
+use tamis_figures::{Table, command};
 
 /// Entries of each store before memory is measured: few enough to stay in the memtables.
 const FEW: u64 = 1000;
@@ -42,8 +43,8 @@ fn per_second(count: u64, time: Duration) -> u128 {
 }
 
 /// Opens by `open`, which returns the default keyspace or another one of the `n`-th part, and
-/// measures.
-fn measure(name: &str, parts: usize, entries: u64, mut open: impl FnMut(usize) -> Keyspace) {
+/// returns the figures.
+fn measure(parts: usize, entries: u64, mut open: impl FnMut(usize) -> Keyspace) -> [String; 6] {
     let before = resident();
     let begin = Instant::now();
     let keyspaces: Vec<Keyspace> = (0..parts).map(&mut open).collect();
@@ -69,14 +70,14 @@ fn measure(name: &str, parts: usize, entries: u64, mut open: impl FnMut(usize) -
         found += u64::from(keyspace.get(key).unwrap().is_some());
     }
     let gets = begin.elapsed();
-    println!(
-        "{name:28} open {opening:.1?}; {opened} MB, with {FEW} entries each {few} MB, after the puts {full} MB; \
-         {} puts/s, {} gets/s ({} % found); {} threads",
-        per_second(count, puts),
-        per_second(count, gets),
-        found * 100 / count,
-        status("Threads:")
-    );
+    [
+        format!("{:.0} ms", opening.as_secs_f64() * 1e3),
+        format!("{opened}, {few}, {full} MB"),
+        format!("{} k", per_second(count, puts) / 1000),
+        format!("{} k", per_second(count, gets) / 1000),
+        format!("{} %", found * 100 / count),
+        status("Threads:").to_string(),
+    ]
 }
 
 fn main() {
@@ -93,7 +94,22 @@ fn main() {
         let db = Options::new().environment(&environment).open(dir.join(n.to_string())).unwrap();
         db.default_keyspace().clone()
     };
-    measure(&format!("{stores} stores"), stores, entries, |n| open(many.path(), n));
+    let apart = measure(stores, entries, |n| open(many.path(), n));
     let db = Options::new().open(one.path()).unwrap();
-    measure(&format!("1 store, {stores} keyspaces"), stores, entries, |n| db.keyspace(&n.to_string()).unwrap());
+    let together = measure(stores, entries, |n| db.keyspace(&n.to_string()).unwrap());
+    let heads = ["", &format!("{stores} stores"), &format!("one store with {stores} keyspaces")];
+    let command = command("cargo bench --bench environment", &["TAMIS_STORES", "TAMIS_ENTRIES"]);
+    let mut table = Table::new("environment/costs", &command, &heads);
+    let names = [
+        "open",
+        "memory when open; with 1,000 entries each; after the puts",
+        "puts per second",
+        "gets per second",
+        "gets that find something",
+        "threads of the process",
+    ];
+    names.iter().zip(apart.into_iter().zip(together)).for_each(|(name, (apart, together))| {
+        table.row([name.to_string(), apart, together]);
+    });
+    table.show();
 }

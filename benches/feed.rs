@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tamis::{Changes, Db, OperationKind, Options, WriteBatch};
+use tamis_figures::{Table, command, median};
 
 const ROUNDS: usize = 3;
 const TIME: Duration = Duration::from_secs(2);
@@ -177,21 +178,27 @@ fn put_all(db: &Db, writer: u64, pause: Option<Duration>, written: &[AtomicU64],
     puts
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
 fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| !arg.starts_with('-'));
     let (dir, cpu) = (args.next(), args.next());
     let temporary = tempfile::tempdir().unwrap();
     let dir = dir.as_deref().map_or(temporary.path(), Path::new);
-    println!(
-        "follower, pause: puts/s; lag in ms: median, p99, greatest; ns on a processor per change, ms waiting for one \
-         (medians of {ROUNDS} runs)"
-    );
-    for pause in [None, Some(Duration::from_millis(1))] {
+    let heads = [
+        "",
+        "puts per second",
+        "lag, ms: median",
+        "p99",
+        "greatest",
+        "ns on a processor per change",
+        "ms waiting for a processor",
+    ];
+    let command = command("cargo bench --bench feed", &["TAMIS_WRITERS"]);
+    let (name, command) = match cpu {
+        Some(_) => ("feed/own core", format!("taskset -c 0 {command}")),
+        None => ("feed/lag", command),
+    };
+    let mut table = Table::new(name, &command, &heads);
+    for (pause, load) in [(None, "all the time"), (Some(Duration::from_millis(1)), "one per millisecond")] {
         let followers = [Follower::None, Follower::Visible, Follower::Apply, Follower::Durable, Follower::Sync];
         let mut figures = followers.map(|_| [const { Vec::new() }; 6]);
         for _ in 0..ROUNDS {
@@ -209,7 +216,19 @@ fn main() {
         }
         for (follower, figures) in followers.into_iter().zip(figures) {
             let [rate, half, most, all, each, off] = figures.map(median);
-            println!("{follower:?}, {pause:?}: {rate:.0}; {half:.3}, {most:.3}, {all:.3}; {each:.0}, {off:.0}");
+            let name = match follower {
+                Follower::None => "no follower",
+                Follower::Visible => "visible changes",
+                Follower::Apply => "visible changes, applied together to a store",
+                Follower::Durable => "durable changes",
+                Follower::Sync => "`sync` alone",
+            };
+            let has_lags = follower != Follower::None;
+            let figure = |text: String| if has_lags { text } else { String::new() };
+            let lags = [half, most, all].map(|lag| figure(format!("{lag:.3}")));
+            let whole = [each, off].map(|time| figure(format!("{time:.0}")));
+            table.row([format!("{name}, puts {load}"), format!("{rate:.0}")].into_iter().chain(lags).chain(whole));
         }
     }
+    table.show();
 }

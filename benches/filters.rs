@@ -15,6 +15,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use tamis::filter::{BloomFilter, BloomFilterRef, BloomLayout, FuseFilter};
+use tamis_figures::{Table, command, median};
 use xxhash_rust::xxh3::xxh3_64;
 
 const ROUNDS: usize = 21;
@@ -259,12 +260,6 @@ struct Row {
     times: Times,
 }
 
-fn median(times: impl IntoIterator<Item = f64>) -> f64 {
-    let mut times: Vec<f64> = times.into_iter().collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
 impl<C: Contender> AnyMeasured for Measured<C> {
     fn turn(&mut self, present: &[Key], absent: &[Key]) {
         let filter = &self.filter;
@@ -349,11 +344,12 @@ fn many(n: usize, present: &[Key], absent: &[Key]) {
             }
         }
     }
-    println!("\n| filter | absent | contains_many | half present | contains_many |\n|---|--:|--:|--:|--:|");
+    let heads = ["filter", "absent", "absent, many", "half present", "half present, many"];
+    let mut table = Table::new("filters/many", &command("cargo bench --bench filters", &[]), &heads);
     for ((name, ..), times) in filters.iter().zip(times) {
-        let columns = times.map(|times| format!("{:.2}", median(times)));
-        println!("| {name} | {} |", columns.join(" | "));
+        table.row([name.to_string()].into_iter().chain(times.map(|times| format!("{:.2}", median(times)))));
     }
+    table.show();
 }
 
 fn main() {
@@ -386,26 +382,24 @@ fn main() {
         "{n} keys of 16 bytes, {:.2} bits per key; ns per key, hash included, median (and least) of {ROUNDS} rounds\n",
         bits as f64 / n as f64
     );
-    println!("| filter | false positives | absent | × | present | × | build | × |");
-    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+    let heads = ["filter", "false positives", "absent", "×", "present", "×", "build", "×"];
+    let mut table = Table::new("filters/cost", &command("cargo bench --bench filters", &[]), &heads);
     for row in &rows {
         // Ratios are of two turns in one round, which are disturbed alike.
-        let columns: Vec<String> = row
-            .times
-            .iter()
-            .zip(&rows[0].times)
-            .map(|(times, first)| {
-                let ratios = times.iter().zip(first).map(|(time, first)| time / first);
-                let least = times.iter().copied().fold(f64::INFINITY, f64::min);
-                format!("{:.2} ({least:.2}) | {:.2}", median(times.iter().copied()), median(ratios))
-            })
-            .collect();
-        println!("| {} | {:.4} % | {} |", row.name, row.rate * 100.0, columns.join(" | "));
+        let columns = row.times.iter().zip(&rows[0].times).flat_map(|(times, first)| {
+            let ratios = times.iter().zip(first).map(|(time, first)| time / first);
+            let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+            [format!("{:.2} ({least:.2})", median(times.iter().copied())), format!("{:.2}", median(ratios))]
+        });
+        table.row([row.name.to_owned(), format!("{:.4} %", row.rate * 100.0)].into_iter().chain(columns));
     }
+    table.show();
     many(n, &present, &absent);
     let (once, each) = six_levels(4 * n, &absent);
-    println!(
-        "\nsix levels of {} keys and a quarter each time: {once:.1} ns hashed once, {each:.1} ns hashed in each",
-        4 * n
-    );
+    let head = format!("six filters, of {} keys and a quarter each time", 4 * n);
+    let command = command("cargo bench --bench filters", &[]);
+    let mut table = Table::new("filters/levels", &command, &[&head, "ns per absent key"]);
+    table.row(["hashed once".to_owned(), format!("{once:.1}")]);
+    table.row(["hashed for each filter".to_owned(), format!("{each:.1}")]);
+    table.show();
 }

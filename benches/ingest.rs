@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tamis::{Db, IngestMode, IngestOptions, SstFormat, SstWriter, WriteBatch};
+use tamis_figures::{Table, command, median};
 
 const ROUNDS: usize = 5;
 const ENTRIES: u64 = 4_000_000;
@@ -110,16 +111,17 @@ fn load(way: usize, dir: &Path, entries: u64) -> (f64, f64) {
     (seconds, ingested.as_secs_f64())
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
 fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| !arg.starts_with("--"));
     let parent = args.next().map_or_else(std::env::temp_dir, PathBuf::from);
     let entries = args.next().map_or(ENTRIES, |text| text.parse().unwrap());
-    let ways = ["puts", "batches of 100", "tables, moved", "tables, copied", "two threads"];
+    let ways = [
+        "puts",
+        "batches of 100 puts",
+        "tables written by one thread, then moved into the store",
+        "likewise, copied into the store",
+        "tables written by two threads, then moved",
+    ];
     let mut figures = vec![(Vec::new(), Vec::new()); ways.len()];
     for _ in 0..ROUNDS {
         for (way, (seconds, ingests)) in figures.iter_mut().enumerate() {
@@ -129,11 +131,14 @@ fn main() {
             ingests.push(ingest);
         }
     }
-    println!("{entries} sorted entries of 116 bytes, medians of {ROUNDS} rounds");
-    println!("{:<16} {:>9} {:>12} {:>7} {:>11}", "", "seconds", "entries/s", "x puts", "ingest alone");
+    let heads = ["", "seconds", "entries per second", "× puts", "ingest alone, seconds"];
+    let mut table = Table::new("ingest/ways", &command("cargo bench --bench ingest", &[]), &heads);
     let base = median(figures[0].0.clone());
     for (name, (seconds, ingests)) in ways.iter().zip(figures) {
         let (seconds, ingest) = (median(seconds), median(ingests));
-        println!("{name:<16} {seconds:>9.2} {:>12.0} {:>7.2} {ingest:>11.3}", entries as f64 / seconds, base / seconds);
+        let rate = format!("{:.0} k", entries as f64 / seconds / 1e3);
+        let times = format!("{:.2}×", base / seconds);
+        table.row([name.to_string(), format!("{seconds:.2}"), rate, times, format!("{ingest:.3}")]);
     }
+    table.show();
 }

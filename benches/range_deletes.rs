@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tamis::{Db, Options};
+use tamis_figures::{Table, command, millis};
 
 const VALUE: [u8; 100] = [7; 100];
 
@@ -55,6 +56,15 @@ fn median_ns(rounds: usize, calls: u64, mut call: impl FnMut(u64)) -> f64 {
     times[rounds / 2]
 }
 
+fn micros(time: Duration) -> String {
+    format!("{:.1} µs", time.as_secs_f64() * 1e6)
+}
+
+/// What runs this program again.
+fn rerun() -> String {
+    command("cargo bench --bench range_deletes", &["TAMIS_KEYS", "TAMIS_RANGES"])
+}
+
 fn first(db: &Db) {
     assert!(db.iter().next().transpose().unwrap().is_none());
     assert!(db.iter().next_back().transpose().unwrap().is_none());
@@ -67,18 +77,19 @@ fn large_range() {
     (0..keys).for_each(|i| db.put(key(i), VALUE).map(|_| ()).unwrap());
     db.flush().unwrap();
     db.compact_range(..).unwrap();
-    // What the range does not delete, so that it covers no table whole without a flush.
-    println!("{keys} keys, {} MB of tables", table_bytes(dir.path()) / 1_000_000);
-    println!(
-        "delete_range            {:10.1} us",
-        time(|| db.delete_range(key(0)..key(keys)).unwrap()).as_secs_f64() * 1e6
+    let head = format!(
+        "{} M keys, {} MB of tables, all deleted by one range",
+        keys / 1_000_000,
+        table_bytes(dir.path()) / 1_000_000
     );
+    let mut table = Table::new("range_deletes/one", &rerun(), &[&head, ""]);
+    table.row(["`delete_range`", &micros(time(|| db.delete_range(key(0)..key(keys)).unwrap()))]);
     let deleted = Instant::now();
-    println!("first scan, both ways   {:10.1} us", time(|| first(&db)).as_secs_f64() * 1e6);
+    table.row(["first scan after it, both ways", &micros(time(|| first(&db)))]);
     while table_bytes(dir.path()) > 1_000_000 && deleted.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    println!("space back after        {:10.1} ms", deleted.elapsed().as_secs_f64() * 1e3);
+    table.row(["space back", &millis(deleted.elapsed())]);
     drop(db);
 
     // A snapshot keeps the tables: the range hides them.
@@ -87,15 +98,12 @@ fn large_range() {
     (0..keys).for_each(|i| db.put(key(i), VALUE).map(|_| ()).unwrap());
     let snapshot = db.snapshot();
     db.delete_range(key(0)..key(keys)).unwrap();
-    println!("first scan, held tables {:10.1} us", time(|| first(&db)).as_secs_f64() * 1e6);
-    println!(
-        "absent get              {:10.1} ns",
-        median_ns(5, 100_000, |i| {
-            assert!(db.get(key(i * 7919 % keys)).unwrap().is_none());
-        })
-    );
+    table.row(["first scan while a snapshot keeps the tables", &micros(time(|| first(&db)))]);
+    let absent = median_ns(5, 100_000, |i| {
+        assert!(db.get(key(i * 7919 % keys)).unwrap().is_none());
+    });
     db.flush().unwrap();
-    println!("first scan, flushed     {:10.1} us", time(|| first(&db)).as_secs_f64() * 1e6);
+    table.row(["that after a flush", &micros(time(|| first(&db)))]);
     let copy = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(dir.path()).unwrap() {
         let file = file.unwrap();
@@ -103,7 +111,9 @@ fn large_range() {
     }
     // As after a kill: the snapshot has gone with its process.
     let reopened = Options::new().open_read_only(copy.path()).unwrap();
-    println!("first scan, reopened    {:10.1} us", time(|| first(&reopened)).as_secs_f64() * 1e6);
+    table.row(["that after reopening", &micros(time(|| first(&reopened)))]);
+    table.row(["get of a deleted key", &format!("{absent:.0} ns")]);
+    table.show();
     drop(snapshot);
 }
 
@@ -116,7 +126,6 @@ fn small_ranges() {
     (keys..keys + 1_000_000).for_each(put);
     let get = |i: u64| assert!(db.get(key(keys + i * 7919 % 1_000_000)).unwrap().is_some());
     let scan = |i: u64| assert_eq!(db.range(key(keys + i * 7919 % 900_000)..).take(10).count(), 10);
-    println!("\n{ranges} ranges that abut    {:>12} {:>12}", "before", "after");
     // Background work would show in either column.
     let measured = || {
         db.wait_for_compactions().unwrap();
@@ -125,15 +134,22 @@ fn small_ranges() {
     let before = measured();
     let delete = |i: u64| db.delete_range(key(i * 10)..key(i * 10 + 10)).map(|_| ()).unwrap();
     let deleting = time(|| (0..ranges).for_each(delete));
-    println!("delete_range, mean ns   {:>12} {:>12.0}", "", deleting.as_secs_f64() * 1e9 / ranges as f64);
     // Those of the last memtable: what has been flushed had nothing to delete.
     let after = measured();
-    for (name, (before, after)) in ["get", "scan of 10", "put"].iter().zip(before.into_iter().zip(after)) {
-        println!("{:<24}{before:>12.0} {after:>12.0}", format!("{name}, ns"));
+    let first_scan = time(|| db.iter().next());
+    let flush = time(|| db.flush().unwrap());
+    let flushed = median_ns(5, 100_000, get);
+    let head = format!("{ranges} ranges that abut, of ten keys each");
+    let mut table = Table::new("range_deletes/abutting", &rerun(), &[&head, "before", "after", "after a flush"]);
+    for (name, (before, after)) in ["get", "scan of 10 keys", "put"].iter().zip(before.into_iter().zip(after)) {
+        let flushed = if *name == "get" { format!("{flushed:.0} ns") } else { String::new() };
+        table.row([name.to_string(), format!("{before:.0} ns"), format!("{after:.0} ns"), flushed]);
     }
-    println!("first scan, us          {:>12} {:>12.0}", "", time(|| db.iter().next()).as_secs_f64() * 1e6);
-    println!("flush, ms               {:>12} {:>12.0}", "", time(|| db.flush().unwrap()).as_secs_f64() * 1e3);
-    println!("get, flushed, ns        {:>12} {:>12.0}", "", median_ns(5, 100_000, get));
+    let mean = deleting.as_secs_f64() * 1e9 / ranges as f64;
+    table.row(["`delete_range`, mean", "", &format!("{mean:.0} ns"), ""]);
+    table.row(["first scan", "", &micros(first_scan), ""]);
+    table.row(["flush", "", &millis(flush), ""]);
+    table.show();
 }
 
 /// Ranges of one key each, all over a store, of which a snapshot keeps what they delete.
@@ -160,12 +176,13 @@ fn scattered_ranges() {
     (0..ranges).for_each(|i| db.delete_range(key(i * 10)..key(i * 10 + 1)).map(|_| ()).unwrap());
     db.flush().unwrap();
     let after = measured();
-    println!("\n{ranges} ranges scattered    {:>12} {:>12}", "before", "after");
-    for (name, (before, after)) in
-        ["get, us", "scan of 9, us", "small flush, ms"].iter().zip(before.into_iter().zip(after))
-    {
-        println!("{name:<24}{before:>12.1} {after:>12.1}");
+    let head = format!("{ranges} ranges of one key each, scattered");
+    let mut table = Table::new("range_deletes/scattered", &rerun(), &[&head, "before", "after"]);
+    let names = ["get of another key, µs", "scan of nine keys, µs", "flush of 1000 puts, ms"];
+    for (name, (before, after)) in names.iter().zip(before.into_iter().zip(after)) {
+        table.row([name.to_string(), format!("{before:.1}"), format!("{after:.1}")]);
     }
+    table.show();
     let kept = db.stats().keyspaces[0].size();
     let freed = Instant::now();
     drop(snapshot);
@@ -189,7 +206,8 @@ fn purged_log() {
     let dir = tempfile::tempdir().unwrap();
     let db = Options::new().open(dir.path()).unwrap();
     (0..1000).for_each(|i| db.put(key(i), VALUE).map(|_| ()).unwrap());
-    println!("\n{purges} purges of a log, each of ten entries, with a scan and a get of its first key");
+    let head = format!("{purges} purges of a log, each of ten entries");
+    let mut table = Table::new("range_deletes/purges", &rerun(), &[&head, "ten puts and the purge", "scan", "get"]);
     let begin = Instant::now();
     for tenth in 0..10 {
         let (mut reads, mut gets, count) = (Duration::ZERO, Duration::ZERO, purges / 10);
@@ -203,18 +221,20 @@ fn purged_log() {
         });
         let mean = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
         let (writes, reads, gets) = (mean(round - reads - gets), mean(reads), mean(gets));
-        println!("tenth {tenth}: us per purge {writes:6.1}, scan {reads:6.1}, get {gets:6.2}");
+        let figures = [format!("{writes:.1} µs"), format!("{reads:.1} µs"), format!("{gets:.2} µs")];
+        table.row([format!("tenth {}", tenth + 1)].into_iter().chain(figures));
         if begin.elapsed() > Duration::from_secs(120) {
-            println!("stopped after two minutes");
-            return;
+            table.row(["stopped after two minutes", "", "", ""]);
+            break;
         }
     }
+    table.show();
 }
 
 /// Commits of one read and one write beside a plain put, after small ranges of other keys; and one
 /// of very many reads.
 fn commits() {
-    println!();
+    let mut table = Table::new("range_deletes/commits", &rerun(), &["commit of a transaction", "median"]);
     for ranges in [0, 1000, 10_000, 100_000] {
         let db = Options::new().memtable_size(256 << 20).open_in_memory().unwrap();
         db.put("key", VALUE).unwrap();
@@ -229,7 +249,7 @@ fn commits() {
             })
             .collect();
         times.sort();
-        println!("commit beside {ranges:7} ranges: {:9.1} us", times[100].as_secs_f64() * 1e6);
+        table.row([format!("one read, beside {ranges} ranges"), micros(times[100])]);
     }
     let db = Options::new().memtable_size(256 << 20).open_in_memory().unwrap();
     let mut transaction = db.begin();
@@ -255,11 +275,9 @@ fn commits() {
         stop.store(true, Ordering::Relaxed);
         commit
     });
-    let longest = longest.lock().unwrap().as_secs_f64() * 1e3;
-    println!(
-        "commit of 200,000 reads, 4,000 ranges: {:.1} ms, longest put of another thread {longest:.1} ms",
-        commit.as_secs_f64() * 1e3
-    );
+    table.row(["200,000 reads, beside 4,000 ranges (one commit)", &millis(commit)]);
+    table.row(["longest put of another thread meanwhile", &millis(*longest.lock().unwrap())]);
+    table.show();
 }
 
 /// A line of `/proc/self/status`, in MB.
@@ -271,7 +289,16 @@ fn resident(line: &str) -> u64 {
 
 /// Flushes of ranges with snapshots between them.
 fn snapshots() {
-    println!();
+    let heads = [
+        "ranges; snapshots between them",
+        "per range",
+        "memory counted",
+        "resident",
+        "flush",
+        "resident at most",
+        "fragments",
+    ];
+    let mut table = Table::new("range_deletes/snapshots", &rerun(), &heads);
     for (ranges, snapshots) in [(20_000, 500), (200_000, 2000)] {
         let db = Options::new().memtable_size(256 << 20).open_in_memory().unwrap();
         (0..ranges * 10).step_by(100).for_each(|i| db.put(key(i), VALUE).map(|_| ()).unwrap());
@@ -288,14 +315,17 @@ fn snapshots() {
         });
         let (counted, before) = (db.stats().memory.memtables / 1_000_000, resident("VmRSS"));
         let flush = time(|| db.flush().unwrap()).as_secs_f64();
-        println!(
-            "{ranges} ranges, {snapshots} snapshots: {:.1} us a range, {counted} MB counted, {before} MB resident; flush \
-             {flush:.2} s, at most {} MB resident; {} fragments",
-            writing.as_secs_f64() * 1e6 / ranges as f64,
-            resident("VmHWM"),
-            db.stats().keyspaces[0].range_deletes.in_tables,
-        );
+        table.row([
+            format!("{ranges}; {snapshots}"),
+            format!("{:.1} µs", writing.as_secs_f64() * 1e6 / ranges as f64),
+            format!("{counted} MB"),
+            format!("{before} MB"),
+            format!("{flush:.2} s"),
+            format!("{} MB", resident("VmHWM")),
+            db.stats().keyspaces[0].range_deletes.in_tables.to_string(),
+        ]);
     }
+    table.show();
 }
 
 fn main() {

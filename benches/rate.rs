@@ -25,10 +25,12 @@ use std::time::{Duration, Instant};
 use tamis::vfs::{FileLock, FileSystem, OsFileSystem, ReadableFile, WritableFile};
 use tamis::{Db, KeyspaceOptions, Options, RateLimit};
 use tamis_base::sync::Mutex;
+use tamis_figures::{Table, command, median};
 
 const KEYS: u32 = 1_000_000;
 const VALUE_LEN: usize = 100;
 const SECONDS: u64 = 20;
+const ROUNDS: usize = 3;
 /// Bytes per second.
 const DEVICE: f64 = 60e6;
 const WRITES: f64 = 4e6;
@@ -177,13 +179,14 @@ fn read(db: &Db) -> Vec<Duration> {
     latencies
 }
 
-fn quantiles(mut latencies: Vec<Duration>) -> String {
+/// Median, p99, p99.9 and the longest, in seconds.
+fn quantiles(mut latencies: Vec<Duration>) -> [f64; 4] {
     latencies.sort_unstable();
-    let at = |q: f64| latencies[((latencies.len() - 1) as f64 * q) as usize];
-    format!("{:>7} at {:.1?}, {:.1?}, {:.1?}, {:.1?}", latencies.len(), at(0.5), at(0.99), at(0.999), at(1.0))
+    [0.5, 0.99, 0.999, 1.0].map(|q| latencies[((latencies.len() - 1) as f64 * q) as usize].as_secs_f64())
 }
 
-fn measure(dir: &Path, name: &str, limit: RateLimit) {
+/// Quantiles of the gets, the longest put, and the bytes that compactions read and wrote.
+fn measure(dir: &Path, limit: RateLimit) -> [f64; 6] {
     let dir = tempfile::tempdir_in(dir).unwrap();
     let device = Arc::new(Device { free_at: Mutex::new(Instant::now()), is_slow: AtomicBool::new(false) });
     let fs: Arc<dyn FileSystem> = Arc::new(SlowDisk { fs: OsFileSystem, device: Arc::clone(&device) });
@@ -206,26 +209,33 @@ fn measure(dir: &Path, name: &str, limit: RateLimit) {
     });
     let stats = db.stats();
     device.is_slow.store(false, Ordering::Relaxed);
-    println!("{name}");
-    println!("  gets {}", quantiles(reads));
-    println!("  puts {}", quantiles(writes));
     let compacted =
         stats.compacted_bytes_in + stats.compacted_bytes_out - before.compacted_bytes_in - before.compacted_bytes_out;
-    println!(
-        "  compactions read and wrote {} MB; debt {} MB; writes waited {:.1?}",
-        compacted / 1_000_000,
-        stats.compaction_debt / 1_000_000,
-        stats.delayed_time - before.delayed_time
-    );
+    let [half, p99, p999, longest] = quantiles(reads);
+    [half, p99, p999, longest, quantiles(writes)[3], compacted as f64]
 }
 
 fn main() {
     let dir = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let dir = dir.map_or_else(std::env::temp_dir, Into::into);
-    println!("number at median, p99, p99.9, longest");
-    for _ in 0..2 {
-        measure(&dir, "no limit", RateLimit::None);
-        measure(&dir, "40 MB/s", RateLimit::Fixed(40_000_000));
-        measure(&dir, "automatic, at most 60 MB/s", RateLimit::Auto { max: 60_000_000 });
+    let limits = [
+        ("no limit", RateLimit::None),
+        ("40 MB/s", RateLimit::Fixed(40_000_000)),
+        ("automatic, at most 60 MB/s", RateLimit::Auto { max: 60_000_000 }),
+    ];
+    let mut figures = limits.map(|_| Vec::new());
+    for _ in 0..ROUNDS {
+        for ((_, limit), figures) in limits.into_iter().zip(&mut figures) {
+            figures.push(measure(&dir, limit));
+        }
     }
+    let heads = ["", "gets: median", "p99", "p99.9", "longest", "longest put", "compactions read and wrote"];
+    let mut table = Table::new("rate/gets", &command("cargo bench --bench rate", &[]), &heads);
+    for ((name, _), figures) in limits.into_iter().zip(figures) {
+        let of = |column: usize| median(figures.iter().map(|figures| figures[column]));
+        let millis = (1..5).map(|column| format!("{:.2} ms", of(column) * 1e3));
+        let first = [name.to_owned(), format!("{:.0} µs", of(0) * 1e6)];
+        table.row(first.into_iter().chain(millis).chain([format!("{:.0} MB", of(5) / 1e6)]));
+    }
+    table.show();
 }

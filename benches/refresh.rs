@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tamis::vfs::{FileLock, FileSystem, OsFileSystem, ReadableFile, WritableFile};
 use tamis::{Db, Options};
+use tamis_figures::{Table, command};
 
 const WRITER: &str = "TAMIS_BENCH_WRITER";
 const RATE: &str = "TAMIS_BENCH_RATE";
@@ -57,10 +58,11 @@ fn lag(db: &Db) -> Duration {
     Duration::from_nanos(nanoseconds().saturating_sub(at))
 }
 
-fn print(name: &str, mut times: Vec<Duration>) {
+/// Median, p99 and the greatest, in milliseconds.
+fn quantiles(mut times: Vec<Duration>) -> [String; 3] {
     times.sort_unstable();
-    let at = |part: usize| times[(times.len() - 1) * part / 1000];
-    println!("  {name:40} p50 {:9.3?}  p99 {:9.3?}  max {:9.3?}  of {}", at(500), at(990), at(1000), times.len());
+    let at = |part: usize| times[(times.len() - 1) * part / 1000].as_secs_f64() * 1e3;
+    [500, 990, 1000].map(|part| format!("{:.3}", at(part)))
 }
 
 /// Counts the calls of a reader.
@@ -144,9 +146,15 @@ fn main() {
         Err(_) => tempfile::tempdir().unwrap(),
     };
     let path = dir.path().join("db");
+    let heads = ["refreshed", "puts per second", "age, ms: median", "p99", "greatest"];
+    let command = command("cargo bench --bench refresh", &["TAMIS_SECONDS"]);
+    let mut ages = Table::new("refresh/ages", &command, &heads);
+    let mut cost = Table::new("refresh/cost", &command, &["a refresh, ms", "median", "p99", "greatest"]);
     for rate in [1e5, f64::INFINITY] {
-        measure(&path, rate, time);
+        measure(&path, rate, time, &mut ages, &mut cost);
     }
+    ages.show();
+    cost.show();
 
     let counting = Counting { fs: OsFileSystem::new(), calls: Arc::default() };
     let reader = options().file_system(Arc::new(counting.clone())).open_read_only(&path).unwrap();
@@ -159,8 +167,9 @@ fn main() {
     println!("a refresh without news: {:?}, {calls:.1} calls, {files} files", begin.elapsed() / ROUNDS);
 }
 
-/// Follows a writer in several ways.
-fn measure(path: &Path, rate: f64, time: Duration) {
+/// Follows a writer in several ways: the ages of the newest value that a reader sees, and the cost
+/// of a refresh.
+fn measure(path: &Path, rate: f64, time: Duration, ages: &mut Table, cost: &mut Table) {
     let mut writer = Command::new(std::env::current_exe().unwrap());
     let mut writer = writer.env(WRITER, path).env(RATE, rate.to_string()).stdin(Stdio::null()).spawn().unwrap();
     let reader = loop {
@@ -169,7 +178,6 @@ fn measure(path: &Path, rate: f64, time: Duration) {
             _ => std::thread::sleep(Duration::from_millis(50)),
         }
     };
-    println!("age of the newest value that a reader sees");
     let (begin, mut lags, mut times) = (Instant::now(), Vec::new(), Vec::new());
     let before = reader.last_seqno();
     while begin.elapsed() < time {
@@ -179,9 +187,10 @@ fn measure(path: &Path, rate: f64, time: Duration) {
         lags.push(lag(&reader));
     }
     let puts = (reader.last_seqno() - before) as f64 / begin.elapsed().as_secs_f64();
-    print("after each refresh of a loop", lags);
-    print("time of a refresh", times);
-    println!("  puts a second meanwhile                  {puts:.0}");
+    let load = if rate.is_finite() { "at 100,000 puts per second" } else { "at full load" };
+    let age = |name: &str, puts: f64, lags| [name.to_owned(), format!("{puts:.0}")].into_iter().chain(quantiles(lags));
+    ages.row(age(&format!("in a loop, {load}"), puts, lags));
+    cost.row([format!("in a loop, {load}")].into_iter().chain(quantiles(times)));
     drop(reader);
     for interval in [1, 10, 100] {
         let interval = Duration::from_millis(interval);
@@ -193,7 +202,7 @@ fn measure(path: &Path, rate: f64, time: Duration) {
             lags.push(lag(&reader));
         }
         let puts = (reader.last_seqno() - before) as f64 / begin.elapsed().as_secs_f64();
-        print(&format!("refreshed every {interval:?}, {puts:.0} puts/s"), lags);
+        ages.row(age(&format!("every {interval:?}, {load}"), puts, lags));
     }
     writer.kill().unwrap();
     writer.wait().unwrap();

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use tamis::{Compression, Db, KeyspaceOptions, Options};
+use tamis_figures::{Table, command};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
@@ -49,42 +50,50 @@ fn put_all(db: &Db, rng: &mut fastrand::Rng, order: Vec<u64>, len: usize) -> (f6
     (seconds, (written(db) - before) as f64 / (count * len) as f64)
 }
 
-fn measure(name: &str, separate: Option<u32>, values: u64, len: usize) {
+/// The figures of a store, with their names.
+fn measure(separate: Option<u32>, values: u64, len: usize) -> Vec<(&'static str, String)> {
     let dir = tempfile::tempdir().unwrap();
     let keyspace = KeyspaceOptions::new().separate_values(separate).compression(Compression::None);
     let db = Options::new().default_keyspace(keyspace).open(dir.path()).unwrap();
     let mut rng = fastrand::Rng::with_seed(7);
     let bytes = (values * len as u64) as f64;
-    println!("{name}");
-    for round in ["fill", "first overwrite", "second overwrite", "random updates"] {
+    let (mut figures, mut spaces) = (Vec::new(), Vec::new());
+    const RANDOM: &str = "as many puts, drawn with repetition";
+    for round in ["fill in random order", "first overwrite of all", "second overwrite of all", RANDOM] {
         let mut order: Vec<u64> = (0..values).collect();
         rng.shuffle(&mut order);
-        if round == "random updates" {
+        if round == RANDOM {
             order = (0..values).map(|_| rng.u64(0..values)).collect();
         }
         let (seconds, amplification) = put_all(&db, &mut rng, order, len);
-        let space = files_bytes(dir.path()) as f64 / bytes;
-        println!(
-            "  {round:18} {:6.0} MB/s, {amplification:.2} bytes written per byte, space {space:.2}",
-            bytes / seconds / 1e6
-        );
+        figures.push((round, format!("{:.0} MB/s, {amplification:.2} written", bytes / seconds / 1e6)));
+        spaces.push(format!("{:.2}", files_bytes(dir.path()) as f64 / bytes));
     }
+    figures.push(("space after each round", spaces.join(", ")));
     let gets = values.min(20_000);
     let begin = Instant::now();
     for _ in 0..gets {
         black_box(db.get(rng.u64(0..values).to_be_bytes()).unwrap().unwrap());
     }
-    println!("  get                {:6.1} µs", begin.elapsed().as_secs_f64() * 1e6 / gets as f64);
+    figures.push(("get", format!("{:.1} µs", begin.elapsed().as_secs_f64() * 1e6 / gets as f64)));
     let begin = Instant::now();
     assert_eq!(db.iter().map(|entry| entry.unwrap().1.len()).sum::<usize>() as f64, bytes);
-    println!("  scan               {:6.0} MB/s", bytes / begin.elapsed().as_secs_f64() / 1e6);
+    figures.push(("scan of values", format!("{:.0} MB/s", bytes / begin.elapsed().as_secs_f64() / 1e6)));
     let begin = Instant::now();
     assert_eq!(db.keys(..).filter(|key| key.is_ok()).count() as u64, values);
-    println!("  keys               {:6.0} ns per key", begin.elapsed().as_secs_f64() * 1e9 / values as f64);
+    let per_key = begin.elapsed().as_secs_f64() * 1e9 / values as f64;
+    figures.push(("scan of keys, per key", format!("{per_key:.0} ns")));
+    figures
 }
 
 fn main() {
     let (values, len) = (number("TAMIS_VALUES", 40_000), usize::try_from(number("TAMIS_VALUE", 16_384)).unwrap());
-    measure("values in the tables", None, values, len);
-    measure("values apart", Some(4096), values, len);
+    println!("{values} values of {len} bytes");
+    let heads = ["", "in the tables", "in value files"];
+    let command = command("cargo bench --bench values", &["TAMIS_VALUES", "TAMIS_VALUE"]);
+    let mut table = Table::new("values/costs", &command, &heads);
+    for ((name, plain), (_, apart)) in measure(None, values, len).into_iter().zip(measure(Some(4096), values, len)) {
+        table.row([name.to_owned(), plain, apart]);
+    }
+    table.show();
 }

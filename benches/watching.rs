@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tamis::{Db, Options};
+use tamis_figures::median;
 
 const ROUNDS: usize = 9;
 const KEYS: u64 = 400_000;
@@ -164,11 +165,6 @@ fn run(program: &Path, dir: &Path, kind: &str) -> Vec<f64> {
     text.split_whitespace().map(|figure| figure.parse().unwrap()).collect()
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if let [one, dir, kind] = &arguments[..]
@@ -186,7 +182,7 @@ fn main() {
             figures.push(run(program, dir.path(), kind));
         }
     }
-    let of = |kind: usize, at: usize| median(figures[kind].iter().map(|figures| figures[at]).collect());
+    let of = |kind: usize, at: usize| median(figures[kind].iter().map(|figures| figures[at]));
     println!("{:16} {}", "ns per operation", KINDS.map(|kind| format!("{kind:>24}")).concat());
     for (at, work) in WORKS.iter().enumerate() {
         let row = (0..programs.len()).map(|kind| {

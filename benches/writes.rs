@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use tamis::{Db, KeyspaceOptions, Options, WalMode, WriteBatch, WriteOptions};
+use tamis_figures::median;
 
 const ROUNDS: usize = 7;
 const PUTS: u64 = 300_000;
@@ -102,11 +103,6 @@ fn mixed(db: &Db) -> f64 {
             db.write_with(batch, WriteOptions::new().sync(n % 10 == 9)).unwrap();
         }
     })
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 /// Runs `work` in a fresh store of each kind in turn; prints nanoseconds per operation.

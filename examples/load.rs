@@ -9,6 +9,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use tamis::{Compression, Db, KeyspaceOptions, Options, ReadOptions, WriteBatch, WriteOptions};
+use tamis_figures::{Table, millis};
 
 const VALUE_LEN: usize = 100;
 const KEY_LEN: usize = 16;
@@ -28,26 +29,30 @@ fn main() -> Result<(), Box<dyn Error>> {
         Options::new().cache_size(cache << 20).default_keyspace(keyspace)
     };
 
+    let name = format!("load/{} M keys", keys / 1_000_000);
+    let command = format!("cargo run --release --example load -- {keys} {cache}");
+    let mut table = Table::new(&name, &command, &["", "each", "per second"]);
     let db = options().open(&path)?;
-    fill(&db, keys)?;
-    report_memory(&db, "after loading");
-    reads(&db, keys, "fresh")?;
+    fill(&db, keys, &mut table)?;
+    report_memory(&db, "after loading", &mut table);
+    reads(&db, keys, "fresh", &mut table)?;
     let start = Instant::now();
     db.compact_range(..)?;
-    println!("{:<28}{:>10.2} s", "compact", start.elapsed().as_secs_f64());
-    report_space(&db, keys);
-    reads(&db, keys, "settled")?;
-    report_memory(&db, "after reading");
-    scans(&db, keys)?;
-    synced(&db)?;
+    table.row(["compact", &format!("{:.2} s", start.elapsed().as_secs_f64()), ""]);
+    report_space(&db, keys, &mut table);
+    reads(&db, keys, "settled", &mut table)?;
+    report_memory(&db, "after reading", &mut table);
+    scans(&db, keys, &mut table)?;
+    synced(&db, &mut table)?;
 
     let start = Instant::now();
     db.close()?;
-    println!("{:<28}{:>10.2} ms", "close", millis(start.elapsed()));
+    table.row(["close", &millis(start.elapsed()), ""]);
     let start = Instant::now();
     let db = options().open(&path)?;
-    println!("{:<28}{:>10.2} ms", "open", millis(start.elapsed()));
+    table.row(["open", &millis(start.elapsed()), ""]);
     db.close()?;
+    table.show();
     Ok(())
 }
 
@@ -56,16 +61,12 @@ fn key(number: u64) -> String {
     format!("{number:0KEY_LEN$}")
 }
 
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
-fn per_operation(what: &str, count: u64, time: Duration) {
+fn per_operation(table: &mut Table, what: &str, count: u64, time: Duration) {
     let nanos = time.as_secs_f64() * 1e9 / count as f64;
-    println!("{what:<28}{nanos:>10.0} ns{:>12.0} k/s", 1e6 / nanos);
+    table.row([what, &format!("{nanos:.0} ns"), &format!("{:.1} k", 1e6 / nanos)]);
 }
 
-fn fill(db: &Db, keys: u64) -> tamis::Result<()> {
+fn fill(db: &Db, keys: u64, table: &mut Table) -> tamis::Result<()> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut order: Vec<u64> = (0..keys).collect();
     rng.shuffle(&mut order);
@@ -78,16 +79,18 @@ fn fill(db: &Db, keys: u64) -> tamis::Result<()> {
         db.put(key(2 * number), value)?;
         longest = longest.max(before.elapsed());
     }
-    per_operation("fill, random order", keys, start.elapsed());
-    println!("{:<28}{:>10.2} ms", "longest write", millis(longest));
+    per_operation(table, "fill, random order", keys, start.elapsed());
+    table.row(["longest write", &millis(longest), ""]);
     let stats = db.stats();
-    println!("{:<28}{:>10} in {:.2} s", "delayed writes", stats.delayed_writes, stats.delayed_time.as_secs_f64());
+    let delayed = format!("{}, {:.2} s", stats.delayed_writes, stats.delayed_time.as_secs_f64());
+    table.row(["delayed writes, all together", &delayed, ""]);
     let written = (stats.flushed_bytes + stats.compacted_bytes_out) as f64;
-    println!("{:<28}{:>10.2}", "bytes written per byte", written / (keys as f64 * (KEY_LEN + VALUE_LEN) as f64));
+    let written = written / (keys as f64 * (KEY_LEN + VALUE_LEN) as f64);
+    table.row(["bytes written to tables per byte", &format!("{written:.2}"), ""]);
     db.flush()
 }
 
-fn reads(db: &Db, keys: u64, state: &str) -> tamis::Result<()> {
+fn reads(db: &Db, keys: u64, state: &str, table: &mut Table) -> tamis::Result<()> {
     for (kind, missing) in [("existing", 0), ("missing", 1)] {
         let mut rng = fastrand::Rng::with_seed(2);
         let before = db.stats().reads();
@@ -96,14 +99,14 @@ fn reads(db: &Db, keys: u64, state: &str) -> tamis::Result<()> {
             let found = db.get(key(2 * rng.u64(0..keys) + missing))?;
             assert_eq!(found.is_some(), missing == 0);
         }
-        per_operation(&format!("get {kind}, {state}"), READS, start.elapsed());
+        per_operation(table, &format!("get {kind}, {state}"), READS, start.elapsed());
         let reads = db.stats().reads() - before;
-        println!("{:<28}{:>10.4}", "  blocks read per key", reads.block_reads as f64 / READS as f64);
+        table.row(["— blocks read", &format!("{:.4}", reads.block_reads as f64 / READS as f64), ""]);
     }
     Ok(())
 }
 
-fn scans(db: &Db, keys: u64) -> tamis::Result<()> {
+fn scans(db: &Db, keys: u64, table: &mut Table) -> tamis::Result<()> {
     let mut cursor = db.cursor_with(ReadOptions::new().fill_cache(false))?;
     let (mut count, start) = (0, Instant::now());
     let mut valid = cursor.seek_to_first()?;
@@ -112,7 +115,7 @@ fn scans(db: &Db, keys: u64) -> tamis::Result<()> {
         valid = cursor.next()?;
     }
     assert_eq!(count, keys);
-    per_operation("scan, per entry", count, start.elapsed());
+    per_operation(table, "scan, per entry", count, start.elapsed());
     let (mut count, start) = (0, Instant::now());
     let mut valid = cursor.seek_to_last()?;
     while valid {
@@ -120,7 +123,7 @@ fn scans(db: &Db, keys: u64) -> tamis::Result<()> {
         valid = cursor.prev()?;
     }
     assert_eq!(count, keys);
-    per_operation("scan backward, per entry", count, start.elapsed());
+    per_operation(table, "scan backward, per entry", count, start.elapsed());
     let mut rng = fastrand::Rng::with_seed(3);
     let start = Instant::now();
     for _ in 0..SCANS {
@@ -130,37 +133,35 @@ fn scans(db: &Db, keys: u64) -> tamis::Result<()> {
             cursor.next()?;
         }
     }
-    per_operation("seek and 10 steps", SCANS, start.elapsed());
+    per_operation(table, "seek and 10 steps", SCANS, start.elapsed());
     Ok(())
 }
 
-fn synced(db: &Db) -> tamis::Result<()> {
+fn synced(db: &Db, table: &mut Table) -> tamis::Result<()> {
     let start = Instant::now();
     for number in 0..SYNCED {
         let mut batch = WriteBatch::new();
         batch.put(number.to_be_bytes(), [7; VALUE_LEN]);
         db.write_with(batch, WriteOptions::new().sync(true))?;
     }
-    per_operation("synced write", SYNCED.into(), start.elapsed());
+    per_operation(table, "synced write", SYNCED.into(), start.elapsed());
     Ok(())
 }
 
-fn report_space(db: &Db, keys: u64) {
+fn report_space(db: &Db, keys: u64, table: &mut Table) {
     let bytes = db.stats().keyspaces.iter().map(|keyspace| keyspace.size()).sum::<u64>() as f64;
-    println!("{:<28}{:>10.3}", "bytes on disk per byte", bytes / (keys as f64 * (KEY_LEN + VALUE_LEN) as f64));
+    let space = bytes / (keys as f64 * (KEY_LEN + VALUE_LEN) as f64);
+    table.row(["bytes on disk per byte", &format!("{space:.3}"), ""]);
 }
 
-fn report_memory(db: &Db, when: &str) {
+fn report_memory(db: &Db, when: &str, table: &mut Table) {
     let memory = db.stats().memory;
     let mib = |bytes: usize| bytes >> 20;
-    println!(
-        "memory {when}: peak {} MiB; now memtables {}, cache {} of {}, filters and indexes {} MiB",
-        peak_memory().unwrap_or(0),
-        mib(memory.memtables),
-        mib(memory.cache),
-        mib(memory.cache_limit),
-        mib(memory.filters_and_indexes),
-    );
+    let parts = [memory.memtables, memory.cache, memory.filters_and_indexes].map(mib);
+    let peak = format!("{} MiB", peak_memory().unwrap_or(0));
+    table.row([&format!("peak memory {when}"), &peak, ""]);
+    let parts = format!("{}, {}, {} MiB", parts[0], parts[1], parts[2]);
+    table.row(["— memtables, cache, filters and indexes", &parts, ""]);
 }
 
 /// Peak resident set of this process in MiB, where the system reports it.

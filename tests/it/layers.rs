@@ -59,10 +59,11 @@ const CRATES: [(&str, &str, &[&str]); 8] = [
 ];
 
 /// The tools, likewise.
-const TOOLS: [(&str, &str, &[&str]); 7] = [
+const TOOLS: [(&str, &str, &[&str]); 8] = [
     ("tools/backup/src", "tamis_backup", &["tools/backup"]),
     ("tools/bench/src", "tamis_bench", &["tools/bench"]),
     ("tools/costs/src", "tamis_costs", &["tools/costs"]),
+    ("tools/figures/src", "tamis_figures", &["tools/figures"]),
     ("tools/house/src", "tamis_house", &["tools/house"]),
     ("tools/kvd/src", "kvd", &["tools/kvd"]),
     ("tools/kvtool/src", "kvtool", &["tools/kvtool"]),

@@ -13,6 +13,8 @@ use tamis::{
     SteppedExecutor,
 };
 
+use tamis_figures::Table;
+
 use crate::support::{count_from_env, stepped_options};
 
 const DIR: &str = "/db";
@@ -147,34 +149,46 @@ fn a_budget_wastes_less_than_half_the_reads_of_uniform_filters_of_the_same_memor
     let memory_limit = filter_bytes(UNIFORM, total);
     let planned: f64 = allocate(&runs, memory_limit).into_iter().map(expected_rate).sum();
     let uniform_planned = runs.len() as f64 * expected_rate(UNIFORM);
-    println!("keys per run {:?}", runs.iter().map(|run| run.keys).collect::<Vec<_>>());
-    println!("planned: uniform {uniform_planned:.5}, budget {planned:.5}");
     assert!(planned * 2.0 < uniform_planned);
 
     // First as flushes and compactions have written it, then with the filters that the tree would
     // get now, then with uniform ones.
-    let check = |name: &str| {
+    let check = || {
         let (memory, expected) = filters(&fs, &db);
         let wasted = measured(&db, keys, look_ups);
-        println!("{name}: {memory} bytes, {expected:.5} expected, {wasted:.5} measured");
         // Four standard deviations.
         let deviation = (expected / look_ups as f64).sqrt();
         assert!((wasted - expected).abs() < 4.0 * deviation + 0.05 * expected, "{wasted} {expected}");
         (memory, expected, wasted)
     };
-    let written = check("budget, as written");
+    let written = check();
     db.rebuild_filters(UNIFORM).unwrap();
-    let uniform = check("uniform");
+    let uniform = check();
     // The plan omits headers and last lines, and tables are small here: find the largest budget
     // whose filters really take no more memory.
     let renewed = (0..20u8).map(|step| 10.0 - 0.25 * f32::from(step)).find_map(|bits| {
         let budget = LevelFilters::Budget(FilterBudget::bits_per_key(bits));
         db.keyspace_with("default", keyspace.clone().level_filters(budget)).unwrap();
         db.default_keyspace().remake_filters(|_| {}).unwrap();
-        let renewed = check(&format!("budget of {bits} bits per key, renewed"));
+        let renewed = check();
         (renewed.0 <= uniform.0).then_some(renewed)
     });
-    for (_, expected, wasted) in [written, renewed.unwrap()] {
+    let renewed = renewed.unwrap();
+    let name = format!("levels/{keys} keys");
+    let command = format!("TAMIS_KEYS={keys} cargo test -p tamis-tests --test it levels:: -- --nocapture");
+    let per_run = runs.iter().map(|run| run.keys.to_string()).collect::<Vec<_>>().join(", ");
+    let head = format!("runs of {per_run} keys");
+    let mut table = Table::new(&name, &command, &[&head, "planned", "expected", "measured", "bytes"]);
+    let ways = [
+        ("uniform", format!("{uniform_planned:.4}"), uniform),
+        ("shared out", format!("{planned:.4}"), renewed),
+        ("shared out, as flushes and compactions wrote it", String::new(), written),
+    ];
+    for (name, planned, (memory, expected, wasted)) in ways {
+        table.row([name, &planned, &format!("{expected:.4}"), &format!("{wasted:.4}"), &memory.to_string()]);
+    }
+    table.show();
+    for (_, expected, wasted) in [written, renewed] {
         assert!(expected * 2.0 < uniform.1, "{expected} {uniform:?}");
         assert!(wasted * 2.0 < uniform.2, "{wasted} {uniform:?}");
     }

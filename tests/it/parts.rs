@@ -1,13 +1,15 @@
 //! Does a compaction in parts, by one thread or several, have the result of one in a single part: a
 //! whole stage or nothing? May it be interrupted between stages?
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use tamis::inspect::Inspector;
-use tamis::vfs::{Fault, FaultMode, SimFileSystem};
+use tamis::inspect::{FileKind, Inspector};
+use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{
-    Compression, Cursor, Db, Error, Executor, KeyspaceOptions, Options, Snapshot, SteppedExecutor, ThreadPool,
+    Compression, Cursor, Db, Error, Executor, KeyspaceOptions, Options, RepairOptions, Snapshot, SteppedExecutor,
+    ThreadPool,
 };
 
 use crate::support::{Scene, stepped_options};
@@ -310,4 +312,87 @@ fn a_tables_data_go_to_the_device_before_its_end_is_written() {
     assert_eq!(*last, TracedCall::Sync);
     assert!(appended.len() >= 6, "{calls:?}");
     assert!(appended.chunks(2).all(|pair| pair == [TracedCall::Append, TracedCall::BeginSync]), "{calls:?}");
+}
+
+/// A store with a full last level, a run of all keys' newer versions above it, and a newer run of
+/// the first keys only: it ends before the others do.
+fn narrow_over_wide(fs: &SimFileSystem) -> (Db, Arc<SteppedExecutor>, Pairs) {
+    let (options, executor) = stepped_options(fs);
+    let db = with_tables_of(options, 4096).memtable_size(1 << 20).open(DIR).unwrap();
+    for key in 0..KEYS {
+        db.put(key.to_be_bytes(), format!("{key:0250}")).unwrap();
+    }
+    db.compact_range(..).unwrap();
+    (0..KEYS).step_by(4).for_each(|key| _ = db.put(key.to_be_bytes(), "wide").unwrap());
+    db.flush().unwrap();
+    for key in (0..KEYS / 8).step_by(8) {
+        db.put(key.to_be_bytes(), "narrow").unwrap();
+        db.delete((key + 4).to_be_bytes()).unwrap();
+    }
+    db.flush().unwrap();
+    let entries = entries(&db);
+    (db, executor, entries)
+}
+
+/// Fails a compaction in stages at one file-system call after the other, kills the store, harms its
+/// files, and repairs them. Calls `check` with what the store held and what it holds then. `harm`
+/// returns false if there was nothing to harm. Returns how many cases there were.
+fn repaired(harm: impl Fn(&SimFileSystem, &Path) -> bool, mut check: impl FnMut(&Pairs, &Pairs)) -> usize {
+    const STEP: usize = 44;
+    let mut cases = 0;
+    for at in (1..).step_by(STEP) {
+        let fs = SimFileSystem::new();
+        let (db, _executor, held) = narrow_over_wide(&fs);
+        let mut runs = tables(&db);
+        runs.sort_unstable();
+        let wide = FileKind::Table(runs[runs.len() - 2]).path(Path::new(DIR));
+        fs.set_fault(Some(Fault { at, mode: FaultMode::Io, sticky: true }));
+        let result = db.compact_range(..);
+        fs.set_fault(None);
+        drop(db);
+        if result.is_ok() {
+            break;
+        }
+        let fs = fs.kill();
+        if harm(&fs, &wide) {
+            let (options, _executor) = stepped_options(&fs);
+            tamis::repair(DIR, RepairOptions::default().file_system(Arc::new(fs.clone()))).unwrap();
+            let db = with_tables_of(options, 4096).memtable_size(4 << 10).open(DIR).unwrap();
+            check(&held, &entries(&db));
+            cases += 1;
+        }
+    }
+    cases
+}
+
+/// Without manifests, the tables alone tell what is alive.
+#[test]
+fn a_compaction_in_stages_leaves_tables_that_tell_what_is_alive() {
+    let remove_manifests = |fs: &SimFileSystem, _: &Path| {
+        for path in fs.paths() {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if name == "CURRENT" || name.starts_with("MANIFEST") {
+                fs.remove(&path).unwrap();
+            }
+        }
+        true
+    };
+    let cases = repaired(remove_manifests, |held, found| assert_eq!(held, found));
+    assert!(cases > 8, "{cases}");
+}
+
+/// A damaged block of an input costs its own keys: what is left of the table brings back nothing.
+#[test]
+fn a_damaged_input_of_a_compaction_in_stages_brings_nothing_back() {
+    let damage = |fs: &SimFileSystem, table: &Path| match fs.file_len(table) {
+        Ok(len) => fs.corrupt(table, len / 2, 1).is_ok(),
+        Err(_) => false,
+    };
+    let mut harmed = 0;
+    repaired(damage, |held, found| {
+        let known: BTreeSet<_> = held.iter().map(|(key, _)| key).collect();
+        assert!(found.iter().all(|(key, _)| known.contains(key)));
+        harmed += usize::from(held != found);
+    });
+    assert!(harmed > 0, "no case lost anything");
 }

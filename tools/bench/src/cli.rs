@@ -1,16 +1,20 @@
 //! The command line shared by all programs that run these workloads.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
+use tamis_figures::Table;
 
 use crate::Result;
 use crate::contest::{Contestant, delegate, do_task};
 use crate::groups::{GROUPS, Group, Plan, USUAL_KEYS, Workload, group_named};
 use crate::keys::{Encoding, KEY_LENS};
 use crate::plot;
+use crate::program::{Program, Run};
+use crate::record::Record;
 use crate::report::Report;
 use crate::scene::Task;
 use crate::text::{rate, time};
@@ -61,6 +65,13 @@ pub struct RunArgs {
     /// Write all figures to a file as JSON; `-` prints the JSON instead of the tables
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
+    /// Run everything N times, in turn, and report the median of each figure; of the longest
+    /// latency and of memory, the greatest
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Run nothing; report on what --results has written
+    #[arg(long, value_name = "FILE", conflicts_with = "rounds")]
+    from: Option<PathBuf>,
     /// Plot the throughput of each group into a file whose name ends in -GROUP.svg or -GROUP.png;
     /// may be repeated
     #[arg(long, value_name = "FILE", value_parser = plot::plot_file)]
@@ -95,7 +106,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// Runs the chosen workloads. `prefix` holds this program's arguments before the options: the
 /// program starts itself for each measurement.
-pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Result<()> {
+pub fn run(args: &RunArgs, program: Program, contestants: &[Contestant], prefix: &[&str]) -> Result<()> {
     if let Some(task) = &args.task {
         return do_task(task, contestants);
     }
@@ -105,24 +116,12 @@ pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Resul
     }
     let contestants = chosen(args, contestants)?;
     let groups: Vec<&Group> = args.groups.iter().filter_map(|name| group_named(name)).collect();
-    let mut report = Report::new(contestants.clone(), groups.clone());
     let mut failures = Vec::new();
-    for group in &groups {
-        for contestant in contestants.iter().filter(|contestant| contestant.takes_part(group)) {
-            let task = task(args, group, contestant, prefix);
-            let done = delegate(&task, |record| {
-                let (half, longest) = (time(record.latency.p50), time(record.latency.max));
-                let what = format!("{}, {}: {}", group.name, contestant.name, record.workload);
-                eprintln!("{what} {}/s, p50 {half}, max {longest}", rate(record.ops_per_second));
-                report.add(record);
-            });
-            // After a failure, the other tasks still run.
-            if let Err(error) = done {
-                eprintln!("{error}");
-                failures.push(error.to_string());
-            }
-        }
-    }
+    let (run, records) = match &args.from {
+        Some(path) => recorded(path)?,
+        None => (Run::now(program, prefix), measure(args, &contestants, &groups, prefix, &mut failures)),
+    };
+    let report = Report::new(program.name, contestants, groups, run, records);
     let document = || -> Result<String> {
         let mut document = report.json();
         document["plan"] = serde_json::to_value(args.plan())?;
@@ -137,6 +136,10 @@ pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Resul
         }
         None => print!("{report}"),
     }
+    // Only whole groups take the place of others.
+    if failures.is_empty() && args.workloads.is_empty() {
+        report.all_tables().iter().try_for_each(Table::keep)?;
+    }
     for path in &args.plot {
         report.plot(path)?;
     }
@@ -144,6 +147,50 @@ pub fn run(args: &RunArgs, contestants: &[Contestant], prefix: &[&str]) -> Resul
         None => Ok(()),
         Some(failure) => Err(failure.clone().into()),
     }
+}
+
+/// Runs all rounds; a failure of one task is noted, and the others still run.
+fn measure(
+    args: &RunArgs,
+    contestants: &[Contestant],
+    groups: &[&'static Group],
+    prefix: &[&str],
+    failures: &mut Vec<String>,
+) -> Vec<Record> {
+    let mut records = Vec::new();
+    for round in 1..=args.rounds {
+        for group in groups {
+            for contestant in contestants.iter().filter(|contestant| contestant.takes_part(group)) {
+                let task = task(args, group, contestant, prefix);
+                let done = delegate(&task, |record| {
+                    let (half, longest) = (time(record.latency.p50), time(record.latency.max));
+                    let what = format!("{round}: {}, {}: {}", group.name, contestant.name, record.workload);
+                    eprintln!("{what} {}/s, p50 {half}, max {longest}", rate(record.ops_per_second));
+                    records.push(record);
+                });
+                if let Err(error) = done {
+                    eprintln!("{error}");
+                    failures.push(error.to_string());
+                }
+            }
+        }
+    }
+    records
+}
+
+/// A run that `--results` has written.
+fn recorded(path: &Path) -> Result<(Run, Vec<Record>)> {
+    let of_file = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = std::fs::read(path).map_err(|error| of_file(&error))?;
+    let document: Document = serde_json::from_slice(&text).map_err(|error| of_file(&error))?;
+    Ok((document.run, document.records))
+}
+
+/// What of a document of results a report is made from.
+#[derive(Deserialize)]
+struct Document {
+    run: Run,
+    records: Vec<Record>,
 }
 
 impl RunArgs {
@@ -197,16 +244,4 @@ fn list(contestants: &[Contestant]) -> String {
         let _ = writeln!(text, "  {:<20}{}{only}", contestant.name, contestant.about);
     }
     text
-}
-
-/// Processor, threads and kernel of the machine.
-pub(crate) fn machine() -> Value {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let info = read("/proc/cpuinfo");
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, name)| name);
-    json!({
-        "processor": model,
-        "threads": std::thread::available_parallelism().map_or(0, usize::from),
-        "kernel": read("/proc/sys/kernel/osrelease").trim(),
-    })
 }

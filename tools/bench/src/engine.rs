@@ -37,8 +37,8 @@ pub struct Settings {
     pub bloom_bits: u8,
     /// Whether to compress with LZ4, or with the engine's substitute.
     pub compress: bool,
-    /// Threads for flushes and compactions.
-    pub background_threads: u8,
+    /// Threads that compact, beside one that flushes.
+    pub compaction_threads: u8,
     /// The store will get writes that are synced one by one. Engines that choose between speed and
     /// durability when opened choose durability.
     pub durable: bool,

@@ -557,7 +557,7 @@ impl Group {
             block: 4096,
             bloom_bits: 10,
             compress: self.settings.compress,
-            background_threads: 2,
+            compaction_threads: 2,
             durable: false,
             count_table_bytes: self.settings.count_table_bytes,
             variant: Variant::Usual,

@@ -29,6 +29,7 @@ pub mod groups;
 pub mod keys;
 pub mod meter;
 pub mod plot;
+pub mod program;
 pub mod record;
 mod report;
 mod scene;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tamis_bench::cli::{RunArgs, run};
+use tamis_bench::program::Program;
 use tamis_bench::tamis_engine::CONTESTANTS;
 
 /// Runs the usual workloads over tamis: throughput, latency, processor time, memory, amplification
@@ -14,8 +15,10 @@ struct Arguments {
     run: RunArgs,
 }
 
+const PROGRAM: Program = Program { name: "bench", command: "cargo run --release -p tamis-bench --" };
+
 fn main() -> ExitCode {
-    match run(&Arguments::parse().run, &CONTESTANTS, &[]) {
+    match run(&Arguments::parse().run, PROGRAM, &CONTESTANTS, &[]) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tamis-bench: {error}");

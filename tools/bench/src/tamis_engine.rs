@@ -64,8 +64,7 @@ impl Engine for Tamis {
             .cache_size(settings.cache)
             .mmap_reads(settings.variant == Variant::Mapped)
             .memtable_size(settings.memtable)
-            // One more thread flushes.
-            .background_threads(settings.background_threads.saturating_sub(1).into())
+            .background_threads(settings.compaction_threads.into())
             .default_keyspace(keyspace)
             .open(dir)?;
         Ok(Tamis { db, variant: settings.variant })

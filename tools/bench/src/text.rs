@@ -1,20 +1,4 @@
-//! Short forms of numbers, and tables.
-
-use comfy_table::{CellAlignment, Table, presets};
-
-/// A table with a header, readable as it is and as Markdown. The first `left` columns hold text,
-/// the others numbers.
-pub fn table(left: usize, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(heads);
-    for row in rows {
-        table.add_row(row);
-    }
-    for column in table.column_iter_mut().skip(left) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
+//! Short forms of numbers.
 
 /// A rate: `7.81`, `284k`, `12.1M`.
 pub(crate) fn rate(per_second: f64) -> String {

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use counts::{Ledger, MARGIN};
-use prices::DOCUMENT;
+use tamis_figures::document;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -94,9 +94,8 @@ fn write(file: &Path, counts: &Ledger) -> Result<bool> {
     let mut text = serde_json::to_string_pretty(counts)?;
     text.push('\n');
     std::fs::write(file, text)?;
-    if let Some(document) = prices::stated(&std::fs::read_to_string(DOCUMENT)?, counts, MARGIN / 100.0) {
-        std::fs::write(DOCUMENT, document)?;
-    }
+    prices::table(counts, MARGIN / 100.0).keep_in(Path::new(document::FIGURES))?;
+    document::lay(Path::new("."))?;
     Ok(true)
 }
 

@@ -58,7 +58,7 @@ impl Engine for Fjall {
     type Reader<'a> = FjallReader<'a>;
 
     fn open(dir: &Path, settings: &Settings) -> Result<Fjall> {
-        let (cache, threads) = (settings.cache as u64, settings.background_threads.into());
+        let (cache, threads) = (settings.cache as u64, usize::from(settings.compaction_threads) + 1);
         let options = || keyspace_options(settings);
         if settings.variant == Variant::Optimistic {
             let db = OptimisticTxDatabase::builder(dir).cache_size(cache).worker_threads(threads).open()?;

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tamis_bench::cli::{RunArgs, run};
 use tamis_bench::contest::Contestant;
+use tamis_bench::program::Program;
 use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED, TAMIS_MUTEX, TAMIS_SEPARATED};
 
 /// Runs the usual workloads over tamis and its peers, in turn, and compares them
@@ -59,8 +60,14 @@ const CONTESTANTS: &[Contestant] = &[
     redb::REDB,
 ];
 
+/// The flags are those for RocksDB; see README.md.
+const PROGRAM: Program = Program {
+    name: "peers",
+    command: "CFLAGS=-march=native CXXFLAGS=-march=native cargo run --release -p tamis-peers --",
+};
+
 fn main() -> ExitCode {
-    match run(&Arguments::parse().run, CONTESTANTS, &[]) {
+    match run(&Arguments::parse().run, PROGRAM, CONTESTANTS, &[]) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tamis-peers: {error}");

@@ -68,7 +68,8 @@ pub(crate) fn options(settings: &Settings) -> Options {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_write_buffer_size(settings.memtable);
-    options.set_max_background_jobs(settings.background_threads.into());
+    // A quarter of the jobs, at least one, flush.
+    options.set_max_background_jobs(i32::from(settings.compaction_threads) + 1);
     options.set_max_open_files(ALL_FILES);
     let compression = if settings.compress { DBCompressionType::Lz4 } else { DBCompressionType::None };
     options.set_compression_type(compression);

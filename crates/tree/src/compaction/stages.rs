@@ -9,6 +9,13 @@
 //! do so until it goes on. This changes no answer, because an entry that hides an older version
 //! stays as long as that version does. The manifest notes where it goes on after a close or a kill
 //! (`manifest::unfinished`); after a failure, a later compaction begins with the first key again.
+//!
+//! Tables have no bounds: the manifest never leaves a table less than its file holds. In a
+//! prototype, a stage cut its inputs at its end, so that no entry was there twice. It saved 26
+//! lines and cost a get 0.6 % and a seek 0.5 % of their instructions, for a pointer from a
+//! table to the file that it shares. But only the manifest knows a bound. Without it, or when a
+//! cut table was damaged, a repair brought back deleted keys (43 of 49 interrupted compactions;
+//! none today), because the tombstone's table had gone while the file still held the value.
 
 use std::collections::HashSet;
 

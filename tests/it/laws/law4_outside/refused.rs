@@ -129,7 +129,7 @@ fn a_store_that_can_only_be_read_can_be_copied() {
                     })
                     .unwrap();
             }
-            assert_eq!(bytes, image.files().map(|file| file.size).sum(), "{case}");
+            assert_eq!(bytes, image.files().map(|file| file.size).sum::<u64>(), "{case}");
             drop((image, db));
             let copy = options(refusing).open("/copy").unwrap();
             assert_eq!(count_entries(copy.iter()), 2, "{case}");

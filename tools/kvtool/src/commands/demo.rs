@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tamis::{FilterMode, FilterPolicy, Stats};
+use tamis_figures::Table;
 
 use super::workload::keys::Keys;
 use super::workload::load::Load;
@@ -80,7 +81,9 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
     } else {
         output.line(levels_table(&stats))?;
         output.line("")?;
-        output.line(measured_table(&measured))?;
+        let table = measured_table(&measured);
+        table.keep().attempt("cannot keep the figures")?;
+        output.line(table)?;
         output.line("")?;
         conclude(&mut output, &measured)?;
     }
@@ -117,24 +120,7 @@ fn levels_json(stats: &Stats) -> Vec<Value> {
     levels.filter(|level| !level.tables.is_empty()).map(level_json).collect()
 }
 
-fn measured_table(measured: &[Measured]) -> comfy_table::Table {
-    let rows = measured.iter().map(|m| {
-        let per_key = |n: u64| Decimal(n as f64 / m.asked as f64).to_string();
-        let process = |figure: fn(&process::Io) -> String| m.process.as_ref().map_or_else(|| "–".to_owned(), figure);
-        vec![
-            title(m.question, m.filters),
-            count(m.asked),
-            count(m.found),
-            count(m.reads.negatives),
-            count(m.reads.false_positives),
-            count(m.reads.block_reads),
-            size(m.reads.block_bytes),
-            per_key(m.reads.block_reads),
-            Decimal(m.time.as_secs_f64() * 1e6 / m.asked as f64).to_string(),
-            process(|io| count(io.read_calls)),
-            process(|io| size(io.bytes_read)),
-        ]
-    });
+fn measured_table(measured: &[Measured]) -> Table {
     let heads = [
         "asked for",
         "asked",
@@ -148,7 +134,25 @@ fn measured_table(measured: &[Measured]) -> comfy_table::Table {
         "process: reads",
         "process: bytes",
     ];
-    table(1, &heads, rows)
+    let mut table = Table::new("demo/reads", "cargo run --release -p kvtool -- demo", &heads);
+    for m in measured {
+        let per_key = |n: u64| Decimal(n as f64 / m.asked as f64).to_string();
+        let process = |figure: fn(&process::Io) -> String| m.process.as_ref().map_or_else(|| "–".to_owned(), figure);
+        table.row([
+            title(m.question, m.filters),
+            count(m.asked),
+            count(m.found),
+            count(m.reads.negatives),
+            count(m.reads.false_positives),
+            count(m.reads.block_reads),
+            size(m.reads.block_bytes),
+            per_key(m.reads.block_reads),
+            Decimal(m.time.as_secs_f64() * 1e6 / m.asked as f64).to_string(),
+            process(|io| count(io.read_calls)),
+            process(|io| size(io.bytes_read)),
+        ]);
+    }
+    table
 }
 
 fn measured_json(m: &Measured) -> Value {

@@ -3,10 +3,13 @@
 mod reads;
 
 use tamis_bench::cli::RunArgs;
+use tamis_bench::program::Program;
 use tamis_bench::tamis_engine::CONTESTANTS;
 
 use crate::args::{BenchCommand, Common};
 use crate::failure::{Failure, Result};
+
+const PROGRAM: Program = Program { name: "bench", command: "cargo run --release -p kvtool -- bench run" };
 
 pub(crate) fn run(command: BenchCommand) -> Result<()> {
     match command {
@@ -19,5 +22,6 @@ fn run_workloads(common: &Common, mut args: RunArgs) -> Result<()> {
     if common.json {
         args.results.get_or_insert("-".into());
     }
-    tamis_bench::cli::run(&args, &CONTESTANTS, &["bench", "run"]).map_err(|error| Failure::Wrong(error.to_string()))
+    tamis_bench::cli::run(&args, PROGRAM, &CONTESTANTS, &["bench", "run"])
+        .map_err(|error| Failure::Wrong(error.to_string()))
 }
