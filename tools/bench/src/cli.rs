@@ -116,15 +116,16 @@ pub fn run(args: &RunArgs, program: Program, contestants: &[Contestant], prefix:
     }
     let contestants = chosen(args, contestants)?;
     let groups: Vec<&Group> = args.groups.iter().filter_map(|name| group_named(name)).collect();
-    let mut failures = Vec::new();
-    let (run, records) = match &args.from {
-        Some(path) => recorded(path)?,
-        None => (Run::now(program, prefix), measure(args, &contestants, &groups, prefix, &mut failures)),
+    let measured = match &args.from {
+        Some(path) => Measured::read(path)?,
+        None => Measured::now(args, program, &contestants, &groups, prefix),
     };
+    let Measured { run, plan, failures, records } = measured;
+    let is_whole = failures.is_empty() && !run.command.contains("--workloads");
     let report = Report::new(program.name, contestants, groups, run, records);
     let document = || -> Result<String> {
         let mut document = report.json();
-        document["plan"] = serde_json::to_value(args.plan())?;
+        document["plan"] = serde_json::to_value(plan)?;
         document["failures"] = json!(failures);
         Ok(format!("{document:#}\n"))
     };
@@ -137,7 +138,7 @@ pub fn run(args: &RunArgs, program: Program, contestants: &[Contestant], prefix:
         None => print!("{report}"),
     }
     // Only whole groups take the place of others.
-    if failures.is_empty() && args.workloads.is_empty() {
+    if is_whole {
         report.all_tables().iter().try_for_each(Table::keep)?;
     }
     for path in &args.plot {
@@ -149,48 +150,53 @@ pub fn run(args: &RunArgs, program: Program, contestants: &[Contestant], prefix:
     }
 }
 
-/// Runs all rounds; a failure of one task is noted, and the others still run.
-fn measure(
-    args: &RunArgs,
-    contestants: &[Contestant],
-    groups: &[&'static Group],
-    prefix: &[&str],
-    failures: &mut Vec<String>,
-) -> Vec<Record> {
-    let mut records = Vec::new();
-    for round in 1..=args.rounds {
-        for group in groups {
-            for contestant in contestants.iter().filter(|contestant| contestant.takes_part(group)) {
-                let task = task(args, group, contestant, prefix);
-                let done = delegate(&task, |record| {
-                    let (half, longest) = (time(record.latency.p50), time(record.latency.max));
-                    let what = format!("{round}: {}, {}: {}", group.name, contestant.name, record.workload);
-                    eprintln!("{what} {}/s, p50 {half}, max {longest}", rate(record.ops_per_second));
-                    records.push(record);
-                });
-                if let Err(error) = done {
-                    eprintln!("{error}");
-                    failures.push(error.to_string());
-                }
+/// What `--results` writes, beside what follows from it.
+#[derive(Deserialize)]
+struct Measured {
+    run: Run,
+    plan: Plan,
+    failures: Vec<String>,
+    records: Vec<Record>,
+}
+
+impl Measured {
+    /// What an earlier run has written.
+    fn read(path: &Path) -> Result<Measured> {
+        let of_file = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let text = std::fs::read(path).map_err(|error| of_file(&error))?;
+        Ok(serde_json::from_slice(&text).map_err(|error| of_file(&error))?)
+    }
+
+    /// Runs all rounds; a failure of one task is noted, and the others still run.
+    fn now(
+        args: &RunArgs,
+        program: Program,
+        contestants: &[Contestant],
+        groups: &[&'static Group],
+        prefix: &[&str],
+    ) -> Measured {
+        let (mut records, mut failures) = (Vec::new(), Vec::new());
+        let tasks = groups.iter().flat_map(|group| {
+            let contestants = contestants.iter().filter(|contestant| contestant.takes_part(group));
+            contestants.map(|contestant| (*group, contestant))
+        });
+        for (round, (group, contestant)) in
+            (1..=args.rounds).flat_map(|round| tasks.clone().map(move |task| (round, task)))
+        {
+            let task = task(args, group, contestant, prefix);
+            let done = delegate(&task, |record| {
+                let (half, longest) = (time(record.latency.p50), time(record.latency.max));
+                let what = format!("{round}: {}, {}: {}", group.name, contestant.name, record.workload);
+                eprintln!("{what} {}/s, p50 {half}, max {longest}", rate(record.ops_per_second));
+                records.push(record);
+            });
+            if let Err(error) = done {
+                eprintln!("{error}");
+                failures.push(error.to_string());
             }
         }
+        Measured { run: Run::now(program, prefix), plan: args.plan(), failures, records }
     }
-    records
-}
-
-/// A run that `--results` has written.
-fn recorded(path: &Path) -> Result<(Run, Vec<Record>)> {
-    let of_file = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let text = std::fs::read(path).map_err(|error| of_file(&error))?;
-    let document: Document = serde_json::from_slice(&text).map_err(|error| of_file(&error))?;
-    Ok((document.run, document.records))
-}
-
-/// What of a document of results a report is made from.
-#[derive(Deserialize)]
-struct Document {
-    run: Run,
-    records: Vec<Record>,
 }
 
 impl RunArgs {
