@@ -142,14 +142,23 @@ impl Table {
 /// For a terminal: Markdown whose columns are aligned.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = comfy_table::Table::new();
-        table.load_style(presets::ASCII_MARKDOWN).set_header(&self.heads);
-        self.rows.iter().for_each(|row| _ = table.add_row(row));
-        for column in table.column_iter_mut().skip(self.text_columns) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        table.fmt(f)
+        aligned(self.text_columns, &self.heads, &self.rows).fmt(f)
     }
+}
+
+/// A table with a header, readable as it is and as Markdown. The first `text_columns` columns hold
+/// text, the others numbers.
+pub fn aligned(
+    text_columns: usize,
+    heads: &[impl fmt::Display],
+    rows: impl IntoIterator<Item = impl Into<comfy_table::Row>>,
+) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_header(heads).add_rows(rows);
+    for column in table.column_iter_mut().skip(text_columns) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }
 
 /// The day, in UTC, as in 2026-11-26.

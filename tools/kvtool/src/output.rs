@@ -3,9 +3,10 @@
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 use tamis::{FilterLedger, ReadStats};
+
+pub(crate) use tamis_figures::aligned as table;
 
 use crate::failure::{Failure, Result};
 use crate::text::{Form, hex};
@@ -13,20 +14,6 @@ use crate::text::{Form, hex};
 /// Version of the JSON documents. It changes when a field is removed or changes its meaning, not
 /// when one is added.
 pub(crate) const SCHEMA: u64 = 1;
-
-/// A table with a header, readable as it is and as Markdown. The first `left` columns hold text,
-/// the others numbers.
-pub(crate) fn table(left: usize, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(heads);
-    for row in rows {
-        table.add_row(row);
-    }
-    for column in table.column_iter_mut().skip(left) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
 
 /// Prints a message on standard error, ignoring write errors.
 pub(crate) fn say(text: impl Display) {
