@@ -21,11 +21,16 @@
 //! What is shared knows each store by a handle of its own: `CacheOwner` (with the store's epoch, so
 //! that a long read holds up blocks of its own store alone), `FilePool`, `RateLimiter`, `Events`.
 
+mod memory;
+
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+pub use self::memory::MemoryUsage;
+use self::memory::{LEAST_MEMORY, MemoryLimits, largest_part};
 use crate::error::{Error, Result};
 use crate::exec::{Executor, Priority, ThreadPool};
+use crate::memory::budget::MemoryBudget;
 use crate::memory::pool::{CHUNK_LEN, MemtablePool, PoolChange};
 use crate::rate::{RateLimit, SharedRate};
 use crate::report::delivery::Delivery;
@@ -47,6 +52,8 @@ const LEAST_FIRST: usize = 1024;
 /// The largest memtable is looked for again when this part of the budget, as a divisor, has been
 /// taken since.
 const STEP: usize = 64;
+/// The part of all memory, as a divisor, that the budget may take.
+const MEMTABLES: usize = 4;
 /// Threads that sync stores for followers, at most. Other followers sync for themselves.
 const SYNCERS: usize = 4;
 /// The least size that a memtable is made for, and the least share of a store.
@@ -55,7 +62,7 @@ const LEAST_SIZE: usize = 16 << 10;
 /// Options of an [`Environment`].
 #[derive(Clone)]
 pub struct EnvironmentOptions {
-    pub(crate) cache_size: usize,
+    pub(crate) memory: MemoryLimits,
     pub(crate) max_open_files: usize,
     pub(crate) background_threads: usize,
     pub(crate) executor: Option<Arc<dyn Executor>>,
@@ -66,7 +73,7 @@ pub struct EnvironmentOptions {
 impl Default for EnvironmentOptions {
     fn default() -> EnvironmentOptions {
         EnvironmentOptions {
-            cache_size: 64 << 20,
+            memory: MemoryLimits::default(),
             max_open_files: 512,
             background_threads: 2,
             executor: None,
@@ -79,7 +86,7 @@ impl Default for EnvironmentOptions {
 impl fmt::Debug for EnvironmentOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EnvironmentOptions")
-            .field("cache_size", &self.cache_size)
+            .field("memory", &self.memory)
             .field("max_open_files", &self.max_open_files)
             .field("background_threads", &self.background_threads)
             .field("rate_limit", &self.rate_limit)
@@ -94,9 +101,30 @@ impl EnvironmentOptions {
         EnvironmentOptions::default()
     }
 
-    /// Bytes of data blocks of all stores kept in memory. Default: 64 MiB.
+    /// Bytes of memory for all stores together, 1 MiB or more. Default: half of the machine's
+    /// memory, or of what its control group allows (Linux).
+    ///
+    /// Within it are memtables, cached blocks, filters and indexes of open tables, range deletes,
+    /// what scans have read ahead, and tables being written: [`EnvironmentStats::usage`] has the
+    /// sum of each. The cache has what the others leave, and gives way to them. Memtables and
+    /// tables are an eighth of it long at most. Scans and compactions do not read ahead where there
+    /// is no room for it.
+    ///
+    /// What stores cannot do without is taken even if it exceeds the limit: the filters and indexes
+    /// of the tables in use, about 2 bytes per key, and range deletes. Not counted are what calls
+    /// return and take (batches, transactions, values), blocks in use by reads in progress, and
+    /// pages that the system caches.
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory.all = Some(bytes);
+        self
+    }
+
+    /// Bytes of data blocks of all stores kept in memory, within [`memory`](Self::memory). Default:
+    /// all that the other uses leave, if `memory` is set, and otherwise 64 MiB.
+    ///
+    /// Without `memory`, the limit of all memory is at least twice as large.
     pub fn cache_size(mut self, bytes: usize) -> Self {
-        self.cache_size = bytes;
+        self.memory.cache = Some(bytes);
         self
     }
 
@@ -129,7 +157,8 @@ impl EnvironmentOptions {
         self
     }
 
-    /// Bytes of memory for the memtables of all stores together. Default: 256 MiB.
+    /// Bytes of memory for the memtables of all stores together, and at most a quarter of
+    /// [`memory`](Self::memory). Default: 256 MiB.
     ///
     /// When those that still fill take half of it, the largest is flushed, whatever its store's
     /// [`memtable_size`](crate::Options::memtable_size). When all together exceed it, a store's
@@ -146,6 +175,9 @@ impl EnvironmentOptions {
     pub(crate) fn validate(&self) -> Result<()> {
         if self.max_open_files < 8 {
             return Err(Error::invalid("max_open_files must be at least 8"));
+        }
+        if self.memory.all.is_some_and(|bytes| bytes < LEAST_MEMORY) {
+            return Err(Error::invalid("memory must be at least 1 MiB"));
         }
         if self.memtable_budget < LEAST_BUDGET {
             return Err(Error::invalid("memtable_budget must be at least 64 KiB"));
@@ -308,8 +340,9 @@ impl Environment {
     /// Makes an environment, and starts its threads.
     pub fn new(options: EnvironmentOptions) -> Result<Environment> {
         options.validate()?;
-        let budget = options.memtable_budget;
-        Ok(Environment::with_pool(options, budget / SHARED_OUT))
+        let (all, _) = options.memory.bytes();
+        let budget = options.memtable_budget.min(all / MEMTABLES).max(LEAST_BUDGET);
+        Ok(Environment::with_pool(options.memtable_budget(budget), budget / SHARED_OUT))
     }
 
     /// The environment of a store that shares nothing: without a budget.
@@ -324,7 +357,9 @@ impl Environment {
         // An executor that runs one job at a time is for callers that need a deterministic order.
         let replays_on_threads = options.executor.as_ref().is_none_or(|executor| executor.parallelism() > 1);
         let executor = options.executor.unwrap_or_else(|| Arc::new(ThreadPool::new(options.background_threads)));
-        let memtables = MemtablePool::new(idle);
+        let (all, cache) = options.memory.bytes();
+        let memory = MemoryBudget::new(all);
+        let memtables = MemtablePool::charging(&memory, idle);
         let bytes = options.memtable_budget;
         let budget = Arc::new(Budget {
             bytes,
@@ -348,11 +383,11 @@ impl Environment {
         Environment(Arc::new(EnvironmentState {
             executor,
             replaying: replays_on_threads.then(Mutex::default),
-            tables: TableResources::new(options.cache_size, options.max_open_files),
+            tables: TableResources::new(&memory, cache, options.max_open_files),
             rate: Arc::new(SharedRate::new(options.rate_limit)),
             delivery: Delivery::default(),
             budget,
-            reader_memtables: MemtablePool::new(idle),
+            reader_memtables: MemtablePool::charging(&memory, idle),
             syncers: AtomicUsize::new(0),
         }))
     }
@@ -371,6 +406,7 @@ impl Environment {
     pub fn stats(&self) -> EnvironmentStats {
         let EnvironmentState { executor, tables, rate, delivery, budget, reader_memtables, .. } = &*self.0;
         EnvironmentStats {
+            usage: MemoryUsage::of(&tables.budget),
             stores: budget.count.load(Ordering::Relaxed),
             background_threads: executor.parallelism(),
             delivers_events: delivery.is_running(),
@@ -390,6 +426,11 @@ impl Environment {
 
     pub(crate) fn executor(&self) -> &Arc<dyn Executor> {
         &self.0.executor
+    }
+
+    /// The most bytes of a memtable or table within the limit of all memory.
+    pub(crate) fn largest_part(&self) -> usize {
+        largest_part(self.0.tables.budget.limit())
     }
 
     /// The right to replay a store's logs with the help of another thread, unless another store
@@ -550,6 +591,9 @@ impl fmt::Debug for Environment {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EnvironmentStats {
+    /// All memory, against its limit, by use. The other figures of memory here are parts of it,
+    /// except for `idle_tables`.
+    pub usage: MemoryUsage,
     /// Stores that are open or being opened, without those that are open read-only.
     pub stores: usize,
     /// Threads for flushes and compactions.

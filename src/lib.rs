@@ -55,7 +55,7 @@ pub use db::{
     SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage, TableStats, Transaction,
     TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
-pub use environment::{Environment, EnvironmentOptions, EnvironmentStats};
+pub use environment::{Environment, EnvironmentOptions, EnvironmentStats, MemoryUsage};
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
 pub use filter::{FilterPolicy, PrefixExtractor};

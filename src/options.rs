@@ -168,23 +168,45 @@ impl Options {
     }
 
     /// Bytes of writes held in memory before they are flushed to a table, for all keyspaces
-    /// together. Default: 64 MiB. Up to three times as much may be in memory while flushes are
-    /// behind; the log on disk has the same bound.
+    /// together, and an eighth of [`memory`](Options::memory) at most. Default: 64 MiB. Up to three
+    /// times as much may be in memory while flushes are behind; the log on disk has the same bound.
     pub fn memtable_size(mut self, bytes: usize) -> Self {
         self.memtable_size = bytes;
         self
     }
 
-    /// Size at which compaction ends a table and starts the next, in bytes. Default: 64 MiB.
+    /// Size at which compaction ends a table and starts the next, in bytes, and an eighth of
+    /// [`memory`](Options::memory) at most. Default: 64 MiB.
     pub fn table_size(mut self, bytes: u64) -> Self {
         self.table_size = bytes;
         self
     }
 
-    /// Bytes of data blocks kept in memory. Default: 64 MiB. Filters and indexes take about 2 bytes
-    /// per key in addition.
+    /// Bytes of memory for all of the store, 1 MiB or more. Default: half of the machine's memory,
+    /// or of what its control group allows (Linux). See [`EnvironmentOptions::memory`], which says
+    /// what is within it. [`MemoryStats::usage`](crate::MemoryStats::usage) has what is used.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// let db = tamis::Options::new().memory(32 << 20).open(dir.path().join("db"))?;
+    /// db.put("apple", "red")?;
+    /// let usage = db.stats().memory.usage;
+    /// assert!(usage.limit == 32 << 20 && usage.total() <= usage.limit);
+    /// # Ok(()) }
+    /// ```
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.own = self.own.memory(bytes);
+        self
+    }
+
+    /// Bytes of data blocks kept in memory, within [`memory`](Options::memory). Default: all that
+    /// the other uses leave, if `memory` is set, and otherwise 64 MiB. Filters and indexes take
+    /// about 2 bytes per key in addition.
+    ///
+    /// Without `memory`, the limit of all memory is at least twice as large.
     pub fn cache_size(mut self, bytes: usize) -> Self {
-        self.own.cache_size = bytes;
+        self.own = self.own.cache_size(bytes);
         self
     }
 
@@ -314,8 +336,9 @@ impl Options {
     /// Shares threads, block cache, open files, rate limit and memory for memtables with the other
     /// stores of `environment`, instead of having its own.
     ///
-    /// What the environment has is then not the store's to set: of these options, `cache_size`,
-    /// `max_open_files`, `background_threads`, `executor` and `rate_limit` have no effect.
+    /// What the environment has is then not the store's to set: of these options, `memory`,
+    /// `cache_size`, `max_open_files`, `background_threads`, `executor` and `rate_limit` have no
+    /// effect.
     pub fn environment(mut self, environment: &Environment) -> Self {
         self.environment = Some(environment.clone());
         self
@@ -400,6 +423,14 @@ impl Options {
     /// ```
     pub fn refresh_every(mut self, interval: impl Into<Option<Duration>>) -> Self {
         self.refresh_every = interval.into();
+        self
+    }
+
+    /// These options with memtables and tables that fit into the memory of `environment`.
+    pub(crate) fn fitted(mut self, environment: &Environment) -> Options {
+        let most = environment.largest_part();
+        self.memtable_size = self.memtable_size.min(most);
+        self.table_size = self.table_size.min(most as u64);
         self
     }
 

@@ -57,6 +57,7 @@ impl Store {
         start.note_strays(&files);
         start.state.forget_stale(|kind| files.binary_search(&kind).is_ok());
         let environment = environment_of(&options, options.own.background_threads);
+        let options = options.fitted(&environment);
         let seat = environment.enter(options.memtable_size);
         let events = environment.delivery().connect(&options.listener);
         let tables = new_tables(&options, &environment, &dir, &events);

@@ -17,7 +17,7 @@ use super::stats::held::HeldStats;
 use super::store::Store;
 use super::write::logs::LogStats;
 use super::write::stalls::WriteStalls;
-use crate::environment::EnvironmentStats;
+use crate::environment::{EnvironmentStats, MemoryUsage};
 use crate::error::{Error, Result};
 use crate::filter::FilterState;
 use crate::format::key::SeqNo;
@@ -111,6 +111,8 @@ pub struct Stats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryStats {
+    /// All of it against its limit, by use; zeros if the environment is shared, which then has it.
+    pub usage: MemoryUsage,
     /// Memtables, including full ones that wait for their flush, with their range deletes as live
     /// snapshots see them, and what flushes take to order these.
     pub memtables: usize,
@@ -320,6 +322,7 @@ impl Store {
         };
         let tables = view.trees.iter().flat_map(|tree| tree.version.tables());
         MemoryStats {
+            usage: own.usage,
             memtables: view.memtables().map(|memtable| memtable.allocated()).sum(),
             pool: own.idle_memtables,
             cache: self.tables.cache_usage(),

@@ -12,12 +12,15 @@ use super::table::{Table, TableMeta};
 use crate::error::{Error, Result};
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
+use crate::memory::budget::{MemoryCharge, MemoryUse};
 
 /// A range table in memory.
 pub struct RangeTable {
     table: Arc<Table>,
     layers: Vec<Arc<RangeLayer>>,
     len: usize,
+    /// For the layers.
+    _charge: MemoryCharge,
 }
 
 impl RangeTable {
@@ -45,7 +48,10 @@ impl RangeTable {
         if len as u64 != table.meta().entries {
             return broken("a range table has fewer entries than it states");
         }
-        Ok(RangeTable { layers: layers.done.into_iter().map(|layer| Arc::new(layer.indexed())).collect(), len, table })
+        let layers: Vec<_> = layers.done.into_iter().map(|layer| Arc::new(layer.indexed())).collect();
+        let bytes = layers.iter().map(|layer| layer.allocated()).sum();
+        let charge = MemoryCharge::new(table.context().budget(), MemoryUse::Ranges, bytes);
+        Ok(RangeTable { layers, len, table, _charge: charge })
     }
 
     pub fn table(&self) -> &Arc<Table> {

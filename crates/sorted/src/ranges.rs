@@ -185,9 +185,10 @@ impl RangeLayer {
         self.seqnos.len()
     }
 
-    /// Bytes taken from the heap by a layer that is not indexed.
+    /// Bytes taken from the heap.
     pub fn allocated(&self) -> usize {
-        self.keys.allocated() + self.seqnos.capacity() * size_of::<SeqNo>()
+        let index = self.index.as_ref().map_or(0, |(heads, maxima)| heads.allocated() + maxima.allocated());
+        self.keys.allocated() + self.seqnos.capacity() * size_of::<SeqNo>() + index
     }
 
     /// The newest number of all fragments.

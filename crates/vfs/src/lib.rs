@@ -21,8 +21,7 @@ mod os;
 mod sim;
 
 pub use memory::MemoryFileSystem;
-pub use os::OsFileSystem;
-pub use os::is_out_of_descriptors;
+pub use os::{OsFileSystem, is_out_of_descriptors, machine_memory};
 pub use sim::{Fault, FaultMode, SimFileSystem};
 
 /// What tamis needs of a file system.

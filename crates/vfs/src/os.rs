@@ -21,6 +21,7 @@ use tamis_base::sync::thread;
 
 #[cfg(target_os = "linux")]
 mod ahead;
+mod machine;
 #[cfg(unix)]
 mod mapped;
 #[cfg(unix)]
@@ -37,6 +38,7 @@ mod standard;
 #[cfg(target_os = "linux")]
 mod write_back;
 
+pub use machine::machine_memory;
 pub use platform::is_out_of_descriptors;
 
 /// Files of the operating system, with positional reads and writes, and `fdatasync`.

@@ -66,6 +66,7 @@ impl Store {
     pub(crate) fn open_read_only(given: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let environment = environment_of(&options, 1);
+        let options = options.fitted(&environment);
         let events = environment.delivery().connect(&options.listener);
         let fs = &*options.file_system;
         let mut phases = Phases::begin();

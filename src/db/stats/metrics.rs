@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::{KeyspaceStats, LevelStats, Stats};
-use crate::environment::EnvironmentStats;
+use crate::environment::{EnvironmentStats, MemoryUsage};
 use crate::report::stats::ReadStats;
 
 /// A figure of [`Stats`], or of [`EnvironmentStats`], with a name; see [`Stats::metrics`].
@@ -74,6 +74,17 @@ fn prometheus_text(metrics: &[Metric]) -> String {
     text
 }
 
+impl MemoryUsage {
+    fn add_to(&self, list: &mut MetricList, limit: &'static str, used: &'static str) {
+        list.count(limit, "Limit of all memory.", self.limit as u64);
+        for (purpose, bytes) in self.uses() {
+            list.with("use", purpose, |list| {
+                list.count(used, "Bytes of memory against the limit, by use.", bytes as u64);
+            });
+        }
+    }
+}
+
 impl EnvironmentStats {
     /// All figures that are worth watching over time. Those of stores with this environment do not
     /// include them, so that sums over all stores count nothing twice.
@@ -92,6 +103,7 @@ impl EnvironmentStats {
                 list.count("tamis_environment_memory_bytes", "Bytes of memory, by purpose.", bytes as u64);
             });
         }
+        self.usage.add_to(&mut list, "tamis_environment_memory_limit_bytes", "tamis_environment_memory_used_bytes");
         let limits = [
             ("tamis_environment_memtable_budget_bytes", "Budget for memtables.", self.memtable_budget),
             ("tamis_environment_cache_limit_bytes", "Limit of the block cache.", self.cache_limit),
@@ -188,6 +200,7 @@ impl Stats {
                 list.count("tamis_memory_bytes", "Bytes of memory, by purpose.", bytes as u64);
             });
         }
+        self.memory.usage.add_to(list, "tamis_memory_limit_bytes", "tamis_memory_used_bytes");
         list.count("tamis_cache_limit_bytes", "Limit of the block cache.", self.memory.cache_limit as u64);
         list.count("tamis_held_disk_bytes", "Bytes of replaced tables that are still in use.", self.held.disk);
         list.count("tamis_log_files", "Log files.", self.log.files as u64);

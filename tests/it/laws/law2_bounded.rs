@@ -2,6 +2,7 @@
 //! option bounds; every retry has a bound.
 
 mod keyspaces;
+mod memory;
 mod ranges;
 mod retries;
 mod waits;

@@ -89,6 +89,11 @@ impl FilterBuilder {
         self.hashes.len() as u64
     }
 
+    /// Bytes of memory that the builder takes, with those of the block that it will make.
+    pub fn memory(&self) -> usize {
+        self.hashes.capacity() * size_of::<u64>() + 2 * self.hashes.len()
+    }
+
     /// The block, or `None` if the policy is no filter.
     pub fn finish(mut self) -> Option<FilterBlock> {
         let groups = self.groups?;

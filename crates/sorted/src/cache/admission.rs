@@ -44,6 +44,8 @@ pub(super) struct CacheShard {
     capacity: usize,
     /// Bytes of the blocks and frames below.
     used: usize,
+    /// Bytes of `retired`.
+    retiring: usize,
     /// The blocks that readers can find, in the order in which the hand visits them.
     ring: Vec<Option<Linked>>,
     /// Empty positions in `ring`.
@@ -69,6 +71,7 @@ impl CacheShard {
         CacheShard {
             capacity,
             used: 0,
+            retiring: 0,
             ring: Vec::new(),
             empty: Vec::new(),
             hand: 0,
@@ -117,7 +120,44 @@ impl CacheShard {
     }
 
     fn has_space(&self, charge: usize) -> bool {
-        self.capacity - self.used >= charge
+        self.capacity.checked_sub(self.used).is_some_and(|free| free >= charge)
+    }
+
+    /// Changes the limit. If it is exceeded, evicts blocks that were not read since the hand's last
+    /// visit, and then others.
+    pub(super) fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+        if self.used <= capacity {
+            return;
+        }
+        self.reclaim();
+        self.free_frames();
+        let (mut evicted, mut excess) = (Vec::new(), (self.used - self.retiring).saturating_sub(capacity));
+        // The second round finds no block that was read since.
+        for _ in 0..2 * self.ring.len() {
+            if excess == 0 {
+                break;
+            }
+            let position = self.hand;
+            self.hand = (self.hand + 1) % self.ring.len();
+            if let Some(linked) = self.ring[position].take_if(|linked| !linked.block().take_referenced()) {
+                excess = excess.saturating_sub(charge(linked.block().memory()));
+                evicted.push(linked);
+                self.empty.push(position);
+            }
+        }
+        self.retire(evicted);
+        self.reclaim();
+        self.free_frames();
+    }
+
+    /// Frees frames until the limit is kept.
+    fn free_frames(&mut self) {
+        while self.used > self.capacity
+            && let Some(frame) = self.frames.pop()
+        {
+            self.used -= charge(frame.memory());
+        }
     }
 
     /// Whether evicted blocks of a store wait for its readers.
@@ -154,6 +194,7 @@ impl CacheShard {
 
     /// Takes blocks from their slots. They are free once no reader of their stores can see them.
     fn retire(&mut self, mut evicted: Vec<Linked>) {
+        self.retiring += evicted.iter().map(|linked| charge(linked.block().memory())).sum::<usize>();
         let address = |linked: &Linked| Arc::as_ptr(linked.owner()).addr();
         evicted.sort_unstable_by_key(address);
         while let Some(last) = evicted.last() {
@@ -179,6 +220,7 @@ impl CacheShard {
                     for block in blocks {
                         let charge = charge(block.memory());
                         owner.used.fetch_sub(charge, Ordering::Relaxed);
+                        self.retiring -= charge;
                         match block.into_frame() {
                             Some(frame) => self.frames.push(frame),
                             None => self.used -= charge,

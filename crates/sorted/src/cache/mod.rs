@@ -1,4 +1,5 @@
-//! [`BlockCache`]: data blocks kept in memory, within a byte limit.
+//! [`BlockCache`]: data blocks kept in memory, within a byte limit and what a [`MemoryBudget`]
+//! leaves.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use self::admission::CacheShard;
 pub(super) use self::slot::BlockSlots;
 use crate::block::{BlockRef, Frame};
+use crate::memory::budget::MemoryBudget;
 use crate::memory::epoch::Epoch;
 use crate::memory::pool::FrameArena;
 use crate::sync::Mutex;
@@ -35,6 +37,9 @@ const OWNER_STEP: usize = 1021;
 /// A cache that stores may share. A lock guards each shard and is held while a block is admitted or
 /// inserted; hits take none. Capacity 0 keeps nothing.
 ///
+/// When others need memory of its budget, the cache evicts as many blocks as necessary, and gives
+/// their memory back to the system. Readers in progress may delay that.
+///
 /// Each table has slots of its own, so that stores never find each other's blocks.
 pub struct BlockCache {
     /// Number of stores that have used it.
@@ -42,6 +47,8 @@ pub struct BlockCache {
     arena: Arc<FrameArena>,
     shards: Box<[Mutex<CacheShard>]>,
     capacity: usize,
+    /// Charged for what the cache holds.
+    budget: Arc<MemoryBudget>,
 }
 
 /// A store that uses a cache. Its readers pin its own epoch: a long read holds up the reuse of the
@@ -66,11 +73,28 @@ impl CacheOwner {
 }
 
 impl BlockCache {
+    /// A cache without a budget.
     pub fn new(capacity: usize) -> BlockCache {
+        BlockCache::of(&MemoryBudget::unlimited(), capacity)
+    }
+
+    /// A cache that takes what the others leave of `budget`, and `capacity` bytes at most.
+    pub fn within(budget: &Arc<MemoryBudget>, capacity: usize) -> Arc<BlockCache> {
+        let cache = Arc::new(BlockCache::of(budget, capacity.min(budget.limit())));
+        let relieving = Arc::downgrade(&cache);
+        budget.on_excess(move || {
+            if let Some(cache) = relieving.upgrade() {
+                cache.give_way();
+            }
+        });
+        cache
+    }
+
+    fn of(budget: &Arc<MemoryBudget>, capacity: usize) -> BlockCache {
         let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
         let shard = || Mutex::new(CacheShard::new(capacity / count));
-        let shards = (0..count).map(|_| shard()).collect();
-        BlockCache { owners: AtomicUsize::new(0), arena: FrameArena::new(capacity), shards, capacity }
+        let (shards, budget) = ((0..count).map(|_| shard()).collect(), Arc::clone(budget));
+        BlockCache { owners: AtomicUsize::new(0), arena: FrameArena::new(capacity), shards, capacity, budget }
     }
 
     /// Another store that uses the cache.
@@ -92,12 +116,30 @@ impl BlockCache {
     /// or `None` if the block is not admitted. The caller reads the block into the frame and
     /// [inserts](BlockCache::insert) it.
     pub(super) fn admit(&self, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
-        self.shard(slots, i).lock().admit(&self.arena, slots, i, len)
+        self.in_shard(self.shard_of(slots, i), |shard| shard.admit(&self.arena, slots, i, len))
     }
 
     /// Inserts the block at position `i` of a table, if there is still space.
     pub(super) fn insert(&self, slots: &Arc<BlockSlots>, i: usize, block: &BlockRef) {
-        self.shard(slots, i).lock().insert(slots, i, block);
+        self.in_shard(self.shard_of(slots, i), |shard| shard.insert(slots, i, block));
+    }
+
+    /// Evicts what exceeds the cache's present share of the budget.
+    fn give_way(&self) {
+        (0..self.shards.len()).for_each(|at| self.in_shard(at, |_| ()));
+        self.arena.discard_free();
+    }
+
+    /// Calls `work` with a shard, which first gives way to other uses of the budget.
+    #[inline]
+    fn in_shard<T>(&self, at: usize, work: impl FnOnce(&mut CacheShard) -> T) -> T {
+        let capacity = self.capacity.min(self.budget.left_for_cache()) / self.shards.len();
+        let mut shard = self.shards[at].lock();
+        let before = shard.used();
+        shard.set_capacity(capacity);
+        let result = work(&mut shard);
+        self.budget.note_cache(before, shard.used());
+        result
     }
 
     /// Evicts all blocks of a table that has no readers any more. Looks only into shards that have
@@ -107,13 +149,9 @@ impl BlockCache {
         for i in slots.linked() {
             counts[self.shard_of(slots, i)] += 1;
         }
-        for (shard, count) in self.shards.iter().zip(counts).filter(|(_, count)| *count > 0) {
-            shard.lock().forget(slots, count);
+        for (at, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+            self.in_shard(at, |shard| shard.forget(slots, count));
         }
-    }
-
-    fn shard(&self, slots: &BlockSlots, i: usize) -> &Mutex<CacheShard> {
-        &self.shards[self.shard_of(slots, i)]
     }
 
     fn shard_of(&self, slots: &BlockSlots, i: usize) -> usize {
@@ -126,7 +164,10 @@ impl BlockCache {
 impl Drop for BlockCache {
     fn drop(&mut self) {
         for shard in &mut self.shards {
-            shard.get_mut().close();
+            let shard = shard.get_mut();
+            let before = shard.used();
+            shard.close();
+            self.budget.note_cache(before, 0);
         }
         // A value or a cursor that outlives the cache keeps its block, and with it the arena, but
         // none of the arena's free memory.

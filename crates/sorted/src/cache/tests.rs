@@ -4,6 +4,7 @@ use super::admission::{MIN_REMEMBERED_MISSES, OVERHEAD};
 use super::*;
 use crate::block::{BlockBuilder, FramedBlock};
 use crate::format::key::ValueKind;
+use crate::memory::budget::{MemoryCharge, MemoryUse};
 use crate::memory::pool::TableMemory;
 
 /// A block whose value repeats `tag`.
@@ -85,6 +86,37 @@ fn usage_stays_within_the_capacity() {
         }
         assert_eq!(kept > 0, capacity >= 1000);
     }
+}
+
+/// What others take leaves the cache at once, but for what a pinned reader sees.
+#[test]
+fn blocks_make_way_for_other_uses_of_the_budget() {
+    let budget = MemoryBudget::new(4 << 20);
+    let fixture = Fixture::beside(&BlockCache::within(&budget, 8 << 20), 1, 2000);
+    assert_eq!(fixture.cache.capacity(), 4 << 20);
+    let block = block(4000);
+    let fill = || (0..if cfg!(miri) { 50 } else { 1500 }).for_each(|i| _ = fixture.read_until_hit(2, 0, i, &block));
+    fill();
+    let full = fixture.cache.usage();
+    assert!(full > if cfg!(miri) { 0 } else { 3 << 20 } && full == budget.total());
+    let mut other = MemoryCharge::new(&budget, MemoryUse::Memtables, 0);
+    for bytes in [1 << 20, 2 << 20, 7 << 19, 4 << 20] {
+        other.resize(bytes);
+        assert!(budget.total() <= 4 << 20, "{} beside {bytes}", fixture.cache.usage());
+        assert_eq!(budget.used(MemoryUse::Cache), fixture.cache.usage());
+    }
+    assert_eq!(fixture.cache.usage(), 0);
+    other.resize(0);
+    fill();
+    assert_eq!(fixture.cache.usage(), full);
+    // What is evicted may be visible to this reader.
+    fixture.epoch.pin(|_| {
+        other.resize(3 << 20);
+        assert!(fixture.cache.usage() > 1 << 20 || cfg!(miri));
+    });
+    fixture.miss(0, 0, &block);
+    other.resize(4 << 20);
+    assert_eq!(fixture.cache.usage(), 0);
 }
 
 #[test]

@@ -32,6 +32,11 @@ impl Heads {
         Heads { prefix: first[..shared].into(), tops: heads.iter().step_by(GROUP).copied().collect(), heads }
     }
 
+    /// Bytes taken from the heap.
+    pub(super) fn allocated(&self) -> usize {
+        self.prefix.len() + (self.heads.capacity() + self.tops.capacity()) * size_of::<u64>()
+    }
+
     /// The keys that have the head of `key`: those before them are less, those behind them greater.
     pub(super) fn like(&self, key: &[u8]) -> Range<usize> {
         let Some(rest) = key.strip_prefix(&*self.prefix) else {

@@ -21,6 +21,11 @@ impl Maxima {
         }
     }
 
+    /// Bytes taken from the heap.
+    pub(super) fn allocated(&self) -> usize {
+        self.0.iter().map(|level| level.capacity() * size_of::<u64>()).sum()
+    }
+
     /// The greatest of a stretch of the `numbers` that this was made of; 0 if the stretch is empty.
     pub(super) fn newest_of(&self, numbers: &[u64], stretch: Range<usize>) -> u64 {
         let Range { mut start, mut end } = stretch;

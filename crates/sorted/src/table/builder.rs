@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::deadlines::DeadlineCounter;
 use super::footer::{BlockHandle, FOOTER_LEN, Footer, PAGE, TRAILER_LEN};
@@ -21,6 +22,7 @@ use crate::format::coding::put_u32;
 use crate::format::filename::FileKind;
 use crate::format::header::Magic;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
+use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::ranges::Fragment;
 use crate::vfs::FileSystem;
 
@@ -51,7 +53,12 @@ pub struct TableBuilder<'a> {
     deadlines: DeadlineCounter,
     /// Encoded [`Origin`]; empty if unknown.
     origin: Vec<u8>,
+    /// For the buffers, if somebody counts them.
+    charge: Option<MemoryCharge>,
 }
+
+/// The charge for a table being written grows by this many bytes at a time.
+const CHARGE_STEP: usize = 64 << 10;
 
 impl<'a> TableBuilder<'a> {
     /// Creates the file of table `number` in `dir`.
@@ -94,10 +101,16 @@ impl<'a> TableBuilder<'a> {
             },
             deadlines: DeadlineCounter::default(),
             origin: Vec::new(),
+            charge: None,
             output,
         };
         builder.begin_block(0);
         builder
+    }
+
+    /// Charges what the builder takes to `budget`.
+    pub fn charging(self, budget: &Arc<MemoryBudget>) -> TableBuilder<'a> {
+        TableBuilder { charge: Some(MemoryCharge::new(budget, MemoryUse::Jobs, 0)), ..self }
     }
 
     /// Sets how many bytes are written at a time.
@@ -108,7 +121,8 @@ impl<'a> TableBuilder<'a> {
     /// This builder, which has no entry yet, with other options.
     pub fn with_options(self, options: TableOptions) -> TableBuilder<'a> {
         let is_unnumbered = self.properties.is_unnumbered;
-        let mut builder = TableBuilder { origin: self.origin, ..TableBuilder::of(self.output, options) };
+        let former = TableBuilder::of(self.output, options);
+        let mut builder = TableBuilder { origin: self.origin, charge: self.charge, ..former };
         builder.properties.is_unnumbered = is_unnumbered;
         builder
     }
@@ -228,6 +242,10 @@ impl<'a> TableBuilder<'a> {
         let handle = self.output.end_block(start, compression)?;
         self.index.end(handle);
         self.properties.count_block(raw_len);
+        if let Some(charge) = &mut self.charge {
+            let bytes = self.output.file.buffer.capacity() + self.index.size() + self.filter.memory();
+            charge.resize(charge.bytes().max(bytes.next_multiple_of(CHARGE_STEP)));
+        }
         Ok(handle)
     }
 

@@ -129,7 +129,12 @@ impl TableCursor {
             };
             let block = match kept {
                 Some(block) => block,
-                None => self.table.read_block(resident, i, fill_cache, self.counting, ReadHint::Scan(ahead))?.into(),
+                None => {
+                    let hint = ReadHint::Scan(ahead);
+                    let block = self.table.read_block(resident, i, fill_cache, self.counting, hint)?;
+                    ahead.hold(self.table.fetcher(), block.memory());
+                    block.into()
+                }
             };
             self.block.enter(block);
             self.position = i;

@@ -20,6 +20,7 @@ use crate::format::checksum::{FileChecksum, bound_crc};
 use crate::format::coding::get_u32;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
+use crate::memory::budget::{MemoryCharge, MemoryUse};
 use crate::report::stats::ReadCounters;
 use crate::sync::OnceLock;
 use crate::vfs::ReadableFile;
@@ -312,6 +313,10 @@ pub(super) struct ReadAhead {
     prefetched: Range<u64>,
     /// Whether the scan has waited for the device.
     has_waited: bool,
+    /// For the buffer, and for a block that the cache does not hold.
+    charge: Option<MemoryCharge>,
+    /// Bytes of the longest such block.
+    held: usize,
 }
 
 impl ReadAhead {
@@ -341,6 +346,8 @@ impl ReadAhead {
             buffer: Vec::new(),
             prefetched: 0..0,
             has_waited: false,
+            charge: None,
+            held: 0,
         }
     }
 
@@ -401,13 +408,31 @@ impl ReadAhead {
         }
     }
 
-    /// The stored form of a block, or `None` if the caller should read it alone.
+    fn charge(&mut self, fetcher: &Fetcher) -> &mut MemoryCharge {
+        self.charge.get_or_insert_with(|| MemoryCharge::new(fetcher.context.budget(), MemoryUse::Scans, 0))
+    }
+
+    /// Notes that the scan holds a block of `len` bytes that the cache does not have.
+    pub(super) fn hold(&mut self, fetcher: &Fetcher, len: usize) {
+        if len > self.held {
+            self.held = len;
+            let bytes = len + self.buffer.len();
+            self.charge(fetcher).resize(bytes);
+        }
+    }
+
+    /// The stored form of a block, or `None` if the caller should read it alone: also if the memory
+    /// budget has no room for a window.
     fn block(&mut self, fetcher: &Fetcher, handle: BlockHandle) -> Option<&[u8]> {
         if self.range(handle).is_none() && self.is_long() {
             let window = self.next_window(handle).filter(|window| window.end <= fetcher.size)?;
             self.len = 0;
             let len = usize::try_from(window.end - window.start).ok()?;
             if self.buffer.len() < len {
+                let held = self.held;
+                if !self.charge(fetcher).try_resize(len + held) {
+                    return None;
+                }
                 self.buffer.resize(len, 0);
             }
             let following = self.following(&window);

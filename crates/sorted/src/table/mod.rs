@@ -60,6 +60,7 @@ use crate::files::{FilePool, Graveyard, Janitor, OpenFiles};
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
+use crate::memory::budget::MemoryBudget;
 use crate::memory::epoch::Epoch;
 use crate::memory::pool::TableMemory;
 use crate::report::delivery::Events;
@@ -175,15 +176,19 @@ pub struct TableResources {
     pub memory: Arc<TableMemory>,
     /// Counts mapped files, by its references.
     pub mapped: Arc<()>,
+    /// Charged for all that the tables take.
+    pub budget: Arc<MemoryBudget>,
 }
 
 impl TableResources {
-    pub fn new(cache_size: usize, max_open_files: usize) -> TableResources {
+    /// Within `budget`; the cache takes `cache_size` bytes of it at most.
+    pub fn new(budget: &Arc<MemoryBudget>, cache_size: usize, max_open_files: usize) -> TableResources {
         TableResources {
-            cache: Arc::new(BlockCache::new(cache_size)),
+            cache: BlockCache::within(budget, cache_size),
             files: OpenFiles::new(max_open_files),
             memory: Arc::default(),
             mapped: Arc::default(),
+            budget: Arc::clone(budget),
         }
     }
 }
@@ -202,23 +207,25 @@ pub struct TableContext {
     graveyard: Arc<Graveyard>,
     /// Whether uncompressed tables are mapped, and how many are.
     map_tables: MapPermit,
+    budget: Arc<MemoryBudget>,
     events: Events,
 }
 
 impl TableContext {
     /// With a cache and open files of its own.
     pub fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_size: usize, max_open_files: usize) -> TableContext {
-        TableContext::sharing(fs, dir, &TableResources::new(cache_size, max_open_files), false)
+        let resources = TableResources::new(&MemoryBudget::unlimited(), cache_size, max_open_files);
+        TableContext::sharing(fs, dir, &resources, false)
     }
 
     /// Shares `resources` with other stores. Maps files of uncompressed tables, if `mmap_reads`.
     pub fn sharing(fs: Arc<dyn FileSystem>, dir: &Path, resources: &TableResources, mmap_reads: bool) -> TableContext {
-        let TableResources { cache, files, memory, mapped } = resources;
+        let TableResources { cache, files, memory, mapped, budget } = resources;
         let graveyard = Arc::<Graveyard>::default();
         let janitor = Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&graveyard)));
         let (cache, files) = (Arc::clone(cache), Arc::new(FilePool::new(files)));
         TableContext {
-            values: ValueFiles::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&files), Arc::clone(&janitor)),
+            values: ValueFiles::new(&fs, dir.to_owned(), &files, &janitor, budget),
             janitor,
             graveyard,
             fs,
@@ -228,6 +235,7 @@ impl TableContext {
             memory: Arc::clone(memory),
             files,
             map_tables: MapPermit::new(mmap_reads, mapped),
+            budget: Arc::clone(budget),
             events: Events::default(),
         }
     }
@@ -288,6 +296,11 @@ impl TableContext {
 
     pub fn cache(&self) -> &BlockCache {
         &self.cache
+    }
+
+    /// Charged for all that the tables take.
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
     }
 
     /// Bytes of the cache that blocks of these tables take.

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
 use crate::format::Decoded;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
+use crate::memory::budget::{MemoryCharge, MemoryUse};
 use crate::memory::epoch::Pin;
 use crate::value::FoundValue;
 
@@ -26,6 +27,8 @@ pub(super) struct Resident {
     /// The table's blocks in the cache; empty if the file is mapped.
     pub(super) slots: Arc<BlockSlots>,
     pub(super) mapped: Option<Mapped>,
+    /// For all of this.
+    charge: MemoryCharge,
 }
 
 /// A block that is in memory.
@@ -104,7 +107,9 @@ impl Resident {
         };
         let cached = if mapped.is_some() { 0 } else { index.len() };
         let slots = Arc::new(BlockSlots::new(&fetcher.context.cache_owner, meta.number, cached, memory));
-        let resident = Resident { footer, properties, index, filter, slots, mapped };
+        let charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Tables, 0);
+        let mut resident = Resident { footer, properties, index, filter, slots, mapped, charge };
+        resident.charge.resize(resident.memory());
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }

@@ -11,10 +11,12 @@
 //! (medians of three). To remove it, let `ValueFiles::read_into` read each record alone.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::file::{ValueFile, ValueFiles};
 use crate::error::Result;
 use crate::format::pointer::ValuePointer;
+use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 
 /// Files in which a scan reads ahead at a time. A scan that meets more of them begins anew in the
 /// one that it has not met for the longest time.
@@ -28,11 +30,14 @@ const MOST_GAP: u64 = 4;
 const LEAST: u64 = 64 << 10;
 const MOST: u64 = 256 << 10;
 
-/// See the module. The default has read nothing.
+/// See the module. The default has read nothing. A window for which the memory budget has no room
+/// is not read ahead.
 #[derive(Default)]
 pub struct ValueAhead {
     /// The one used last is at the end.
     streams: Vec<Stream>,
+    /// For the buffers of all streams.
+    charge: Option<MemoryCharge>,
 }
 
 /// The scan's way through one file.
@@ -67,7 +72,7 @@ impl ValueFiles {
     ) -> Result<()> {
         let (file, pointer) = self.pointed(pointer)?;
         let alone;
-        let bytes = match ahead.record(&file, &pointer) {
+        let bytes = match ahead.record(&file, &pointer, self.budget()) {
             Some(bytes) => bytes,
             None => {
                 alone = ahead.read_alone(&file, &pointer)?;
@@ -84,13 +89,13 @@ impl ValueAhead {
     /// Forgets what was read, and frees it.
     pub fn clear(&mut self) {
         if !self.streams.is_empty() {
-            self.streams = Vec::new();
+            *self = ValueAhead::default();
         }
     }
 
     /// The record to which a pointer leads, unverified, or `None` if the caller should read it
     /// alone.
-    fn record(&mut self, file: &ValueFile, pointer: &ValuePointer) -> Option<&[u8]> {
+    fn record(&mut self, file: &ValueFile, pointer: &ValuePointer, budget: &Arc<MemoryBudget>) -> Option<&[u8]> {
         let known = self.streams.iter().position(|stream| stream.file == pointer.file);
         let mut stream = match known {
             Some(at) => self.streams.remove(at),
@@ -99,7 +104,8 @@ impl ValueAhead {
         };
         let record = record_of(pointer);
         stream.step_to(pointer.file, &record);
-        stream.read(file, &record);
+        let charge = self.charge.get_or_insert_with(|| MemoryCharge::new(budget, MemoryUse::Scans, 0));
+        stream.read(file, &record, |more| charge.try_resize(charge.bytes() + more));
         self.streams.push(stream);
         self.streams.last()?.part(&record)
     }
@@ -185,7 +191,8 @@ impl Stream {
 
     /// Reads the next window if the scan is long enough. What fails may lie beyond the record: the
     /// caller then reads that alone.
-    fn read(&mut self, file: &ValueFile, record: &Range<u64>) {
+    /// `take` charges what the buffer grows by, if there is room.
+    fn read(&mut self, file: &ValueFile, record: &Range<u64>, take: impl FnOnce(usize) -> bool) {
         if self.run < PATIENCE || self.part(record).is_some() {
             return;
         }
@@ -193,6 +200,9 @@ impl Stream {
         let Ok(size) = file.len() else { return };
         let Some(window) = self.next_window(record, size) else { return };
         let Some(len) = to_len(&window) else { return };
+        if !take(len.saturating_sub(self.buffer.len())) {
+            return;
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         if buffer.len() < len {
             buffer.resize(len, 0);

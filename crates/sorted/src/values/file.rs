@@ -14,6 +14,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::files::{FilePool, Janitor};
 use crate::format::filename::FileKind;
 use crate::format::pointer::ValuePointer;
+use crate::memory::budget::MemoryBudget;
 use crate::operator::ReadValue;
 use crate::sync::{Mutex, OnceLock};
 use crate::vfs::{FileSystem, ReadableFile};
@@ -24,6 +25,7 @@ pub struct ValueFiles {
     dir: PathBuf,
     pool: Arc<FilePool>,
     janitor: Arc<Janitor>,
+    budget: Arc<MemoryBudget>,
     known: Mutex<HashMap<u64, Weak<ValueFile>>>,
     /// Files with a value that a compaction could not read. They are not emptied.
     unreadable: Mutex<HashSet<u64>>,
@@ -80,9 +82,21 @@ impl SeparateValue {
 }
 
 impl ValueFiles {
-    pub fn new(fs: Arc<dyn FileSystem>, dir: PathBuf, pool: Arc<FilePool>, janitor: Arc<Janitor>) -> Arc<ValueFiles> {
+    /// What scans read ahead is charged to `budget`.
+    pub fn new(
+        fs: &Arc<dyn FileSystem>,
+        dir: PathBuf,
+        pool: &Arc<FilePool>,
+        janitor: &Arc<Janitor>,
+        budget: &Arc<MemoryBudget>,
+    ) -> Arc<ValueFiles> {
         let (known, unreadable, reads, bytes_read) = Default::default();
-        Arc::new(ValueFiles { fs, dir, pool, janitor, known, unreadable, reads, bytes_read })
+        let (fs, pool, janitor, budget) = (Arc::clone(fs), Arc::clone(pool), Arc::clone(janitor), Arc::clone(budget));
+        Arc::new(ValueFiles { fs, dir, pool, janitor, budget, known, unreadable, reads, bytes_read })
+    }
+
+    pub(super) fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
     }
 
     /// The file of this number, for a table whose entries point to it.

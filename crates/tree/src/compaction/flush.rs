@@ -55,7 +55,8 @@ pub fn write_ranges<K: Deref<Target = [u8]>>(
         return Ok(None);
     }
     let (tables, number) = (context.tables, (context.new_number)());
-    let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, context.options.for_ranges())?;
+    let builder = TableBuilder::new(tables.fs(), tables.dir(), number, context.options.for_ranges())?;
+    let mut builder = builder.charging(tables.budget());
     if let Err(error) = fragments.iter().try_for_each(|range| builder.add_range(range)) {
         builder.abandon();
         tables.remove_file(number);

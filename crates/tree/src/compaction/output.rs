@@ -678,7 +678,8 @@ impl<'a> RunWriter<'a> {
         };
         let tables = self.context.tables;
         let number = (self.context.new_number)();
-        let mut builder = TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?;
+        let builder = TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?;
+        let mut builder = builder.charging(tables.budget());
         builder.set_write_len(self.context.write_len);
         Ok(none.insert(builder))
     }

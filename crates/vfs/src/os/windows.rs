@@ -27,6 +27,7 @@ use windows_sys::Win32::Storage::FileSystem::{
     GetDiskFreeSpaceExW, LOCK_FILE_FLAGS, LOCKFILE_EXCLUSIVE_LOCK, LOCKFILE_FAIL_IMMEDIATELY, LockFileEx, UnlockFileEx,
 };
 use windows_sys::Win32::System::IO::{OVERLAPPED, OVERLAPPED_0, OVERLAPPED_0_0};
+use windows_sys::Win32::System::SystemInformation::{GlobalMemoryStatusEx, MEMORYSTATUSEX};
 
 use super::{not_regular, regular};
 use tamis_base::sync::thread;
@@ -194,6 +195,14 @@ fn is_one_of(error: &io::Error, codes: &[u32]) -> bool {
 /// Whether `path` is a name of the open `file`. On Windows an open file keeps its name.
 pub(super) fn is_file_of(_: &File, path: &Path) -> bool {
     path.exists()
+}
+
+/// Bytes of memory of the machine.
+pub(super) fn machine_memory() -> Option<u64> {
+    let len = u32::try_from(size_of::<MEMORYSTATUSEX>()).ok()?;
+    let mut status = MEMORYSTATUSEX { dwLength: len, ..MEMORYSTATUSEX::default() };
+    // SAFETY: `status` states its length, and the system writes to it only.
+    (unsafe { GlobalMemoryStatusEx(&raw mut status) } != 0).then_some(status.ullTotalPhys)
 }
 
 #[cfg(test)]

@@ -41,6 +41,8 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
             "last_seqno": stats.last_seqno,
             "flushed_seqno": stats.flushed_seqno,
             "memory": {
+                "limit": stats.memory.usage.limit,
+                "used": stats.memory.usage.total(),
                 "memtables": stats.memory.memtables,
                 "pool": stats.memory.pool,
                 "cache": stats.memory.cache,
@@ -102,6 +104,8 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         1,
         &["memory", "bytes"],
         [
+            ("all, within the limit", memory.usage.total()),
+            ("limit", memory.usage.limit),
             ("memtables", memory.memtables),
             ("kept for the next memtable", memory.pool),
             ("cached blocks", memory.cache),

@@ -20,6 +20,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::budget::{MemoryBudget, MemoryUse};
 use crate::sync::{Mutex, OnceLock};
 
 mod arena;
@@ -39,6 +40,8 @@ pub const CHUNK_LEN: usize = 2 << 20;
 
 /// Memory for memtables, kept for reuse. Stores may share a pool.
 pub struct MemtablePool {
+    /// Charged for all chunks, idle ones included.
+    budget: Arc<MemoryBudget>,
     /// Most idle bytes to keep.
     limit: usize,
     free: Mutex<Free>,
@@ -68,7 +71,14 @@ struct Free {
 impl MemtablePool {
     /// A pool that keeps up to `limit` idle bytes.
     pub fn new(limit: usize) -> Arc<MemtablePool> {
-        Arc::new(MemtablePool { limit, free: Mutex::default(), taken: AtomicUsize::new(0), watcher: OnceLock::new() })
+        MemtablePool::charging(&MemoryBudget::unlimited(), limit)
+    }
+
+    /// A pool whose memory is charged to `budget`. It keeps idle bytes only as long as the budget
+    /// has room for what can be done without.
+    pub fn charging(budget: &Arc<MemoryBudget>, limit: usize) -> Arc<MemtablePool> {
+        let (budget, free) = (Arc::clone(budget), Mutex::default());
+        Arc::new(MemtablePool { budget, limit, free, taken: AtomicUsize::new(0), watcher: OnceLock::new() })
     }
 
     /// Has `watcher` called after each change. It must take no lock of a store unless memory was
@@ -117,8 +127,13 @@ impl MemtablePool {
 
     /// A region, and whether it was used before.
     fn region(&self, len: usize) -> (Region, bool) {
+        let new = |len| {
+            let region = Region::new(len);
+            self.budget.add(MemoryUse::Memtables, region.len());
+            (region, false)
+        };
         if len < CHUNK_LEN {
-            return (Region::new(len), false);
+            return new(len);
         }
         let len = len.next_multiple_of(CHUNK_LEN);
         let mut free = self.free.lock();
@@ -127,7 +142,7 @@ impl MemtablePool {
             return (free.regions.remove(at), true);
         }
         drop(free);
-        (Region::new(len), false)
+        new(len)
     }
 
     fn put(&self, region: Region) {
@@ -137,18 +152,23 @@ impl MemtablePool {
     }
 
     fn keep(&self, region: Region) {
-        if region.len() < CHUNK_LEN {
-            return;
-        }
-        let mut free = self.free.lock();
-        if free.bytes + region.len() <= self.limit {
-            free.bytes += region.len();
-            free.regions.push(region);
-            return;
+        if region.len() >= CHUNK_LEN && self.budget.has_room(0) {
+            let mut free = self.free.lock();
+            if free.bytes + region.len() <= self.limit {
+                free.bytes += region.len();
+                free.regions.push(region);
+                return;
+            }
         }
         // Unmapping is slow: not under the lock.
-        drop(free);
+        self.budget.sub(MemoryUse::Memtables, region.len());
         drop(region);
+    }
+}
+
+impl Drop for MemtablePool {
+    fn drop(&mut self) {
+        self.budget.sub(MemoryUse::Memtables, self.free.get_mut().bytes);
     }
 }
 

@@ -1,0 +1,166 @@
+//! One limit for memory: it holds under every load, and what is reported is the sum of its parts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tamis::{Db, Environment, EnvironmentOptions, Error, KeyspaceOptions, MemoryUsage, Options};
+
+const MIB: usize = 1 << 20;
+const KEYS: u32 = 6_000;
+
+fn key(i: u32) -> Vec<u8> {
+    format!("key{:08}", i * 7919 % KEYS).into_bytes()
+}
+
+fn value(i: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|at| u8::try_from((at as u32 ^ i.wrapping_mul(97)) & 0xff).unwrap()).collect()
+}
+
+/// A load: its name, and what it does to a store that has `KEYS` entries.
+type Load = (&'static str, fn(&Db));
+
+fn gets(db: &Db) {
+    for i in 0..KEYS {
+        assert!(db.get(key(i)).unwrap().is_some());
+        assert!(db.get([&key(i)[..], b"-"].concat()).unwrap().is_none());
+    }
+}
+
+fn writes(db: &Db) {
+    for i in 0..KEYS {
+        db.put(key(i), value(i, 800)).unwrap();
+    }
+    db.flush().unwrap();
+}
+
+fn compactions(db: &Db) {
+    writes(db);
+    db.compact_range(..).unwrap();
+}
+
+fn scans(db: &Db) {
+    assert_eq!(db.iter().count(), KEYS as usize);
+    assert_eq!(db.iter().rev().count(), KEYS as usize);
+}
+
+/// Iterators that stay where they are, each with its blocks and what it has read ahead.
+fn open_iterators(db: &Db) {
+    let mut open: Vec<_> = (0..60).map(|_| db.iter()).collect();
+    for _ in 0..200 {
+        for entries in &mut open {
+            entries.next().unwrap().unwrap();
+        }
+    }
+}
+
+fn range_deletes(db: &Db) {
+    for i in 0..400 {
+        db.delete_range(key(i)..[&key(i)[..], b"0"].concat()).unwrap();
+        if i % 100 == 0 {
+            db.flush().unwrap();
+        }
+    }
+    assert!(db.get(key(0)).unwrap().is_none());
+    writes(db);
+}
+
+const LOADS: [Load; 6] = [
+    ("gets", gets),
+    ("writes", writes),
+    ("compactions", compactions),
+    ("scans", scans),
+    ("open iterators", open_iterators),
+    ("range deletes", range_deletes),
+];
+
+/// The usage of most bytes that a thread has seen while `work` ran.
+fn peak(usage: impl Fn() -> MemoryUsage + Sync, work: impl FnOnce()) -> MemoryUsage {
+    /// Also if the work fails.
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let mut most = usage();
+            while !done.load(Ordering::Relaxed) {
+                let now = usage();
+                if now.total() > most.total() {
+                    most = now;
+                }
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            most
+        });
+        let ends = Done(&done);
+        work();
+        drop(ends);
+        watching.join().unwrap()
+    })
+}
+
+/// Every load, within a limit that the data exceeds: with values in tables and apart.
+#[test]
+fn all_that_a_store_keeps_in_memory_stays_within_the_limit() {
+    for limit in [6 * MIB, 10 * MIB] {
+        for separate in [None, Some(256)] {
+            let dir = tempfile::tempdir().unwrap();
+            let environment = Environment::new(EnvironmentOptions::new().memory(limit)).unwrap();
+            let keyspace = KeyspaceOptions::new().separate_values(separate);
+            let options = Options::new().environment(&environment).default_keyspace(keyspace);
+            let db = options.open(dir.path()).unwrap();
+            writes(&db);
+            for (name, load) in LOADS {
+                let most = peak(|| environment.stats().usage, || load(&db));
+                assert_eq!(most.limit, limit);
+                assert!(most.total() <= limit, "{name}, {limit}, {separate:?}: {most:?}");
+                let now = db.stats().memory.usage;
+                assert_eq!(now.total(), now.uses().iter().map(|(_, bytes)| bytes).sum::<usize>());
+            }
+            assert_eq!(db.iter().count(), KEYS as usize, "{limit}");
+        }
+    }
+}
+
+/// Stores of one environment, all within its limit, whatever each of them asks for.
+#[test]
+fn stores_of_one_environment_share_its_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let environment = Environment::new(EnvironmentOptions::new().memory(16 * MIB)).unwrap();
+    let open = |n: usize| Options::new().environment(&environment).open(dir.path().join(n.to_string())).unwrap();
+    let stores: Vec<Db> = (0..4).map(open).collect();
+    let loads = [writes, gets, compactions, scans];
+    stores.iter().for_each(writes);
+    let most = peak(
+        || environment.stats().usage,
+        || {
+            std::thread::scope(|scope| {
+                for (db, load) in stores.iter().zip(loads) {
+                    scope.spawn(move || load(db));
+                }
+            });
+        },
+    );
+    assert!(most.total() <= 16 * MIB, "{most:?}");
+    let own: usize = stores.iter().map(|db| db.stats().memory.cache).sum();
+    assert!(own <= environment.stats().usage.cache);
+    drop(stores);
+    let left = environment.stats().usage;
+    assert_eq!((left.tables, left.scans, left.jobs, left.ranges), (0, 0, 0, 0), "{left:?}");
+}
+
+#[test]
+fn too_small_a_limit_is_refused() {
+    for result in [
+        Options::new().memory(MIB - 1).open_in_memory().map(drop),
+        Environment::new(EnvironmentOptions::new().memory(0)).map(drop),
+    ] {
+        assert!(matches!(result, Err(Error::InvalidArgument(_))));
+    }
+    let db = Options::new().memory(MIB).open_in_memory().unwrap();
+    writes(&db);
+    gets(&db);
+}
