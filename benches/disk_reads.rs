@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use tamis::{Compression, Db, FilterMode, KeyspaceOptions, Options, ReadOptions, ReadStats};
+use tamis::{Compression, Db, FilterMode, KeyspaceOptions, Options, ReadMode, ReadOptions, ReadStats};
 use tamis_figures::{Table, command};
 
 const SEED: u64 = 42;
@@ -40,6 +40,8 @@ impl BenchStore {
         let dir = tempfile::tempdir().unwrap();
         let db = Options::new()
             .cache_size(0)
+            // So that the kernel counts every read.
+            .read_mode(ReadMode::Pread)
             .hash_seed(SEED)
             .default_keyspace(KeyspaceOptions::new().compression(Compression::None))
             .open(dir.path().join("db"))

@@ -67,7 +67,7 @@ pub use offline::inspect;
 pub use offline::{Loss, LossKind, MovedFile, RepairBasis, RepairFault, RepairOptions, RepairReport, repair};
 pub use operator::ByteOrder;
 pub use options::{
-    BudgetLimit, Compression, FilterBudget, FilterMode, KeyspaceOptions, LevelFilters, Options, WalMode,
+    BudgetLimit, Compression, FilterBudget, FilterMode, KeyspaceOptions, LevelFilters, Options, ReadMode, WalMode,
 };
 pub use rate::RateLimit;
 pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, Severity, StallCause};

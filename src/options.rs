@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 pub use crate::log::wal::WalMode;
 pub use crate::sorted::compress::Compression;
+pub use crate::sorted::files::ReadMode;
 pub use crate::sorted::table::FilterMode;
 /// # Examples
 ///
@@ -91,7 +92,7 @@ pub struct Options {
     pub(crate) create_if_missing: bool,
     pub(crate) memtable_size: usize,
     pub(crate) table_size: u64,
-    pub(crate) mmap_reads: bool,
+    pub(crate) read_mode: ReadMode,
     pub(crate) paranoid: bool,
     pub(crate) slow_operation: Option<Duration>,
     pub(crate) refresh_every: Option<Duration>,
@@ -114,7 +115,7 @@ impl Default for Options {
             create_if_missing: true,
             memtable_size: 64 << 20,
             table_size: 64 << 20,
-            mmap_reads: false,
+            read_mode: ReadMode::Auto,
             paranoid: false,
             slow_operation: None,
             refresh_every: None,
@@ -138,7 +139,7 @@ impl fmt::Debug for Options {
             .field("create_if_missing", &self.create_if_missing)
             .field("memtable_size", &self.memtable_size)
             .field("table_size", &self.table_size)
-            .field("mmap_reads", &self.mmap_reads)
+            .field("read_mode", &self.read_mode)
             .field("paranoid", &self.paranoid)
             .field("slow_operation", &self.slow_operation)
             .field("refresh_every", &self.refresh_every)
@@ -217,34 +218,9 @@ impl Options {
         self
     }
 
-    /// Whether data blocks are read in place, from files mapped into memory. Default: false.
-    ///
-    /// Otherwise each cache miss costs a system call and a copy. Use it for data that exceeds the
-    /// cache but not memory. With 580 MB of data and a cache of 256 MiB, random reads and seeks are
-    /// about twice as fast (docs/PERFORMANCE.md). Scans of a hundred entries are 1.5 to 2.1 times
-    /// as fast, and `multi_get` 2.7 times. The cache then serves only compressed tables, whose
-    /// blocks still go through it: see [`KeyspaceOptions::compression`].
-    ///
-    /// What it costs:
-    /// - A disk that fails while a page is read again ends the process by SIGBUS instead of
-    ///   returning an error. The first read of each block is an ordinary one, whose errors are
-    ///   returned.
-    /// - No other program may write to the store's files while it is open. Without mapping, that
-    ///   shows as damage; with it, the behaviour is undefined. Shortening a file ends the process.
-    /// - A block is verified once, when it is first read, until the store is reopened. If the
-    ///   system drops the page and the disk is damaged later, the damage goes unnoticed and may be
-    ///   returned as data.
-    /// - The memory of mapped pages is the system's: `cache_size` does not bound it, and
-    ///   [`MemoryStats`](crate::MemoryStats) does not show it. When others need memory, the system
-    ///   takes pages back, and hardly distinguishes those in use.
-    /// - Reading a dropped page again is not counted. [`ReadStats`](crate::ReadStats) counts the
-    ///   first read of a block in `block_reads` and every later one in `cache_hits`, as if the
-    ///   cache were unbounded. To measure the disk reads that filters save, leave this off.
-    ///
-    /// Tables that cannot be mapped are read in the ordinary way: if the file system or the system
-    /// refuses, on 32-bit systems, and beyond 16,384 tables.
-    pub fn mmap_reads(mut self, mmap_reads: bool) -> Self {
-        self.mmap_reads = mmap_reads;
+    /// How blocks of tables and separate values are read from disk. Default: [`ReadMode::Auto`].
+    pub fn read_mode(mut self, mode: ReadMode) -> Self {
+        self.read_mode = mode;
         self
     }
 

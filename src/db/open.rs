@@ -300,7 +300,7 @@ pub(super) fn new_tables(
     events: &Events,
 ) -> Arc<TableContext> {
     let fs = Arc::clone(&options.file_system);
-    let context = TableContext::sharing(fs, dir, environment.tables(), options.mmap_reads);
+    let context = TableContext::sharing(fs, dir, environment.tables(), options.read_mode);
     Arc::new(context.with_events(events.clone()))
 }
 

@@ -32,7 +32,7 @@ use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
 use crate::sorted::memtable::Memtable;
-use crate::sorted::table::{PointRead, PrefixProbe, ReadMode};
+use crate::sorted::table::{PointRead, PrefixProbe, ReadFlags};
 use crate::sorted::trace::{ReadTrace, Untraced};
 use crate::sorted::value::KeptValue;
 
@@ -59,13 +59,13 @@ impl ReadOptions {
         ReadOptions::default()
     }
 
-    pub(super) fn mode(self) -> ReadMode {
-        ReadMode { filters: self.filters, fill_cache: self.fill_cache, values: true }
+    pub(super) fn mode(self) -> ReadFlags {
+        ReadFlags { filters: self.filters, fill_cache: self.fill_cache, values: true }
     }
 
     /// Of a read that needs no values.
-    pub(super) fn keys_only(self) -> ReadMode {
-        ReadMode { values: false, ..self.mode() }
+    pub(super) fn keys_only(self) -> ReadFlags {
+        ReadFlags { values: false, ..self.mode() }
     }
 
     /// Sets how filters are used.
@@ -153,7 +153,7 @@ impl Store {
         &self,
         target: ReadTarget<'_>,
         key: &[u8],
-        mode: ReadMode,
+        mode: ReadFlags,
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
@@ -182,7 +182,7 @@ impl Store {
         pin: &'p Pin<'_>,
         target: ReadTarget<'_>,
         key: &'p [u8],
-        mode: ReadMode,
+        mode: ReadFlags,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<Hit<'p>>> {
         // The view first, the sequence number second: see `ReadView`.
@@ -200,7 +200,7 @@ impl Store {
         &self,
         target: ReadTarget<'_>,
         key: &[u8],
-        mode: ReadMode,
+        mode: ReadFlags,
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
@@ -277,7 +277,7 @@ impl Store {
         Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, covers, at))
     }
 
-    pub(super) fn iter(&self, target: ReadTarget<'_>, range: KeySpan<Vec<u8>>, mode: ReadMode) -> Iter {
+    pub(super) fn iter(&self, target: ReadTarget<'_>, range: KeySpan<Vec<u8>>, mode: ReadFlags) -> Iter {
         if let Err(error) = self.gate.check_open() {
             return Iter::failed(error);
         }

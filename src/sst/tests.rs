@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::format::header::{IDENTITY_BIT, features};
 use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::Add;
-use crate::options::KeyspaceOptions;
+use crate::options::{KeyspaceOptions, ReadMode};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Ingested, Table, TableContext, TableMeta};
@@ -31,17 +31,17 @@ fn writer(fs: &SimFileSystem, options: KeyspaceOptions) -> SstWriter {
     SstWriter::create_in(Arc::new(fs.clone()), PATH, &format(options)).unwrap()
 }
 
-fn context(fs: &SimFileSystem, mmap: bool) -> Arc<TableContext> {
-    Arc::new(TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 1 << 20, 8).with_mmap_reads(mmap))
+fn context(fs: &SimFileSystem, mode: ReadMode) -> Arc<TableContext> {
+    Arc::new(TableContext::new(Arc::new(fs.clone()), Path::new("/db"), 1 << 20, 8).with_read_mode(mode))
 }
 
 /// The table as if it had been ingested with this number.
-fn ingested(fs: &SimFileSystem, seqno: SeqNo, mmap: bool) -> Arc<Table> {
-    let alone = Table::alone(context(fs, false), 12, true).unwrap();
+fn ingested(fs: &SimFileSystem, seqno: SeqNo, mode: ReadMode) -> Arc<Table> {
+    let alone = Table::alone(context(fs, ReadMode::Pread), 12, true).unwrap();
     let identity = alone.meta().ingested.unwrap().identity;
     let ingested = Some(Ingested { identity, seqno });
     let meta = TableMeta { smallest_seqno: seqno, largest_seqno: seqno, ingested, ..alone.meta().clone() };
-    Arc::new(Table::new(context(fs, mmap), meta).of_ranges(alone.holds_ranges()))
+    Arc::new(Table::new(context(fs, mode), meta).of_ranges(alone.holds_ranges()))
 }
 
 /// Key, sequence number and kind of each entry.
@@ -72,8 +72,8 @@ fn every_entry_has_the_number_of_its_ingest() {
     assert_eq!((info.entries, info.bytes), (100, fs.file_len(PATH).unwrap()));
     assert_eq!((&info.smallest[..], &info.greatest[..]), (&0u32.to_be_bytes()[..], &99u32.to_be_bytes()[..]));
 
-    for (seqno, mmap) in [(1, false), (90, true), ((1 << 56) - 1, false)] {
-        let table = ingested(&fs, seqno, mmap);
+    for (seqno, mode) in [(1, ReadMode::Pread), (90, ReadMode::Mmap), ((1 << 56) - 1, ReadMode::Auto)] {
+        let table = ingested(&fs, seqno, mode);
         table.verify().unwrap();
         let meta = table.meta();
         assert!(meta.ingested.is_some_and(|of| of.identity & IDENTITY_BIT != 0));
@@ -92,7 +92,7 @@ fn two_files_of_equal_content_have_other_identities() {
         let mut writer = writer(&fs, KeyspaceOptions::new());
         writer.put("a", "1").unwrap();
         writer.finish().unwrap();
-        let identity = ingested(&fs, 1, false).meta().ingested.unwrap().identity;
+        let identity = ingested(&fs, 1, ReadMode::Pread).meta().ingested.unwrap().identity;
         fs.remove(Path::new(PATH)).unwrap();
         identity
     };
@@ -118,7 +118,7 @@ fn keys_out_of_order_are_refused_with_their_position() {
     assert!(matches!(writer.put(vec![b'e'; (1 << 20) + 1], ""), Err(Error::InvalidArgument(_))));
     writer.put("e", "3").unwrap();
     assert_eq!(writer.finish().unwrap().entries, 3);
-    assert_eq!(entries(&ingested(&fs, 5, false)).len(), 3);
+    assert_eq!(entries(&ingested(&fs, 5, ReadMode::Pread)).len(), 3);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn the_manifest_must_know_that_a_table_has_no_numbers() {
     let mut writer = writer(&fs, KeyspaceOptions::new());
     writer.put("a", "1").unwrap();
     writer.finish().unwrap();
-    let good = ingested(&fs, 9, false).meta().clone();
+    let good = ingested(&fs, 9, ReadMode::Pread).meta().clone();
     let of = good.ingested.unwrap();
     let other = Some(Ingested { identity: of.identity ^ 1, ..of });
     for meta in [
@@ -148,9 +148,9 @@ fn the_manifest_must_know_that_a_table_has_no_numbers() {
         TableMeta { ingested: other, ..good.clone() },
         TableMeta { ingested: Some(Ingested { seqno: 8, ..of }), ..good.clone() },
     ] {
-        assert!(matches!(Table::new(context(&fs, false), meta).verify(), Err(Error::Corruption { .. })));
+        assert!(matches!(Table::new(context(&fs, ReadMode::Pread), meta).verify(), Err(Error::Corruption { .. })));
     }
-    Table::new(context(&fs, false), good).verify().unwrap();
+    Table::new(context(&fs, ReadMode::Pread), good).verify().unwrap();
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn range_deletes_are_joined_and_have_a_file_of_their_own() {
     assert_eq!((info.entries, info.range_deletes), (0, 3));
     assert_eq!((info.smallest, info.greatest), (b"b".to_vec(), b"i".to_vec()));
 
-    let table = ingested(&fs, 9, false);
+    let table = ingested(&fs, 9, ReadMode::Pread);
     table.verify().unwrap();
     assert_eq!(table.footer().unwrap().features, features::INGEST | features::RANGE_DELETE);
     assert_eq!(table.filter_state().unwrap(), crate::filter::FilterState::None);

@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
     Change as Changed, Changes, Db, Environment, EnvironmentOptions, Error, Executor, IngestMode, IngestOptions,
-    Keyspace, Options, Result, SstFormat, SstWriter, SteppedExecutor, ThreadPool, WalMode, WriteBatch, WriteOptions,
+    Keyspace, Options, ReadMode, Result, SstFormat, SstWriter, SteppedExecutor, ThreadPool, WalMode, WriteBatch,
+    WriteOptions,
 };
 
 use super::ends::Left;
@@ -152,7 +153,7 @@ impl World {
             .cache_size(setup.cache)
             .max_open_files(setup.open_files)
             .wal_mode(if setup.write_calls { WalMode::Write } else { WalMode::Auto })
-            .mmap_reads(setup.mmap)
+            .read_mode(if setup.mmap { ReadMode::Mmap } else { ReadMode::Auto })
             .paranoid(setup.paranoid);
         let options = match &self.environment {
             Some(environment) => options.environment(environment),

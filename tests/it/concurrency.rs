@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tamis::ReadMode;
 use tamis::vfs::{Fault, FaultMode, FileSystem, OsFileSystem, SimFileSystem};
 use tamis::{Compression, Db, Error, Keyspace, KeyspaceOptions, Options, Result, Snapshot, WriteBatch, WriteOptions};
 
@@ -267,7 +268,7 @@ fn readers_see_whole_batches_and_snapshots_stay_in_mapped_files() {
 /// Options of a store that maps all tables of the default keyspace.
 fn in_mapped_files() -> Options {
     let plain = KeyspaceOptions::new().block_size(512).compression(Compression::None);
-    options(Arc::new(OsFileSystem::new())).mmap_reads(true).default_keyspace(plain)
+    options(Arc::new(OsFileSystem::new())).read_mode(ReadMode::Mmap).default_keyspace(plain)
 }
 
 /// A key of a thread that counts: each write sets one of 20 keys to the next number.

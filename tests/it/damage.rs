@@ -22,7 +22,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tamis::inspect::{Content, Inspector};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{Compression, Cursor, Db, Error, Executor, KeyspaceOptions, Options, ReadOptions, Result, SteppedExecutor};
-use tamis::{SeqNo, WalMode, WriteBatch};
+use tamis::{ReadMode, SeqNo, WalMode, WriteBatch};
 
 use crate::support::{WAL_MODES, count_from_env};
 
@@ -234,7 +234,7 @@ impl Sound {
                 Err(error) => errors.push(error),
             }
             // Verified blocks are then read in the mapping.
-            match options(fs).mmap_reads(true).open_read_only(DIR) {
+            match options(fs).read_mode(ReadMode::Mmap).open_read_only(DIR) {
                 Ok(db) => self.read(&db, damage, &mut errors),
                 Err(error) => errors.push(error),
             }

@@ -1,7 +1,7 @@
 //! Which replaced data do readers keep, which of them, and does `Stats::held` report it?
 
 use tamis::vfs::{FileSystem, SimFileSystem};
-use tamis::{Db, Executor, HeldStats};
+use tamis::{Db, Executor, HeldStats, ReadMode};
 
 use crate::support::{open_plain, stepped_options};
 
@@ -52,7 +52,7 @@ fn a_read_of_a_mapped_table_may_outlast_the_table() {
     let fs = SimFileSystem::new();
     let (options, executor) = stepped_options(&fs);
     let keyspace = tamis::KeyspaceOptions::new().compression(tamis::Compression::None);
-    let db = options.mmap_reads(true).default_keyspace(keyspace).open("/db").unwrap();
+    let db = options.read_mode(ReadMode::Mmap).default_keyspace(keyspace).open("/db").unwrap();
     db.put("long", vec![7; LONG]).unwrap();
     db.flush().unwrap();
     for mapped in [false, true] {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis::vfs::{FileSystem, MemoryFileSystem};
-use tamis::{Compression, Error, KeyspaceOptions, Options, SteppedExecutor};
+use tamis::{Compression, Error, KeyspaceOptions, Options, ReadMode, SteppedExecutor};
 
 fn options(memory: &MemoryFileSystem) -> Options {
     let options = Options::new().file_system(Arc::new(memory.clone())).memtable_size(64 << 10).table_size(64 << 10);
@@ -14,10 +14,10 @@ fn options(memory: &MemoryFileSystem) -> Options {
 #[test]
 fn a_store_in_memory_survives_reopening_and_is_locked() {
     let memory = MemoryFileSystem::new();
-    for mmap_reads in [false, true] {
-        let name = format!("store {mmap_reads}");
+    for mode in [ReadMode::Auto, ReadMode::Mmap] {
+        let name = format!("store {mode:?}");
         let plain = KeyspaceOptions::new().compression(Compression::None);
-        let options = options(&memory).mmap_reads(mmap_reads).default_keyspace(plain);
+        let options = options(&memory).read_mode(mode).default_keyspace(plain);
         let db = options.clone().open(&name).unwrap();
         assert!(matches!(options.clone().open(&name), Err(Error::Locked { .. })));
         for i in 0..3000u32 {

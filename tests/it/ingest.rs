@@ -16,7 +16,7 @@ use tamis::inspect::{Finding, FindingKind, Inspector};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
     Change, Db, Error, FilterPolicy, IngestMode, IngestOptions, Keyspace, KeyspaceOptions, OperationKind, Options,
-    SstFormat, SstWriter, WriteBatch,
+    ReadMode, SstFormat, SstWriter, WriteBatch,
 };
 
 use crate::support::{Watchdog, stepped_options};
@@ -291,7 +291,7 @@ fn an_ingested_table_gets_another_filter_like_any_other() {
     assert!(check(&db) && before.get(3u32.to_be_bytes()).unwrap().is_some());
     drop((before, db));
     check_sound(&fs);
-    let db = stepped_options(&fs).0.mmap_reads(true).paranoid(true).open("/db").unwrap();
+    let db = stepped_options(&fs).0.read_mode(ReadMode::Mmap).paranoid(true).open("/db").unwrap();
     assert!(check(&db));
 }
 

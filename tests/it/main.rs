@@ -35,6 +35,7 @@ mod prefix;
 mod queue;
 mod range_delete;
 mod rate;
+mod read_modes;
 mod reads;
 mod recovery;
 mod refilter;

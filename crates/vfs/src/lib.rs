@@ -181,6 +181,13 @@ pub trait ReadableFile: Send + Sync + Debug {
         Ok(self.len()? == 0)
     }
 
+    /// Reads of what the system has in memory, without a system call for each. `None` where there
+    /// are none that bear every failure of the device; so by default. They serve the part of the
+    /// file that there is now.
+    fn page_reader(&self) -> Option<Box<dyn PageReader>> {
+        None
+    }
+
     /// Maps the whole file, with the content that [`read_at`](ReadableFile::read_at) would return
     /// now. `None` where that is impossible; so by default.
     ///
@@ -194,6 +201,14 @@ pub trait ReadableFile: Send + Sync + Debug {
     unsafe fn map(&self) -> Option<Arc<dyn Mapping>> {
         None
     }
+}
+
+/// Reads a file from the system's memory; see [`ReadableFile::page_reader`]. The file may be closed
+/// and its name removed meanwhile.
+pub trait PageReader: Send + Sync + Debug {
+    /// Fills `buf` from `offset` if that seems quick; returns whether it did. As for
+    /// [`ReadableFile::try_read_at`], `false` means only that.
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> bool;
 }
 
 /// A file in memory, for reading.

@@ -20,7 +20,7 @@ use tamis_base::sync::{Mutex, RwLock};
 ///
 /// What it takes is the size of the store's files: the data, compressed as on disk, its filters and
 /// indexes, the log of the memtables, and during a compaction the inputs beside the output. Blocks
-/// that are read are cached as well. `Options::mmap_reads` avoids that copy for uncompressed
+/// that are read are cached as well. `ReadMode::Mmap` avoids that copy for uncompressed
 /// tables, without the risks that it has on disk.
 ///
 /// ```

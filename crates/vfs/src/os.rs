@@ -21,6 +21,10 @@ use tamis_base::sync::thread;
 
 #[cfg(target_os = "linux")]
 mod ahead;
+#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri), not(shuttle)))]
+mod copies;
+#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri), not(shuttle)))]
+mod guard;
 mod machine;
 #[cfg(unix)]
 mod mapped;
@@ -339,6 +343,11 @@ impl ReadableFile for OsReadable {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    #[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri), not(shuttle)))]
+    fn page_reader(&self) -> Option<Box<dyn crate::PageReader>> {
+        Some(Box::new(copies::MappedCopies::new(&self.file)?))
     }
 
     #[cfg(unix)]

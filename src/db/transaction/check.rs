@@ -28,7 +28,7 @@ use crate::format::deadline::NEVER;
 use crate::format::key::{SeqNo, Window};
 use crate::options::FilterMode;
 use crate::sorted::iter::{InternalCursor, Stamped};
-use crate::sorted::table::{PointRead, ReadMode};
+use crate::sorted::table::{PointRead, ReadFlags};
 use crate::tree::version::ScanSource;
 
 /// Most entries that a commit checks under the commit lock. If more were written since the check
@@ -93,7 +93,7 @@ impl Store {
         let (since, until) = moments.into_inner();
         let is_newer = |seqno: SeqNo| since < seqno && seqno <= until;
         let memtables = || view.memtables().filter(|memtable| memtable.last_seqno() > since);
-        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
+        let mode = ReadFlags { filters: FilterMode::Use, fill_cache: true, values: true };
         for read in reads.keys() {
             let tree = tree_of(view, read.keyspace, &read.name)?;
             if memtables().any(|memtable| is_newer(read.newest_in(memtable))) {

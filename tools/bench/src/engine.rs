@@ -12,8 +12,10 @@ use crate::Result;
 pub enum Variant {
     /// They do not.
     Usual,
-    /// Reads through mapped files.
+    /// Reads mapped files in place.
     Mapped,
+    /// Maps no files.
+    Pread,
     /// Tuned for the workloads.
     Tuned,
     /// Updates under a mutex, although the engine has operations for them.

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use tamis::operator::Add;
 use tamis::{
-    ByteOrder, Compression, Db, Error, FilterPolicy, IngestMode, IngestOptions, KeyspaceOptions, Options, ReadOptions,
-    SstWriter, WriteBatch, WriteOptions,
+    ByteOrder, Compression, Db, Error, FilterPolicy, IngestMode, IngestOptions, KeyspaceOptions, Options, ReadMode,
+    ReadOptions, SstWriter, WriteBatch, WriteOptions,
 };
 
 use crate::Result;
@@ -15,10 +15,13 @@ use crate::engine::{Direction, Engine, INGESTED_FILE, Reader, Settings, SortedEn
 /// tamis with default options.
 pub const TAMIS: Contestant = Contestant::new::<Tamis>("tamis", Kind::Tamis, "this version, with its default options");
 
-/// tamis with the option `mmap_reads`.
+/// tamis that reads mapped files in place.
 pub const TAMIS_MAPPED: Contestant =
-    Contestant::new::<Tamis>("tamis-mapped", Kind::Other, "this version, with the option mmap_reads")
-        .with(Variant::Mapped);
+    Contestant::new::<Tamis>("tamis-mapped", Kind::Other, "this version, with ReadMode::Mmap").with(Variant::Mapped);
+
+/// tamis that maps nothing.
+pub const TAMIS_PREAD: Contestant =
+    Contestant::new::<Tamis>("tamis-pread", Kind::Other, "this version, with ReadMode::Pread").with(Variant::Pread);
 
 /// tamis, used as if it had neither `fetch_add` nor transactions.
 pub const TAMIS_MUTEX: Contestant =
@@ -33,7 +36,7 @@ pub const TAMIS_SEPARATED: Contestant =
         .only_in("blobs");
 
 /// All contestants that are tamis.
-pub const CONTESTANTS: [Contestant; 4] = [TAMIS, TAMIS_MAPPED, TAMIS_MUTEX, TAMIS_SEPARATED];
+pub const CONTESTANTS: [Contestant; 5] = [TAMIS, TAMIS_MAPPED, TAMIS_PREAD, TAMIS_MUTEX, TAMIS_SEPARATED];
 
 /// Values of this length and above are separated from their keys, where any are.
 pub const SEPARATED_FROM: u32 = 4096;
@@ -62,7 +65,11 @@ impl Engine for Tamis {
             .separate_values((settings.variant == Variant::Separated).then_some(SEPARATED_FROM));
         let db = Options::new()
             .cache_size(settings.cache)
-            .mmap_reads(settings.variant == Variant::Mapped)
+            .read_mode(match settings.variant {
+                Variant::Mapped => ReadMode::Mmap,
+                Variant::Pread => ReadMode::Pread,
+                _ => ReadMode::Auto,
+            })
             .memtable_size(settings.memtable)
             .background_threads(settings.compaction_threads.into())
             .default_keyspace(keyspace)

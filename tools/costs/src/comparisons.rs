@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Compression, Db, Executor, KeyspaceOptions, Options, PrefixExtractor, SteppedExecutor};
+use tamis::{Compression, Db, Executor, KeyspaceOptions, Options, PrefixExtractor, ReadMode, SteppedExecutor};
 
 thread_local! {
     // Const-initialised and without a destructor: reading it compares nothing.
@@ -120,7 +120,11 @@ fn many_levels(make_key: MakeKey, compression: Compression, mapped: bool) -> Db 
     let shared: Arc<dyn Executor> = Arc::<SteppedExecutor>::clone(&executor);
     let keyspace = KeyspaceOptions::new().compression(compression).prefix(PrefixExtractor::Fixed(3));
     let options = Options::new().file_system(Arc::new(SimFileSystem::new())).executor(shared).hash_seed(7);
-    let options = options.memtable_size(16 << 10).table_size(16 << 10).mmap_reads(mapped);
+    let options = options.memtable_size(16 << 10).table_size(16 << 10).read_mode(if mapped {
+        ReadMode::Mmap
+    } else {
+        ReadMode::Auto
+    });
     let db = options.default_keyspace(keyspace.block_size(512)).open("/db").unwrap();
     let mut numbers: Vec<u64> = (0..KEYS).collect();
     fastrand::Rng::with_seed(5).shuffle(&mut numbers);

@@ -39,7 +39,7 @@ pub struct ReadStats {
     /// would have without `FilterMode::Shadow`.
     pub prefix_skips: u64,
     /// Data blocks found in memory: in the cache, or in a mapped file after the block's first read
-    /// (`Options::mmap_reads`).
+    /// (`ReadMode::Mmap`).
     pub cache_hits: u64,
     /// Data blocks read from the file.
     pub block_reads: u64,

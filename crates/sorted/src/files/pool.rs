@@ -5,13 +5,15 @@
 
 use std::io;
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lru::LruCache;
 
+use super::ReadMode;
 use crate::sync::Mutex;
-use crate::vfs::{ReadableFile, is_out_of_descriptors};
+use crate::vfs::{FileSystem, ReadableFile, is_out_of_descriptors};
 
 /// A store, by the order in which pools were made, and the number of a file, which no two files of
 /// a store share.
@@ -45,17 +47,22 @@ impl OpenFiles {
     }
 }
 
-/// The open files of a store, by number. A reader keeps its file open while it reads, even if the
-/// pool closes it meanwhile. Dropping the pool closes the files.
+/// The files of a store: where they are, how they are read, and which are open, by number. A reader
+/// keeps its file open while it reads, even if the pool closes it meanwhile. Dropping the pool
+/// closes the files.
 pub struct FilePool {
+    pub fs: Arc<dyn FileSystem>,
+    pub dir: PathBuf,
+    pub read_mode: ReadMode,
     shared: Arc<OpenFiles>,
     id: u64,
 }
 
 impl FilePool {
     /// A pool for another store.
-    pub fn new(shared: &Arc<OpenFiles>) -> FilePool {
-        FilePool { shared: Arc::clone(shared), id: shared.pools.fetch_add(1, Ordering::Relaxed) }
+    pub fn new(fs: Arc<dyn FileSystem>, dir: &Path, read_mode: ReadMode, shared: &Arc<OpenFiles>) -> FilePool {
+        let id = shared.pools.fetch_add(1, Ordering::Relaxed);
+        FilePool { fs, dir: dir.to_owned(), read_mode, shared: Arc::clone(shared), id }
     }
 
     /// Number of files that the store, and those with which it shares the limit, hold open.
@@ -112,8 +119,11 @@ impl Drop for FilePool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vfs::{FileSystem, SimFileSystem};
-    use std::path::Path;
+    use crate::vfs::SimFileSystem;
+
+    fn pool(shared: &Arc<OpenFiles>) -> FilePool {
+        FilePool::new(Arc::new(SimFileSystem::new()), Path::new("/db"), ReadMode::Pread, shared)
+    }
 
     fn file() -> Arc<dyn ReadableFile> {
         let (fs, path) = (SimFileSystem::new(), Path::new("/file"));
@@ -124,7 +134,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn the_pool_gives_its_files_back_when_descriptors_run_out() {
-        let pool = FilePool::new(&OpenFiles::new(8));
+        let pool = pool(&OpenFiles::new(8));
         for number in 0..5 {
             pool.get(number, || Ok(file())).unwrap();
         }
@@ -142,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_file_read_least_recently_is_closed_first() {
-        let pool = FilePool::new(&OpenFiles::new(3));
+        let pool = pool(&OpenFiles::new(3));
         for number in [1, 2, 3, 1, 4] {
             pool.get(number, || Ok(file())).unwrap();
         }
@@ -154,7 +164,7 @@ mod tests {
 
     #[test]
     fn other_errors_are_not_retried() {
-        let pool = FilePool::new(&OpenFiles::new(8));
+        let pool = pool(&OpenFiles::new(8));
         pool.get(1, || Ok(file())).unwrap();
         let error = pool.get(2, || Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
@@ -164,7 +174,7 @@ mod tests {
     #[test]
     fn stores_share_the_limit_and_not_the_files() {
         let shared = OpenFiles::new(3);
-        let (one, two) = (FilePool::new(&shared), FilePool::new(&shared));
+        let (one, two) = (pool(&shared), pool(&shared));
         let (first, other) = (file(), file());
         assert!(Arc::ptr_eq(&one.get(1, || Ok(Arc::clone(&first))).unwrap(), &first));
         assert!(two.get_if_open(1).is_none());

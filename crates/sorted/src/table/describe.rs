@@ -76,7 +76,7 @@ impl Table {
     /// Whether the file has the length and checksum that the manifest records. Decodes nothing.
     pub fn is_as_written(&self) -> Result<bool> {
         let (meta, fetcher) = (self.meta(), self.fetcher());
-        Ok(fetcher.file_len()? == meta.size && file_checksum(fetcher)? == meta.checksum)
+        Ok(fetcher.file.len()? == meta.size && file_checksum(fetcher)? == meta.checksum)
     }
 
     pub fn context(&self) -> &Arc<TableContext> {

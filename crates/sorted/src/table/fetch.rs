@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::footer::{BlockHandle, TRAILER_LEN};
@@ -14,7 +14,8 @@ use super::{Ingested, TableContext};
 use crate::block::{BlockRef, Frame, set_seqno};
 use crate::compress::Compression;
 use crate::compress::{decompress_into, from_code, highest_code, raw_len};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
+use crate::files::StoredFile;
 use crate::format::Decoded;
 use crate::format::checksum::{FileChecksum, bound_crc};
 use crate::format::coding::get_u32;
@@ -22,72 +23,43 @@ use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::memory::budget::{MemoryCharge, MemoryUse};
 use crate::report::stats::ReadCounters;
-use crate::sync::OnceLock;
-use crate::vfs::ReadableFile;
+
+/// The rule that a file breaks which is shorter than its table.
+const SHORT: &str = "the file ends inside a block";
 
 /// Reads from one table's file.
 pub(super) struct Fetcher {
     pub(super) context: Arc<TableContext>,
-    number: u64,
+    pub(super) file: StoredFile,
     /// The number that checksums are bound to.
     pub(super) identity: u64,
     /// Sequence number of all entries, if the file has none.
     seqno: Option<SeqNo>,
     /// File length in bytes.
     pub(super) size: u64,
-    pub(super) path: PathBuf,
-    /// The open file, if the table keeps it: its name may be removed.
-    kept: OnceLock<Arc<dyn ReadableFile>>,
     /// Shared with owners that keep the counts when the table is gone.
     pub(super) counters: Arc<ReadCounters>,
 }
 
 impl Fetcher {
     pub(super) fn new(context: Arc<TableContext>, number: u64, size: u64, ingested: Option<Ingested>) -> Fetcher {
-        let (path, counters) = (FileKind::Table(number).path(&context.dir), Arc::default());
+        let (file, counters) = (StoredFile::new(&context.files, FileKind::Table, number), Arc::default());
         let (identity, seqno) = (Ingested::identity_of(ingested, number), ingested.map(|ingested| ingested.seqno));
-        Fetcher { path, context, number, identity, seqno, size, kept: OnceLock::new(), counters }
+        Fetcher { context, file, identity, seqno, size, counters }
     }
 
-    /// Opens the file and keeps it open.
-    pub(super) fn keep_open(&self) -> Result<()> {
-        if self.kept.get().is_none() {
-            self.keep(self.context.fs.open(&self.path).during("open", &self.path)?);
-        }
-        Ok(())
-    }
-
-    /// Reads from `file`.
-    pub(super) fn keep(&self, file: Arc<dyn ReadableFile>) {
-        self.kept.get_or_init(|| file);
-    }
-
-    /// The file, if it is kept open.
-    pub(super) fn kept(&self) -> Option<&Arc<dyn ReadableFile>> {
-        self.kept.get()
+    pub(super) fn path(&self) -> &Path {
+        self.file.path()
     }
 
     pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {
-        Error::corruption(&self.path, offset, rule)
-    }
-
-    pub(super) fn file(&self) -> Result<Arc<dyn ReadableFile>> {
-        if let Some(file) = self.kept() {
-            return Ok(Arc::clone(file));
-        }
-        let TableContext { fs, files, .. } = &*self.context;
-        files.get(self.number, || fs.open(&self.path)).during("open", &self.path)
-    }
-
-    /// File length as the file system reports it.
-    pub(super) fn file_len(&self) -> Result<u64> {
-        self.file()?.len().during("read", &self.path)
+        Error::corruption(self.path(), offset, rule)
     }
 
     /// Reads `len` bytes at `offset`, unverified.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.checked_len(offset, len)?];
-        self.fill(&mut bytes, offset, None)?;
+        self.file.fill(&mut bytes, offset, None, SHORT)?;
         Ok(bytes)
     }
 
@@ -96,32 +68,6 @@ impl Fetcher {
         match (offset.checked_add(len), usize::try_from(len)) {
             (Some(end), Ok(len)) if end <= self.size => Ok(len),
             _ => Err(self.corrupt(offset, "a block reaches beyond the end of the file")),
-        }
-    }
-
-    /// Fills `bytes` from `offset`. Calls `before_wait` first if the read would wait for the
-    /// device.
-    fn fill(&self, bytes: &mut [u8], offset: u64, before_wait: Option<&mut dyn FnMut()>) -> Result<()> {
-        let file = self.file()?;
-        if let Some(before_wait) = before_wait {
-            if file.try_read_at(bytes, offset) {
-                return Ok(());
-            }
-            before_wait();
-        }
-        let read = file.read_at(bytes, offset);
-        if read.during("read", &self.path)? < bytes.len() {
-            return Err(self.corrupt(offset, "the file ends inside a block"));
-        }
-        Ok(())
-    }
-
-    /// Hints to the file system that `part` will be read soon, if the file is open.
-    pub(super) fn will_need(&self, part: Range<u64>) {
-        if !part.is_empty()
-            && let Some(file) = self.kept().cloned().or_else(|| self.context.files.get_if_open(self.number))
-        {
-            file.will_need(part);
         }
     }
 
@@ -161,7 +107,7 @@ impl Fetcher {
             // The frame's length is known only when the stored form has been read.
             let mut stored = Frame::new(stored_len);
             let bytes = &mut stored.bytes_mut()[..stored_len];
-            self.fill(bytes, handle.offset, before_wait)?;
+            self.file.fill_block(bytes, handle.offset, before_wait, SHORT)?;
             let (compression, packed) = self.verified(handle, bytes)?;
             let block = self.block_of(compression, packed, longest, frame).map_err(malformed);
             stored.spare();
@@ -169,7 +115,7 @@ impl Fetcher {
         }
         let mut stored = frame(stored_len);
         let bytes = &mut stored.bytes_mut()[..stored_len];
-        self.fill(bytes, handle.offset, before_wait)?;
+        self.file.fill_block(bytes, handle.offset, before_wait, SHORT)?;
         let (compression, block) = match self.verified(handle, bytes)? {
             (Compression::None, block) => {
                 let len = block.len();
@@ -259,7 +205,7 @@ impl Fetcher {
         match from_code(*compression) {
             Some(compression) => Ok((compression, block)),
             None => Err(Error::Unsupported {
-                file: self.path.clone(),
+                file: self.path().to_owned(),
                 what: "block compression",
                 found: (*compression).into(),
                 known: highest_code().into(),
@@ -442,20 +388,20 @@ impl ReadAhead {
             let (prefetched, has_waited) = (&mut self.prefetched, &mut self.has_waited);
             let mut prefetch = || {
                 if !prefetched.contains(&u64::midpoint(window.start, window.end)) {
-                    fetcher.will_need(window.clone());
+                    fetcher.file.will_need(window.clone());
                 }
-                fetcher.will_need(following.clone());
+                fetcher.file.will_need(following.clone());
                 *prefetched = following.clone();
             };
             if *has_waited {
                 prefetch();
-                fetcher.fill(bytes, window.start, None).ok()?;
+                fetcher.file.fill(bytes, window.start, None, SHORT).ok()?;
             } else {
                 let mut before_wait = || {
                     *has_waited = true;
                     prefetch();
                 };
-                fetcher.fill(bytes, window.start, Some(&mut before_wait)).ok()?;
+                fetcher.file.fill(bytes, window.start, Some(&mut before_wait), SHORT).ok()?;
             }
             (self.start, self.len) = (window.start, len);
         }

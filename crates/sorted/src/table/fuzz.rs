@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::index::{Index, IndexBuilder};
 use super::properties::{Properties, filter_hash};
-use super::{PointRead, ReadMode, Table, TableContext};
+use super::{PointRead, ReadFlags, Table, TableContext};
 use crate::block;
 use crate::error::{Result, expect_typed};
 use crate::files::WRITE_LEN;
@@ -244,7 +244,7 @@ pub fn table(sealed: bool, data: &[u8]) -> bool {
 
 fn get(table: &Table, key: &[u8], snapshot: SeqNo, filters: FilterMode) -> Result<Option<(ValueKind, Vec<u8>)>> {
     let seed = table.footer()?.seed;
-    let mode = ReadMode { filters, fill_cache: true, values: false };
+    let mode = ReadFlags { filters, fill_cache: true, values: false };
     let read = PointRead { key, hash: KeyHash::new(seed, key), window: Window::up_to(snapshot), mode };
     table.fetcher().context.epoch().pin(|pin| {
         let hit = table.get(&read, table.expects_hit(), pin, &mut Untraced)?;

@@ -17,32 +17,10 @@ use crate::block::{Block, CursorBlock, prefetch_block};
 use crate::format::Decoded;
 use crate::vfs::{Mapping, ReadableFile};
 
-/// Most tables that are mapped at once, of all stores of an environment. Linux allows a process
-/// 65,530 mappings by default, and the rest of the program needs some too. LevelDB maps 1,000.
-const MOST: usize = 16 << 10;
-
-/// Whether tables are mapped. Its clones count the mapped tables, and those who may map some.
-#[derive(Clone, Debug, Default)]
-pub(super) struct MapPermit(Option<Arc<()>>);
-
-impl MapPermit {
-    /// A permit, if `wanted`, that counts tables together with others of the same `count`.
-    pub(super) fn new(wanted: bool, count: &Arc<()>) -> MapPermit {
-        MapPermit(wanted.then(|| Arc::clone(count)))
-    }
-
-    /// A permit for another table, within the limit. Two racing calls may exceed it by one.
-    fn another(&self) -> Option<MapPermit> {
-        let count = self.0.as_ref()?;
-        (Arc::strong_count(count) <= MOST).then(|| self.clone())
-    }
-}
-
 pub(super) struct Mapped {
     file: Arc<dyn Mapping>,
     /// One bit per block.
     verified: Box<[AtomicU64]>,
-    _permit: MapPermit,
 }
 
 /// Bits of a word.
@@ -59,17 +37,16 @@ pub(super) struct InPlace<'p> {
 }
 
 impl Mapped {
-    /// Maps the file of a table of `size` bytes with `blocks` data blocks. `None` if mapping is
-    /// off, over the limit, or not possible.
-    pub(super) fn new(permit: &MapPermit, file: &dyn ReadableFile, size: u64, blocks: usize) -> Option<Mapped> {
-        let permit = permit.another()?;
+    /// Maps the file of a table of `size` bytes with `blocks` data blocks. `None` if that is not
+    /// possible.
+    pub(super) fn new(file: &dyn ReadableFile, size: u64, blocks: usize) -> Option<Mapped> {
         // SAFETY: a table's file is written once, under a name that is used once, and is mapped
         // only when it is complete. From then on tamis only reads it, until it removes the name.
-        // Users who set `Options::mmap_reads` promise that nobody else writes to it; if somebody
+        // Users who choose `ReadMode::Mmap` promise that nobody else writes to it; if somebody
         // does, the behaviour is undefined.
         let file = unsafe { file.map() }?;
         let verified = (0..blocks.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
-        (file.bytes().len() as u64 == size).then_some(Mapped { file, verified, _permit: permit })
+        (file.bytes().len() as u64 == size).then_some(Mapped { file, verified })
     }
 
     /// Bytes of memory, without the mapped pages, which belong to the system.
@@ -135,21 +112,5 @@ impl<'p> InPlace<'p> {
     pub(super) fn kept(self, file: Option<Arc<dyn Mapping>>) -> Decoded<CursorBlock> {
         let file = file.filter(|file| Arc::ptr_eq(file, self.file)).unwrap_or_else(|| Arc::clone(self.file));
         CursorBlock::in_file(file, self.start, self.len)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_more_tables_are_mapped_than_a_process_can_bear() {
-        assert!(MapPermit::new(false, &Arc::default()).another().is_none());
-        let all = MapPermit::new(true, &Arc::default());
-        let mut given: Vec<MapPermit> = std::iter::from_fn(|| all.another()).collect();
-        assert_eq!(given.len(), MOST);
-        given.pop();
-        given.extend(all.another());
-        assert_eq!(given.len(), MOST);
     }
 }

@@ -38,7 +38,7 @@ mod tests;
 mod verify;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 pub use builder::TableBuilder;
@@ -49,14 +49,13 @@ pub use footer::BlockHandle;
 pub use origin::{Input, Origin};
 pub use pending::PendingReads;
 pub use prefix::PrefixProbe;
-pub use reader::{FilterMode, PointRead, Probe, ReadMode, Table, TableHit};
+pub use reader::{FilterMode, PointRead, Probe, ReadFlags, Table, TableHit};
 pub use references::References;
 pub use salvage::{Hole, SalvageCursor, SalvageTable};
 
-use self::mapped::MapPermit;
 use crate::cache::{BlockCache, CacheOwner};
 use crate::compress::Compression;
-use crate::files::{FilePool, Graveyard, Janitor, OpenFiles};
+use crate::files::{FilePool, Graveyard, Janitor, OpenFiles, ReadMode};
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
@@ -174,8 +173,6 @@ pub struct TableResources {
     pub files: Arc<OpenFiles>,
     /// Memory of the resident parts of open tables.
     pub memory: Arc<TableMemory>,
-    /// Counts mapped files, by its references.
-    pub mapped: Arc<()>,
     /// Charged for all that the tables take.
     pub budget: Arc<MemoryBudget>,
 }
@@ -187,7 +184,6 @@ impl TableResources {
             cache: BlockCache::within(budget, cache_size),
             files: OpenFiles::new(max_open_files),
             memory: Arc::default(),
-            mapped: Arc::default(),
             budget: Arc::clone(budget),
         }
     }
@@ -195,8 +191,6 @@ impl TableResources {
 
 /// What all tables of a store share.
 pub struct TableContext {
-    fs: Arc<dyn FileSystem>,
-    dir: PathBuf,
     cache: Arc<BlockCache>,
     cache_owner: Arc<CacheOwner>,
     /// Memory of the resident parts of open tables.
@@ -205,8 +199,6 @@ pub struct TableContext {
     values: Arc<ValueFiles>,
     janitor: Arc<Janitor>,
     graveyard: Arc<Graveyard>,
-    /// Whether uncompressed tables are mapped, and how many are.
-    map_tables: MapPermit,
     budget: Arc<MemoryBudget>,
     events: Events,
 }
@@ -215,35 +207,39 @@ impl TableContext {
     /// With a cache and open files of its own.
     pub fn new(fs: Arc<dyn FileSystem>, dir: &Path, cache_size: usize, max_open_files: usize) -> TableContext {
         let resources = TableResources::new(&MemoryBudget::unlimited(), cache_size, max_open_files);
-        TableContext::sharing(fs, dir, &resources, false)
+        TableContext::sharing(fs, dir, &resources, ReadMode::Pread)
     }
 
-    /// Shares `resources` with other stores. Maps files of uncompressed tables, if `mmap_reads`.
-    pub fn sharing(fs: Arc<dyn FileSystem>, dir: &Path, resources: &TableResources, mmap_reads: bool) -> TableContext {
-        let TableResources { cache, files, memory, mapped, budget } = resources;
+    /// Shares `resources` with other stores.
+    pub fn sharing(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        resources: &TableResources,
+        read_mode: ReadMode,
+    ) -> TableContext {
+        let TableResources { cache, files, memory, budget } = resources;
         let graveyard = Arc::<Graveyard>::default();
         let janitor = Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&graveyard)));
-        let (cache, files) = (Arc::clone(cache), Arc::new(FilePool::new(files)));
+        let (cache, files) = (Arc::clone(cache), Arc::new(FilePool::new(fs, dir, read_mode, files)));
         TableContext {
-            values: ValueFiles::new(&fs, dir.to_owned(), &files, &janitor, budget),
+            values: ValueFiles::new(&files, &janitor, budget),
             janitor,
             graveyard,
-            fs,
-            dir: dir.to_owned(),
             cache_owner: cache.new_owner(),
             cache,
             memory: Arc::clone(memory),
             files,
-            map_tables: MapPermit::new(mmap_reads, mapped),
             budget: Arc::clone(budget),
             events: Events::default(),
         }
     }
 
-    /// Maps the files of uncompressed tables, if `wanted`.
+    /// For tests: reads in this mode.
     #[cfg(any(test, feature = "testing"))]
-    pub fn with_mmap_reads(self, wanted: bool) -> TableContext {
-        TableContext { map_tables: MapPermit::new(wanted, &Arc::default()), ..self }
+    pub fn with_read_mode(self, read_mode: ReadMode) -> TableContext {
+        let files = OpenFiles::new(8);
+        let resources = TableResources { cache: self.cache, files, memory: self.memory, budget: self.budget };
+        TableContext::sharing(self.files.fs.clone(), &self.files.dir, &resources, read_mode)
     }
 
     /// Reports to `events`.
@@ -256,15 +252,15 @@ impl TableContext {
     }
 
     pub fn fs(&self) -> &dyn FileSystem {
-        &*self.fs
+        &*self.files.fs
     }
 
     pub fn shared_fs(&self) -> Arc<dyn FileSystem> {
-        Arc::clone(&self.fs)
+        Arc::clone(&self.files.fs)
     }
 
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.files.dir
     }
 
     /// Removes the files of obsolete tables.
@@ -276,7 +272,7 @@ impl TableContext {
     /// store's lock. If the removal fails, the next open of the store removes the file.
     pub fn remove_file(&self, number: u64) {
         self.graveyard.bury(number);
-        self.graveyard.remove_file(&*self.fs, &self.dir, number);
+        self.graveyard.remove_file(self.fs(), self.dir(), number);
     }
 
     /// Reads values that are not in the tables.
@@ -316,6 +312,6 @@ impl TableContext {
 
 impl fmt::Debug for TableContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TableContext").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("TableContext").field("dir", &self.dir()).finish_non_exhaustive()
     }
 }

@@ -68,7 +68,7 @@ pub struct PointRead<'a> {
     /// The key's hash under the store's seed. Recomputed for a table with another seed.
     pub hash: KeyHash,
     pub window: Window,
-    pub mode: ReadMode,
+    pub mode: ReadFlags,
 }
 
 impl PointRead<'_> {
@@ -82,7 +82,7 @@ impl PointRead<'_> {
 
 /// How a read uses filters and the block cache.
 #[derive(Clone, Copy, Debug)]
-pub struct ReadMode {
+pub struct ReadFlags {
     pub filters: FilterMode,
     pub fill_cache: bool,
     /// Whether values in value files are wanted.
@@ -218,19 +218,19 @@ impl Table {
     }
 
     pub fn path(&self) -> &Path {
-        &self.fetcher.path
+        self.fetcher.path()
     }
 
     /// Opens the files of the table and of its values, and keeps them open as long as the table
     /// lives: another process may remove their names.
     pub fn keep_open(&self) -> Result<()> {
-        self.fetcher.keep_open()?;
-        self.values.iter().try_for_each(|file| file.keep_open())
+        self.fetcher.file.keep_open()?;
+        self.values.iter().try_for_each(|file| file.file().keep_open())
     }
 
     /// The files that are kept open: the table's and those of its values, by kind.
     pub fn kept_files(&self) -> impl Iterator<Item = (FileKind, &Arc<dyn ReadableFile>)> {
-        let own = self.fetcher.kept().map(|file| (FileKind::Table(self.meta.number), file));
+        let own = self.fetcher.file.kept().map(|file| (FileKind::Table(self.meta.number), file));
         own.into_iter().chain(self.values.iter().filter_map(|file| file.kept()))
     }
 
@@ -509,7 +509,7 @@ impl Table {
         }
         let ledger = self.ledger();
         if ledger.is_excessive() && !self.excess_reported.swap(true, Ordering::Relaxed) {
-            let (table, ledger) = (self.fetcher.path.clone(), Box::new(ledger));
+            let (table, ledger) = (self.fetcher.path().to_owned(), Box::new(ledger));
             self.fetcher.context.events.send(|| Event::FilterExcessive { table, ledger });
         }
     }
@@ -545,7 +545,7 @@ impl Table {
                 }
             }
             TableFilter::Degraded(reason) => {
-                let (table, reason) = (self.fetcher.path.clone(), reason.clone());
+                let (table, reason) = (self.fetcher.path().to_owned(), reason.clone());
                 self.fetcher.context.events.send(|| Event::FilterDegraded { table, reason });
             }
             TableFilter::None => {}
@@ -585,7 +585,7 @@ impl PlannedRead for Probe<'_> {
     fn will_need(&self) {
         let handle = self.resident.index.handle(self.position);
         if let Some(end) = handle.end() {
-            self.table.fetcher.will_need(handle.offset..end);
+            self.table.fetcher.file.will_need(handle.offset..end);
         }
     }
 }

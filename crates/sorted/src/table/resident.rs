@@ -12,6 +12,7 @@ use crate::block::{Block, BorrowedFrame};
 use crate::cache::BlockSlots;
 use crate::compress::Compression;
 use crate::error::{Error, Result};
+use crate::files::ReadMode;
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
 use crate::format::Decoded;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
@@ -80,8 +81,8 @@ impl Resident {
     /// Reads the resident parts and compares them with the manifest's record, and with what the
     /// manifest says that the table holds.
     pub(super) fn read(fetcher: &Fetcher, meta: &TableMeta, holds_ranges: bool) -> Result<Resident> {
-        let (path, memory) = (&fetcher.path, &fetcher.context.memory);
-        if fetcher.file_len()? != meta.size {
+        let (path, memory) = (fetcher.path(), &fetcher.context.memory);
+        if fetcher.file.len()? != meta.size {
             return Err(fetcher.corrupt(0, "the file is not as long as the manifest says"));
         }
         let header = fetcher.bytes(0, FILE_HEADER_LEN as u64)?;
@@ -98,11 +99,11 @@ impl Resident {
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
         let filter = TableFilter::read(fetcher, &footer, &properties);
         // A mapped block cannot be given sequence numbers.
-        let mapped = match properties.compression == u64::from(Compression::None.code()) && !properties.is_unnumbered {
-            true => fetcher
-                .file()
-                .ok()
-                .and_then(|file| Mapped::new(&fetcher.context.map_tables, &*file, fetcher.size, index.len())),
+        let in_place = fetcher.context.files.read_mode == ReadMode::Mmap
+            && properties.compression == u64::from(Compression::None.code())
+            && !properties.is_unnumbered;
+        let mapped = match in_place {
+            true => Mapped::new(&*fetcher.file.open()?, fetcher.size, index.len()),
             false => None,
         };
         let cached = if mapped.is_some() { 0 } else { index.len() };

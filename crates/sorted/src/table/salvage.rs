@@ -172,7 +172,7 @@ impl SalvageTable {
     fn footer(&self) -> Result<Footer> {
         let offset = self.fetcher.size.saturating_sub(FOOTER_LEN as u64);
         let bytes = self.fetcher.bytes(offset, (FOOTER_LEN as u64).min(self.fetcher.size))?;
-        Footer::decode(&bytes, self.fetcher.identity, offset, &self.fetcher.path)
+        Footer::decode(&bytes, self.fetcher.identity, offset, self.fetcher.path())
     }
 
     fn read_properties(&mut self, handle: BlockHandle) -> Result<()> {
@@ -554,7 +554,7 @@ impl InternalCursor for SalvageCursor {
         // Cannot fail: all entries of the block were read before the cursor entered it.
         let stepped = self.block.next();
         stepped.map_err(|Malformed(rule)| {
-            let path = self.tables.get(self.table).map(|table| table.fetcher.path.clone()).unwrap_or_default();
+            let path = self.tables.get(self.table).map(|table| table.fetcher.path().to_owned()).unwrap_or_default();
             Error::corruption(&path, 0, format_args!("in table {number}: {rule}"))
         })?;
         if self.block.valid() { Ok(()) } else { self.enter_next() }

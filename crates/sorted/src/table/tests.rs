@@ -119,7 +119,7 @@ fn point_read(key: &[u8], snapshot: SeqNo, filters: FilterMode) -> PointRead<'_>
         key,
         hash: KeyHash::new(SEED, key),
         window: Window::up_to(snapshot),
-        mode: ReadMode { filters, fill_cache: true, values: true },
+        mode: ReadFlags { filters, fill_cache: true, values: true },
     }
 }
 
@@ -180,7 +180,8 @@ fn check(options: TableOptions, entries: &[TableEntry], cache_bytes: usize) -> A
     };
     assert_eq!(meta, expected);
 
-    let in_place = TableContext::new(Arc::new(fs.clone()), Path::new("/db"), cache_bytes, 8).with_mmap_reads(true);
+    let in_place =
+        TableContext::new(Arc::new(fs.clone()), Path::new("/db"), cache_bytes, 8).with_read_mode(ReadMode::Mmap);
     check_answers(&Arc::new(Table::new(Arc::new(in_place), meta.clone())), entries);
     let table = open(&fs, &meta, cache_bytes);
     check_answers(&table, entries);
@@ -477,7 +478,7 @@ fn entries_out_of_order_are_refused_and_the_file_is_removed() {
         let error = try_build(&fs, options(), &[before, after]).unwrap_err();
         assert!(error.is_corruption(), "{error}");
         assert!(error.to_string().contains("000012.sst"), "{error}");
-        assert_eq!(fs.paths(), Vec::<PathBuf>::new());
+        assert_eq!(fs.paths(), Vec::<std::path::PathBuf>::new());
     }
 }
 
@@ -487,7 +488,7 @@ fn entries_beyond_the_limits_are_refused() {
         let fs = file_system();
         let refused = try_build(&fs, options(), &entries);
         assert!(matches!(refused, Err(Error::InvalidArgument(_))));
-        assert_eq!(fs.paths(), Vec::<PathBuf>::new());
+        assert_eq!(fs.paths(), Vec::<std::path::PathBuf>::new());
     }
 }
 

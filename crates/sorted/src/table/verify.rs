@@ -27,8 +27,8 @@ impl Table {
     pub fn verify(&self) -> Result<()> {
         let context = Arc::clone(&self.fetcher().context);
         let table = Table::new(context, self.meta().clone()).of_ranges(self.holds_ranges());
-        if let Some(file) = self.fetcher().kept() {
-            table.fetcher().keep(Arc::clone(file));
+        if let Some(file) = self.fetcher().file.kept() {
+            table.fetcher().file.keep(Arc::clone(file));
         }
         check_file_checksum(&table, table.verify_content(true)?)
     }

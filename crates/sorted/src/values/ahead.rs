@@ -13,7 +13,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::file::{ValueFile, ValueFiles};
+use super::file::{SHORT, ValueFile, ValueFiles};
 use crate::error::Result;
 use crate::format::pointer::ValuePointer;
 use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
@@ -117,7 +117,7 @@ impl ValueAhead {
         match self.streams.last_mut().filter(|stream| stream.run >= PATIENCE) {
             Some(stream) => {
                 let next = stream.after(&record_of(pointer), file.len()?);
-                file.bytes_ahead(offset, len, stream.prefetch(file, next))
+                file.bytes_ahead(offset, len, &mut stream.prefetch(file, next))
             }
             None => file.bytes(offset, len),
         }
@@ -160,14 +160,14 @@ impl Stream {
 
     /// Prefetches `next` if the scan has waited for the device; otherwise when it does, by the
     /// function returned.
-    fn prefetch(&mut self, file: &ValueFile, next: Range<u64>) -> impl FnOnce() {
+    fn prefetch(&mut self, file: &ValueFile, next: Range<u64>) -> impl FnMut() {
         if self.has_waited {
-            file.will_need(next.clone());
+            file.file().will_need(next.clone());
         }
         let has_waited = &mut self.has_waited;
         move || {
             if !std::mem::replace(has_waited, true) {
-                file.will_need(next);
+                file.file().will_need(next.clone());
             }
         }
     }
@@ -208,7 +208,10 @@ impl Stream {
             buffer.resize(len, 0);
         }
         let next = self.after(&window, size);
-        if file.fill(&mut buffer[..len], window.start, self.prefetch(file, next)).is_ok() {
+        let mut before_wait = self.prefetch(file, next);
+        let filled = file.file().fill(&mut buffer[..len], window.start, Some(&mut before_wait), SHORT);
+        drop(before_wait);
+        if filled.is_ok() {
             (self.start, self.len) = (window.start, len);
         }
         self.buffer = buffer;

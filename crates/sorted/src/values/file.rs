@@ -2,27 +2,27 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::record::{StoredRecord, decode_record};
 use crate::compress::Compression;
 use crate::compress::{decompress_into, from_code, highest_code, raw_len};
-use crate::error::{Error, IoContext, Result};
-use crate::files::{FilePool, Janitor};
+use crate::error::{Error, Result};
+use crate::files::{FilePool, Janitor, StoredFile};
 use crate::format::filename::FileKind;
 use crate::format::pointer::ValuePointer;
 use crate::memory::budget::MemoryBudget;
 use crate::operator::ReadValue;
 use crate::sync::{Mutex, OnceLock};
-use crate::vfs::{FileSystem, ReadableFile};
+use crate::vfs::ReadableFile;
+
+/// The rule that a file breaks which is shorter than a record.
+pub(super) const SHORT: &str = "the file ends inside a value";
 
 /// The value files of a store to which open tables point.
 pub struct ValueFiles {
-    fs: Arc<dyn FileSystem>,
-    dir: PathBuf,
     pool: Arc<FilePool>,
     janitor: Arc<Janitor>,
     budget: Arc<MemoryBudget>,
@@ -38,12 +38,9 @@ pub struct ValueFiles {
 /// last of them is dropped.
 pub struct ValueFile {
     files: Arc<ValueFiles>,
-    number: u64,
-    path: PathBuf,
+    file: StoredFile,
     /// Length as the file system reports it.
     len: OnceLock<u64>,
-    /// The open file, if it is kept: its name may be removed.
-    kept: OnceLock<Arc<dyn ReadableFile>>,
     is_obsolete: AtomicBool,
 }
 
@@ -83,16 +80,10 @@ impl SeparateValue {
 
 impl ValueFiles {
     /// What scans read ahead is charged to `budget`.
-    pub fn new(
-        fs: &Arc<dyn FileSystem>,
-        dir: PathBuf,
-        pool: &Arc<FilePool>,
-        janitor: &Arc<Janitor>,
-        budget: &Arc<MemoryBudget>,
-    ) -> Arc<ValueFiles> {
+    pub fn new(pool: &Arc<FilePool>, janitor: &Arc<Janitor>, budget: &Arc<MemoryBudget>) -> Arc<ValueFiles> {
         let (known, unreadable, reads, bytes_read) = Default::default();
-        let (fs, pool, janitor, budget) = (Arc::clone(fs), Arc::clone(pool), Arc::clone(janitor), Arc::clone(budget));
-        Arc::new(ValueFiles { fs, dir, pool, janitor, budget, known, unreadable, reads, bytes_read })
+        let (pool, janitor, budget) = (Arc::clone(pool), Arc::clone(janitor), Arc::clone(budget));
+        Arc::new(ValueFiles { pool, janitor, budget, known, unreadable, reads, bytes_read })
     }
 
     pub(super) fn budget(&self) -> &Arc<MemoryBudget> {
@@ -114,7 +105,7 @@ impl ValueFiles {
     ///
     /// [`TableContext::remove_file`]: crate::table::TableContext::remove_file
     pub fn remove_new(&self, number: u64) {
-        let _ = self.fs.remove(&FileKind::Values(number).path(&self.dir));
+        let _ = self.pool.fs.remove(&FileKind::Values(number).path(&self.pool.dir));
     }
 
     /// Notes that no version needs these files. Those that no reader holds are removed now, the
@@ -160,10 +151,11 @@ impl ValueFiles {
 
     /// The file to which a pointer leads. Counts a read of the value.
     pub(super) fn pointed(&self, pointer: &[u8]) -> Result<(Arc<ValueFile>, ValuePointer)> {
-        let pointer = ValuePointer::decode(pointer).map_err(|malformed| Error::corruption(&self.dir, 0, malformed))?;
+        let pointer =
+            ValuePointer::decode(pointer).map_err(|malformed| Error::corruption(&self.pool.dir, 0, malformed))?;
         let held = self.known.lock().get(&pointer.file).and_then(Weak::upgrade);
         let file = held.ok_or_else(|| {
-            let path = FileKind::Values(pointer.file).path(&self.dir);
+            let path = FileKind::Values(pointer.file).path(&self.pool.dir);
             Error::corruption(&path, pointer.offset, "a table points to a value file that it does not name")
         })?;
         self.reads.fetch_add(1, Ordering::Relaxed);
@@ -184,56 +176,43 @@ impl ReadValue for ValueFiles {
 impl ValueFile {
     pub(super) fn new(files: &Arc<ValueFiles>, number: u64) -> ValueFile {
         ValueFile {
-            path: FileKind::Values(number).path(&files.dir),
+            file: StoredFile::new(&files.pool, FileKind::Values, number),
             files: Arc::clone(files),
-            number,
             len: OnceLock::new(),
-            kept: OnceLock::new(),
             is_obsolete: AtomicBool::new(false),
         }
     }
 
     pub(super) fn corrupt(&self, offset: u64, rule: impl fmt::Display) -> Error {
-        Error::corruption(&self.path, offset, rule)
-    }
-
-    /// Opens the file and keeps it open.
-    pub fn keep_open(&self) -> Result<()> {
-        if self.kept.get().is_none() {
-            let file = self.files.fs.open(&self.path).during("open", &self.path)?;
-            self.kept.get_or_init(|| file);
-        }
-        Ok(())
+        Error::corruption(self.path(), offset, rule)
     }
 
     /// The file, if it is kept open.
     pub fn kept(&self) -> Option<(FileKind, &Arc<dyn ReadableFile>)> {
-        self.kept.get().map(|file| (FileKind::Values(self.number), file))
+        self.file.kept().map(|file| (FileKind::Values(self.number()), file))
     }
 
-    fn file(&self) -> Result<Arc<dyn ReadableFile>> {
-        if let Some(file) = self.kept.get() {
-            return Ok(Arc::clone(file));
-        }
-        self.files.pool.get(self.number, || self.files.fs.open(&self.path)).during("open", &self.path)
+    /// How its bytes are read.
+    pub fn file(&self) -> &StoredFile {
+        &self.file
     }
 
     pub(super) fn len(&self) -> Result<u64> {
         match self.len.get() {
             Some(len) => Ok(*len),
             None => {
-                let len = self.file()?.len().during("read", &self.path)?;
+                let len = self.file.len()?;
                 Ok(*self.len.get_or_init(|| len))
             }
         }
     }
 
     pub(super) fn number(&self) -> u64 {
-        self.number
+        self.file.number()
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// A buffer for `len` bytes at `offset`, which the file must have.
@@ -248,41 +227,17 @@ impl ValueFile {
 
     /// Reads `len` bytes at `offset`, unverified. Calls `before_wait` first if that would wait for
     /// the device.
-    pub(super) fn bytes_ahead(&self, offset: u64, len: u64, before_wait: impl FnOnce()) -> Result<Vec<u8>> {
+    pub(super) fn bytes_ahead(&self, offset: u64, len: u64, before_wait: &mut dyn FnMut()) -> Result<Vec<u8>> {
         let mut bytes = self.buffer(offset, len)?;
-        self.fill(&mut bytes, offset, before_wait)?;
+        self.file.fill_block(&mut bytes, offset, Some(before_wait), SHORT)?;
         Ok(bytes)
     }
 
     /// Reads `len` bytes at `offset`, unverified.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Result<Vec<u8>> {
         let mut bytes = self.buffer(offset, len)?;
-        let (file, len) = (self.file()?, bytes.len());
-        if file.read_at(&mut bytes, offset).during("read", &self.path)? < len {
-            return Err(self.corrupt(offset, "the file ends inside a value"));
-        }
+        self.file.fill_block(&mut bytes, offset, None, SHORT)?;
         Ok(bytes)
-    }
-
-    /// Fills `bytes` from `offset`, unverified. Calls `before_wait` first if that would wait for
-    /// the device.
-    pub(super) fn fill(&self, bytes: &mut [u8], offset: u64, before_wait: impl FnOnce()) -> Result<()> {
-        let file = self.file()?;
-        if file.try_read_at(bytes, offset) {
-            return Ok(());
-        }
-        before_wait();
-        match file.read_at(bytes, offset).during("read", &self.path)? {
-            read if read < bytes.len() => Err(self.corrupt(offset, "the file ends inside a value")),
-            _ => Ok(()),
-        }
-    }
-
-    /// Hints to the file system that `part` will be read soon.
-    pub(super) fn will_need(&self, part: Range<u64>) {
-        if let (false, Ok(file)) = (part.is_empty(), self.file()) {
-            file.will_need(part);
-        }
     }
 
     fn read(&self, key: &[u8], pointer: ValuePointer) -> Result<SeparateValue> {
@@ -309,7 +264,7 @@ impl ValueFile {
     }
 
     pub(super) fn decode<'b>(&self, bytes: &'b [u8], offset: u64) -> Result<StoredRecord<'b>> {
-        decode_record(bytes, (self.number, offset)).map_err(|malformed| self.corrupt(offset, malformed))
+        decode_record(bytes, (self.number(), offset)).map_err(|malformed| self.corrupt(offset, malformed))
     }
 
     /// The value of a record, of at most `longest` bytes; `None` if it is stored as it is.
@@ -324,7 +279,7 @@ impl ValueFile {
                 Ok(Some(value))
             }
             None => Err(Error::Unsupported {
-                file: self.path.clone(),
+                file: self.path().to_owned(),
                 what: "block compression",
                 found: record.compression.into(),
                 known: highest_code().into(),
@@ -337,19 +292,19 @@ impl Drop for ValueFile {
     fn drop(&mut self) {
         let mut known = self.files.known.lock();
         // Another table may have opened it anew meanwhile.
-        if known.get(&self.number).is_some_and(|file| file.strong_count() == 0) {
-            known.remove(&self.number);
+        if known.get(&self.number()).is_some_and(|file| file.strong_count() == 0) {
+            known.remove(&self.number());
         }
         drop(known);
         if *self.is_obsolete.get_mut() {
-            self.files.pool.remove(self.number);
-            self.files.janitor.hand_in(FileKind::Values(self.number));
+            self.files.pool.remove(self.number());
+            self.files.janitor.hand_in(FileKind::Values(self.number()));
         }
     }
 }
 
 impl fmt::Debug for ValueFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ValueFile").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("ValueFile").field("path", &self.path()).finish_non_exhaustive()
     }
 }

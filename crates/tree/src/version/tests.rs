@@ -7,7 +7,7 @@ use crate::format::key::{ValueKind, Window, compare_entries, head16};
 use crate::options::Compression;
 use crate::sorted::iter::{MergeCursor, is_within};
 use crate::sorted::merge::MergingCursor;
-use crate::sorted::table::{ReadMode, TableBuilder, TableContext, TableOptions};
+use crate::sorted::table::{ReadFlags, TableBuilder, TableContext, TableOptions};
 use crate::sorted::trace::FilterAnswer;
 use crate::vfs::{FileSystem, SimFileSystem};
 
@@ -202,7 +202,7 @@ fn filters_probed_together_answer_trace_and_count_as_one_by_one() {
     for mode in [FilterMode::Use, FilterMode::Use, FilterMode::Shadow, FilterMode::Ignore] {
         for (key, snapshot) in (0..14).flat_map(|key| [1000, 990, 900, 750, 0].map(|snapshot| (key, snapshot))) {
             let key = run_key(key);
-            let mode = ReadMode { filters: mode, fill_cache: true, values: true };
+            let mode = ReadFlags { filters: mode, fill_cache: true, values: true };
             let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), window: Window::up_to(snapshot), mode };
             let (mut events, mut expected) = (Recorded::default(), Recorded::default());
             let value = epoch.pin(|pin| {
@@ -415,7 +415,7 @@ fn a_key_is_newer_exactly_if_a_table_has_a_later_version_of_it() {
     let version = version_of_runs();
     for (key, since) in (0..14).flat_map(|key| (690..=1000).step_by(3).map(move |since| (key, since))) {
         let key = run_key(key);
-        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
+        let mode = ReadFlags { filters: FilterMode::Use, fill_cache: true, values: true };
         let read = PointRead { key: &key, hash: KeyHash::new(SEED, &key), window: Window::up_to(0), mode };
         let has_newer =
             |meta: &TableMeta| meta.largest_seqno > since && (*meta.smallest == *key || *meta.largest == *key);
@@ -426,7 +426,7 @@ fn a_key_is_newer_exactly_if_a_table_has_a_later_version_of_it() {
     let (_context, table) = table_of(&[("a", 5, ValueKind::Put), ("b", 9, ValueKind::Put)]);
     let version = Version::default().edited(&[], vec![(6, table)]);
     for (since, expected) in [(4, true), (5, false), (6, false)] {
-        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
+        let mode = ReadFlags { filters: FilterMode::Use, fill_cache: true, values: true };
         let read = PointRead { key: b"a", hash: KeyHash::new(SEED, b"a"), window: Window::up_to(0), mode };
         assert_eq!(version.is_newer(&read, since).unwrap(), expected, "{since}");
     }
@@ -480,7 +480,7 @@ fn table_of(entries: &[(&str, SeqNo, ValueKind)]) -> (Arc<TableContext>, Arc<Tab
 fn a_trace_tells_values_tombstones_and_newer_versions_apart() {
     let (context, table) = table_of(&[("a", 5, ValueKind::Put), ("b", 6, ValueKind::Delete), ("c", 9, ValueKind::Put)]);
     for (key, found) in [("a", Found::Value(5)), ("aa", Found::Absent), ("b", Found::Deleted), ("c", Found::Newer)] {
-        let mode = ReadMode { filters: FilterMode::Use, fill_cache: true, values: true };
+        let mode = ReadFlags { filters: FilterMode::Use, fill_cache: true, values: true };
         let read =
             PointRead { key: key.as_bytes(), hash: KeyHash::new(SEED, key.as_bytes()), window: Window::up_to(8), mode };
         let mut events = Recorded::default();

@@ -13,7 +13,7 @@ fn key(i: u32) -> Vec<u8> {
 }
 
 fn value(i: u32, len: usize) -> Vec<u8> {
-    (0..len).map(|at| u8::try_from((at as u32 ^ i.wrapping_mul(97)) & 0xff).unwrap()).collect()
+    (0..len).map(|at| at.to_le_bytes()[0] ^ i.wrapping_mul(97).to_le_bytes()[0]).collect()
 }
 
 /// A load: its name, and what it does to a store that has `KEYS` entries.

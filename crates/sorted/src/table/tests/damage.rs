@@ -504,7 +504,7 @@ fn a_build_that_fails_leaves_no_file() {
                 Ok(_) => panic!("{mode:?} at {at} went unnoticed"),
                 Err(error) => {
                     assert!(matches!(error, Error::Io { .. }), "{error}");
-                    assert_eq!(fs.paths(), Vec::<PathBuf>::new());
+                    assert_eq!(fs.paths(), Vec::<std::path::PathBuf>::new());
                 }
             }
         }

@@ -6,7 +6,7 @@ use super::*;
 use crate::vfs::{FileLock, Mapping, ReadableFile, WritableFile};
 
 fn open_on(fs: Arc<dyn FileSystem>, dir: &Path, meta: &TableMeta) -> Arc<Table> {
-    let context = TableContext::new(fs, dir, 1 << 20, 8).with_mmap_reads(true);
+    let context = TableContext::new(fs, dir, 1 << 20, 8).with_read_mode(ReadMode::Mmap);
     Arc::new(Table::new(Arc::new(context), meta.clone()))
 }
 

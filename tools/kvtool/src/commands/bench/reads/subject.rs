@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use tamis::{Db, FilterPolicy, Options};
+use tamis::{Db, FilterPolicy, Options, ReadMode};
 
 use super::copy::copy;
 use crate::args::{BenchReads, Common};
@@ -60,9 +60,9 @@ impl Subject {
         self.keys.is_none()
     }
 
-    /// Opens it read-only, with a block cache of `cache` bytes.
+    /// Opens it read-only, with a block cache of `cache` bytes. The system counts every read.
     pub(super) fn open(&self, cache: usize) -> Result<Db> {
-        Ok(self.options.clone().cache_size(cache).open_read_only(&self.path)?)
+        Ok(self.options.clone().read_mode(ReadMode::Pread).cache_size(cache).open_read_only(&self.path)?)
     }
 
     /// Gives all tables filters of `bits_per_key`.

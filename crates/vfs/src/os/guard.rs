@@ -1,0 +1,223 @@
+//! Copies out of mapped files that end with `false` where a page cannot be read.
+//!
+//! Where a page of a mapping cannot be brought into memory, because the device fails or somebody
+//! has shortened the file, Linux sends SIGBUS to the thread that touches it. A thread notes here
+//! what it is about to copy. If a signal names an address in that range, the handler marks the
+//! mapping as broken, puts a page of zeros in its place and returns: the copy goes on, and
+//! [`copy`] returns `false`. Every other SIGBUS goes to the handler that was there before.
+//!
+//! The order is that of proof: the mark is set before the zeros appear. A thread that copied zeros,
+//! even without a signal of its own, therefore finds the mark when it looks afterwards.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::zeroed;
+use std::ptr::{self, null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence, fence};
+
+use libc::{SA_ONSTACK, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, SIGBUS, sigaction, siginfo_t};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use tamis_base::sync::{OnceLock, thread_local};
+
+/// What a thread copies at the moment: addresses `start..end` of the mapping with this mark.
+struct Copying {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    broken: AtomicPtr<AtomicBool>,
+}
+
+thread_local! {
+    // Without a destructor or a lazy value: the signal handler reads it.
+    static COPYING: Copying =
+        const { Copying { start: AtomicUsize::new(0), end: AtomicUsize::new(0), broken: AtomicPtr::new(null_mut()) } };
+}
+
+/// What was in force before.
+static PREVIOUS: OnceLock<sigaction> = OnceLock::new();
+
+/// Installs the handler, if this process has not done so yet. Returns whether it is in force: the
+/// rest of the program may have replaced it.
+pub(super) fn is_in_force() -> bool {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        if let Ok(previous) = current_action() {
+            PREVIOUS.get_or_init(|| previous);
+            // SAFETY: zeros are a valid value of this plain structure.
+            let mut action: sigaction = unsafe { zeroed() };
+            action.sa_sigaction = address(on_bus_error);
+            action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+            // SAFETY: the handler does only what a signal handler may, and the pointers are valid.
+            let _ = unsafe { sigaction(SIGBUS, &raw const action, null_mut()) };
+        }
+    });
+    current_action().is_ok_and(|action| action.sa_sigaction == address(on_bus_error))
+}
+
+type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+
+fn address(handler: Handler) -> usize {
+    handler as usize
+}
+
+fn current_action() -> io::Result<sigaction> {
+    // SAFETY: zeros are a valid value of this plain structure.
+    let mut action: sigaction = unsafe { zeroed() };
+    // SAFETY: the pointers are valid, and a null pointer changes nothing.
+    match unsafe { sigaction(SIGBUS, null(), &raw mut action) } {
+        0 => Ok(action),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Fills `to` with the bytes at `from`. `false` if they could not be read; `to` may then hold
+/// anything, and so may later copies from the mapping, which all return `false`.
+///
+/// # Safety
+///
+/// The bytes at `from` lie in a mapping of a file that lives until the call returns, that no Rust
+/// reference points into, and that has no mark but `broken`. The handler is in force.
+#[inline]
+pub(super) unsafe fn copy(from: *const u8, to: &mut [u8], broken: &AtomicBool) -> bool {
+    COPYING.with(|copying| {
+        copying.broken.store(ptr::from_ref(broken).cast_mut(), Ordering::Relaxed);
+        copying.start.store(from.addr(), Ordering::Relaxed);
+        copying.end.store(from.addr() + to.len(), Ordering::Relaxed);
+        // The handler runs in this thread: the compiler must not move the copy.
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the caller promises that `from` is mapped, and `to` is memory of another kind.
+        // Somebody may write to the file meanwhile; the bytes are looked at only as a copy, whose
+        // checksum is verified.
+        unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        compiler_fence(Ordering::SeqCst);
+        copying.end.store(0, Ordering::Relaxed);
+    });
+    // Not before the copy.
+    fence(Ordering::Acquire);
+    !broken.load(Ordering::Relaxed)
+}
+
+extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a valid pointer to a handler with `SA_SIGINFO`.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    // Otherwise another process has sent it, and there is no address.
+    let is_fault = code > 0;
+    if !(is_fault && replace_page(address)) {
+        forward(signal, is_fault, info, context);
+    }
+}
+
+/// Puts zeros in the place of the page at `address`, if this thread copies from there.
+fn replace_page(address: usize) -> bool {
+    COPYING.with(|copying| {
+        if !(copying.start.load(Ordering::Relaxed)..copying.end.load(Ordering::Relaxed)).contains(&address) {
+            return false;
+        }
+        // SAFETY: `copy` has stored a reference that is valid until it returns.
+        let Some(broken) = (unsafe { copying.broken.load(Ordering::Relaxed).as_ref() }) else { return false };
+        broken.store(true, Ordering::SeqCst);
+        let page = rustix::param::page_size();
+        let start = ptr::without_provenance_mut(address - address % page);
+        // SAFETY: the page lies in the mapping from which `copy` reads, into which no reference
+        // points. This is one system call.
+        unsafe { mmap_anonymous(start, page, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED) }.is_ok()
+    })
+}
+
+/// Does what would have been done without this handler.
+fn forward(signal: c_int, is_fault: bool, info: *mut siginfo_t, context: *mut c_void) {
+    let (handler, flags) = PREVIOUS.get().map_or((SIG_DFL, 0), |action| (action.sa_sigaction, action.sa_flags));
+    match handler {
+        SIG_IGN if !is_fault => {}
+        SIG_DFL | SIG_IGN => {
+            // SAFETY: zeros are a valid value: the default action.
+            let default: sigaction = unsafe { zeroed() };
+            // SAFETY: the pointers are valid. The signal is delivered when this handler returns.
+            unsafe {
+                sigaction(signal, &raw const default, null_mut());
+                libc::raise(signal);
+            }
+        }
+        // SAFETY: whoever installed it stated by the flag which of the two it is.
+        handler if flags & SA_SIGINFO != 0 => unsafe {
+            std::mem::transmute::<usize, Handler>(handler)(signal, info, context);
+        },
+        // SAFETY: as above.
+        handler => unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, ExitStatus};
+
+    use super::*;
+    use crate::os::mapped::Region;
+
+    /// Runs the test below in a process of its own.
+    fn run(case: &str) -> ExitStatus {
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        test.args(["--exact", "--ignored", "os::guard::tests::a_process_with_a_fault_elsewhere"]);
+        test.env("TAMIS_FAULT", case).output().unwrap().status
+    }
+
+    #[test]
+    fn a_signal_for_others_has_its_own_effect() {
+        assert_eq!(run("fault, their handler").code(), Some(42));
+        assert_eq!(run("fault, their old handler").code(), Some(43));
+        assert_eq!(run("fault, no handler").signal(), Some(SIGBUS));
+        assert_eq!(run("kill, no handler").signal(), Some(SIGBUS));
+        assert_eq!(run("kill, ignored").code(), Some(0));
+        assert_eq!(run("fault, ignored").signal(), Some(SIGBUS));
+        assert_eq!(run("replaced").code(), Some(0));
+    }
+
+    extern "C" fn exit_42(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+        // SAFETY: a signal handler may call it.
+        unsafe { libc::_exit(42) }
+    }
+
+    extern "C" fn exit_43(_: c_int) {
+        // SAFETY: as above.
+        unsafe { libc::_exit(43) }
+    }
+
+    fn install(handler: usize, flags: c_int) {
+        // SAFETY: zeros are a valid value, and the handlers do only what they may.
+        unsafe {
+            let mut action: sigaction = zeroed();
+            (action.sa_sigaction, action.sa_flags) = (handler, flags);
+            assert_eq!(sigaction(SIGBUS, &raw const action, null_mut()), 0);
+        }
+    }
+
+    #[test]
+    #[ignore = "part of another test, which runs it in a process of its own"]
+    fn a_process_with_a_fault_elsewhere() {
+        let case = std::env::var("TAMIS_FAULT").unwrap();
+        let (cause, handler) = case.split_once(", ").unwrap_or((&case, ""));
+        match handler {
+            "their handler" => install(address(exit_42), SA_SIGINFO),
+            "their old handler" => install(exit_43 as extern "C" fn(c_int) as usize, 0),
+            "ignored" => install(SIG_IGN, 0),
+            _ => install(SIG_DFL, 0),
+        }
+        assert!(is_in_force());
+        match cause {
+            // SAFETY: a plain system call.
+            "kill" => drop(unsafe { libc::raise(SIGBUS) }),
+            "fault" => {
+                let file = tempfile::tempfile().unwrap();
+                file.set_len(1).unwrap();
+                let region = Region::new(&file).unwrap();
+                file.set_len(0).unwrap();
+                // SAFETY: none; this faults.
+                unsafe { region.start().read_volatile() };
+            }
+            _ => {
+                install(SIG_DFL, 0);
+                assert!(!is_in_force());
+            }
+        }
+    }
+}
