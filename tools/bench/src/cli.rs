@@ -17,7 +17,7 @@ use crate::program::{Program, Run};
 use crate::record::Record;
 use crate::report::Report;
 use crate::scene::Task;
-use crate::text::{rate, time};
+use tamis_figures::text::{rate, time};
 
 /// Sizes, times, and the choice of groups, workloads and engines.
 #[derive(Clone, Debug, Args)]

@@ -35,7 +35,6 @@ mod report;
 mod scene;
 pub mod tamis_engine;
 mod targets;
-pub mod text;
 mod values;
 mod work;
 mod zipf;

@@ -158,7 +158,7 @@ impl Drawing for Rates<'_> {
             .x_desc("operations per second")
             .axis_desc_style(words(17))
             .label_style(words(15))
-            .x_label_formatter(&|rate| crate::text::rate(*rate))
+            .x_label_formatter(&|rate| tamis_figures::text::rate(*rate))
             .bold_line_style(BLACK.mix(0.18))
             .light_line_style(BLACK.mix(0.06))
             .draw()?;

@@ -14,7 +14,7 @@ use crate::plot;
 use crate::program::Run;
 use crate::record::{Latency, Record};
 use crate::targets::{Verdict, verdicts};
-use crate::text::{bytes, rate, three_digits, time};
+use tamis_figures::text::{bytes, rate, three_digits, time};
 
 /// Version of the JSON document. It changes when a field is removed or changes its meaning.
 const SCHEMA: u64 = 1;

@@ -11,6 +11,7 @@
 
 pub mod document;
 mod file;
+pub mod text;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,17 +1,17 @@
 //! Short forms of numbers.
 
 /// A rate: `7.81`, `284k`, `12.1M`.
-pub(crate) fn rate(per_second: f64) -> String {
+pub fn rate(per_second: f64) -> String {
     scaled(per_second, &[(1e6, "M"), (1e3, "k"), (1.0, "")])
 }
 
 /// A time: `450ns`, `3.85µs`, `2.70s`.
-pub(crate) fn time(nanos: f64) -> String {
+pub fn time(nanos: f64) -> String {
     scaled(nanos, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])
 }
 
 /// Bytes in powers of 1024: `4.00K`, `256M`.
-pub(crate) fn bytes(bytes: f64) -> String {
+pub fn bytes(bytes: f64) -> String {
     const KIB: f64 = 1024.0;
     scaled(bytes, &[(KIB * KIB * KIB, "G"), (KIB * KIB, "M"), (KIB, "K"), (1.0, "")])
 }
@@ -24,7 +24,7 @@ fn scaled(number: f64, units: &[(f64, &str)]) -> String {
 }
 
 /// A number with three significant digits, or more if its integer part has more.
-pub(crate) fn three_digits(number: f64) -> String {
+pub fn three_digits(number: f64) -> String {
     let decimals = match number {
         _ if number >= 99.95 || number == 0.0 => 0,
         _ if number >= 9.995 => 1,
