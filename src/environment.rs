@@ -106,12 +106,13 @@ impl EnvironmentOptions {
     ///
     /// Within it are memtables, cached blocks, filters and indexes of open tables, range deletes,
     /// what scans have read ahead, and tables being written: [`EnvironmentStats::usage`] has the
-    /// sum of each. The cache has what the others leave, and gives way to them. Memtables and
-    /// tables are an eighth of it long at most. Scans and compactions do not read ahead where there
-    /// is no room for it.
+    /// sum of each. The cache has what the others leave, and gives way to them. Memtables are an
+    /// eighth of it long at most, tables a sixteenth. Scans and compactions do not read ahead where
+    /// there is no room for it, and filters for which there is none are read in pages through the
+    /// cache.
     ///
-    /// What stores cannot do without is taken even if it exceeds the limit: the filters and indexes
-    /// of the tables in use, about 2 bytes per key, and range deletes. Not counted are what calls
+    /// What stores cannot do without is taken even if it exceeds the limit: the indexes of the
+    /// tables in use, about 40 bytes per data block, and range deletes. Not counted are what calls
     /// return and take (batches, transactions, values), blocks in use by reads in progress, and
     /// pages that the system caches.
     pub fn memory(mut self, bytes: usize) -> Self {
@@ -428,7 +429,7 @@ impl Environment {
         &self.0.executor
     }
 
-    /// The most bytes of a memtable or table within the limit of all memory.
+    /// The most bytes of a memtable, and twice those of a table, within the limit of all memory.
     pub(crate) fn largest_part(&self) -> usize {
         largest_part(self.0.tables.budget.limit())
     }

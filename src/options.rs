@@ -176,8 +176,8 @@ impl Options {
         self
     }
 
-    /// Size at which compaction ends a table and starts the next, in bytes, and an eighth of
-    /// [`memory`](Options::memory) at most. Default: 64 MiB.
+    /// Size at which compaction ends a table and starts the next, in bytes, and a sixteenth
+    /// of [`memory`](Options::memory) at most. Default: 64 MiB.
     pub fn table_size(mut self, bytes: u64) -> Self {
         self.table_size = bytes;
         self
@@ -406,7 +406,8 @@ impl Options {
     pub(crate) fn fitted(mut self, environment: &Environment) -> Options {
         let most = environment.largest_part();
         self.memtable_size = self.memtable_size.min(most);
-        self.table_size = self.table_size.min(most as u64);
+        // Several are written at once, and one of short entries takes twice its size meanwhile.
+        self.table_size = self.table_size.min(most as u64 / 2);
         self
     }
 

@@ -9,8 +9,8 @@ const DEFAULT_SHARE: u64 = 2;
 const ASSUMED_MEMORY: u64 = 4 << 30;
 /// The cache's limit if neither it nor that of all memory is given.
 const DEFAULT_CACHE: usize = 64 << 20;
-/// The part of the limit, as a divisor, that a memtable or a table may have at most; and the length
-/// that both may have in any case.
+/// The part of the limit, as a divisor, that a memtable may have at most; and the length that it
+/// may have in any case.
 const LARGEST_PART: usize = 8;
 const LEAST_PART: usize = 64 << 10;
 /// The least limit.
@@ -45,7 +45,7 @@ impl MemoryLimits {
     }
 }
 
-/// The most bytes of a memtable or table within a limit of `all` bytes.
+/// The most bytes of a memtable within a limit of `all` bytes.
 pub(super) fn largest_part(all: usize) -> usize {
     (all / LARGEST_PART).max(LEAST_PART)
 }
@@ -62,7 +62,7 @@ pub struct MemoryUsage {
     pub memtables: usize,
     /// The block cache.
     pub cache: usize,
-    /// Filters, indexes and properties of open tables.
+    /// Filters, indexes and properties of open tables. Pages of filters are in `cache`.
     pub tables: usize,
     /// Range deletes in tables.
     pub ranges: usize,

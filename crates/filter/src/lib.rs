@@ -119,6 +119,8 @@ pub use table::bank::{FilterBank, FirstProbes};
 #[doc(hidden)]
 pub use table::builder::FilterBuilder;
 #[doc(hidden)]
+pub use table::outline::FilterOutline;
+#[doc(hidden)]
 pub use table::reader::Filter;
 
 #[cfg(doctest)]

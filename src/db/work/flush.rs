@@ -36,6 +36,8 @@ use crate::tree::manifest::{VersionEdit, encode_definition};
 /// Disk space that flushes and compactions leave free, so that log and manifest can still be
 /// written. It equals the bytes they write themselves, clamped to this range.
 const FREE_SPACE_FLOOR: RangeInclusive<u64> = 256 << 10..=16 << 20;
+/// A file being written has a buffer of this part, as a divisor, of the largest table at most.
+const BUFFERS: usize = 8;
 
 /// The files of a flush, which no edit names yet.
 #[derive(Default)]
@@ -218,7 +220,8 @@ impl Store {
 
     /// How many bytes of a table or value file are written at a time.
     pub(super) fn write_len(&self) -> usize {
-        self.workers.rate.request_len().map_or(WRITE_LEN, |len| len.min(WRITE_LEN))
+        let most = WRITE_LEN.min(self.environment.largest_part() / BUFFERS);
+        self.workers.rate.request_len().map_or(most, |len| len.min(most))
     }
 
     /// Origin of a table of `tree` made from no other table, for level 0.

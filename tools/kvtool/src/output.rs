@@ -114,6 +114,7 @@ pub(crate) fn json_reads(reads: &ReadStats) -> Value {
         "block_bytes": reads.block_bytes,
         "avoidable_reads": reads.avoidable_reads,
         "avoidable_bytes": reads.avoidable_bytes,
+        "filter_reads": reads.filter_reads,
         "tombstones_passed": reads.tombstones_passed,
         "deleted_by_range": reads.deleted_by_range,
     })

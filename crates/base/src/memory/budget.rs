@@ -3,7 +3,7 @@
 //! Each part of a store charges what it takes to the budget it was given, by use. The block cache
 //! has what the others leave: it shrinks when they grow, and the budget tells it when. A part that
 //! can do without asks first ([`MemoryCharge::try_resize`]): there is room for it until all uses
-//! but the cache fill [`OPTIONAL`] of the limit. What a store cannot do without (memtables within
+//! but the cache fill half of the limit. What a store cannot do without (memtables within
 //! their own limit, the index of a table that is read) is charged in any case.
 //!
 //! [`RESERVE`] of the limit is kept free of cached blocks, so that scans and jobs that come and go
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// The part of the limit, as a fraction, up to which there is room for what can be done without.
-const OPTIONAL: (usize, usize) = (3, 4);
+/// The part of the limit, as a divisor, up to which there is room for what can be done without.
+const OPTIONAL: usize = 2;
 /// The part of the limit, as a divisor, that is kept for scans and jobs.
 const RESERVE: usize = 16;
 
@@ -102,9 +102,8 @@ impl MemoryBudget {
 
     /// Whether there is room for `bytes` that can be done without.
     pub fn has_room(&self, bytes: usize) -> bool {
-        let (part, whole) = OPTIONAL;
         let others = self.total().saturating_sub(self.used(MemoryUse::Cache));
-        self.limit == usize::MAX || others.saturating_add(bytes) <= self.limit / whole * part
+        self.limit == usize::MAX || others.saturating_add(bytes) <= self.limit / OPTIONAL
     }
 
     /// Counts `bytes` more for a use.
@@ -112,15 +111,16 @@ impl MemoryBudget {
         if bytes == 0 {
             return;
         }
-        if self.limit < usize::MAX
-            && self.total().saturating_add(bytes) > self.limit
-            && let Some(relief) = self.relief.get()
-        {
+        let is_short = self.limit < usize::MAX && self.total().saturating_add(bytes) > self.limit;
+        let relief = self.relief.get().filter(|_| is_short);
+        if let Some(relief) = relief {
             self.coming.fetch_add(bytes, Ordering::Relaxed);
             relief();
-            self.coming.fetch_sub(bytes, Ordering::Relaxed);
         }
         self.used[of as usize].fetch_add(bytes, Ordering::Relaxed);
+        if relief.is_some() {
+            self.coming.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Counts `bytes` less for a use.
@@ -186,19 +186,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_done_without_leaves_a_quarter_and_the_cache_has_the_rest() {
+    fn what_can_be_done_without_leaves_half_and_the_cache_has_the_rest() {
         let budget = MemoryBudget::new(1600);
         assert_eq!(budget.left_for_cache(), 1500);
-        let memtables = MemoryCharge::new(&budget, MemoryUse::Memtables, 800);
+        let memtables = MemoryCharge::new(&budget, MemoryUse::Memtables, 400);
         let mut scan = MemoryCharge::new(&budget, MemoryUse::Scans, 0);
         assert!(scan.try_resize(60));
-        assert_eq!(budget.left_for_cache(), 700, "within the reserve");
+        assert_eq!(budget.left_for_cache(), 1100, "within the reserve");
         assert!(scan.try_resize(400) && !scan.try_resize(401) && scan.try_resize(400));
-        assert_eq!((budget.left_for_cache(), budget.total()), (400, 1200));
+        assert_eq!((budget.left_for_cache(), budget.total()), (800, 800));
         budget.note_cache(0, 400);
-        assert_eq!((budget.left_for_cache(), budget.total()), (400, 1600));
+        assert_eq!((budget.left_for_cache(), budget.total()), (800, 1200));
         let tables = MemoryCharge::new(&budget, MemoryUse::Tables, 2000);
-        assert_eq!((budget.left_for_cache(), budget.total()), (0, 3600));
+        assert_eq!((budget.left_for_cache(), budget.total()), (0, 3200));
         drop((memtables, scan, tables));
         budget.note_cache(400, 0);
         assert_eq!((budget.left_for_cache(), budget.total()), (1500, 0));

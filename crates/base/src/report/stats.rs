@@ -28,8 +28,8 @@ pub struct ReadStats {
     pub false_positives: u64,
     /// Point reads of a table whose filter is damaged or of an unknown kind, and so means "maybe".
     pub degraded: u64,
-    /// Point reads without a filter to ask: the table was written without one, or the read was told
-    /// to ignore it.
+    /// Point reads without a filter to ask: the table was written without one, the read was told to
+    /// ignore it, or a page of it was not in memory while most keys were found.
     pub skipped: u64,
     /// Tables whose filters a scan of one prefix asked for the prefix; each table counts once per
     /// scan. Wrong answers are not counted: a scan may begin or end between the keys with the
@@ -50,6 +50,9 @@ pub struct ReadStats {
     pub avoidable_reads: u64,
     /// Of `block_bytes`, those of `avoidable_reads`.
     pub avoidable_bytes: u64,
+    /// Pages of filters read from files, of tables whose filters the limit of memory
+    /// (`Options::memory`) does not let stay whole.
+    pub filter_reads: u64,
     /// Tombstones that scans stepped over to reach an entry. Point reads count none, since each
     /// meets one at most. Scans remember long ranges of deleted keys and later jump over them; what
     /// they jump over is not counted.
@@ -70,8 +73,9 @@ impl ReadStats {
         self.negatives + self.false_positives
     }
 
-    /// Share of the data blocks wanted that were in memory; `None` before the first. Filters and
-    /// indexes are always in memory once a table is open, and values in value files never are.
+    /// Share of the data blocks wanted that were in memory; `None` before the first. Indexes are
+    /// always in memory once a table is open, filters while there is room for them, and values in
+    /// value files never.
     pub fn cache_hit_rate(&self) -> Option<f64> {
         let wanted = self.cache_hits + self.block_reads;
         (wanted > 0).then(|| self.cache_hits as f64 / wanted as f64)
@@ -117,6 +121,7 @@ impl ReadStats {
             block_bytes: by(self.block_bytes, other.block_bytes),
             avoidable_reads: by(self.avoidable_reads, other.avoidable_reads),
             avoidable_bytes: by(self.avoidable_bytes, other.avoidable_bytes),
+            filter_reads: by(self.filter_reads, other.filter_reads),
             tombstones_passed: by(self.tombstones_passed, other.tombstones_passed),
             deleted_by_range: by(self.deleted_by_range, other.deleted_by_range),
         }
@@ -252,9 +257,10 @@ pub enum ReadEvent {
     AvoidableBytes,
     TombstonePassed,
     DeletedByRange,
+    FilterRead,
 }
 
-const EVENTS: usize = 14;
+const EVENTS: usize = 15;
 
 /// Ordinary reads count in the first cache line only.
 #[repr(align(64))]
@@ -371,6 +377,7 @@ impl ReadCounters {
             block_bytes: sum(ReadEvent::BlockBytes),
             avoidable_reads: sum(ReadEvent::AvoidableRead),
             avoidable_bytes: sum(ReadEvent::AvoidableBytes),
+            filter_reads: sum(ReadEvent::FilterRead),
             tombstones_passed: sum(ReadEvent::TombstonePassed),
             deleted_by_range: sum(ReadEvent::DeletedByRange),
         }

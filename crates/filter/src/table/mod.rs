@@ -3,4 +3,5 @@
 pub(crate) mod bank;
 pub(crate) mod builder;
 pub(crate) mod info;
+pub(crate) mod outline;
 pub(crate) mod reader;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::info::FilterInfo;
+use super::outline::FilterOutline;
 use crate::PrefixExtractor;
 use crate::avx2::Avx2;
 use crate::fuse::{self, FuseShape};
@@ -142,6 +143,16 @@ impl Filter {
         let prefix = self.prefixes().and_then(|extractor| extractor.extract(key));
         !self.may_contain(hash)
             || prefix.is_some_and(|prefix| !self.may_contain(KeyHash::of_prefix(hash.seed(), prefix)))
+    }
+
+    /// The filter without its lines, if it is usable and has the split layout.
+    pub fn outline(&self) -> Option<FilterOutline> {
+        match &self.probing {
+            Probing::Split { groups, lines, .. } => {
+                Some(FilterOutline::new(self.seed, *groups, lines.len(), self.info.clone()?))
+            }
+            _ => None,
+        }
     }
 
     /// Why the filter answers "maybe" to every key, if it does. To be reported, because every

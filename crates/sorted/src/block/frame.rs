@@ -61,6 +61,12 @@ impl FramedBlock {
         Block::new(self.header.block, &self.frame)
     }
 
+    /// The bytes of a frame that holds no block, with what follows them in the frame.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.frame
+    }
+
     /// Bytes of memory that the frame takes.
     pub fn memory(&self) -> usize {
         size_of_val(self)
@@ -243,6 +249,17 @@ impl Frame {
         block.header.block = BlockHeader::decode(&block.frame[..len.min(block.frame.len())])?;
         *block.header.referenced.get_mut() = false;
         Ok(BlockRef(ManuallyDrop::new(self).0))
+    }
+}
+
+impl Frame {
+    /// The frame as it is, to be shared. As a block, it is empty.
+    pub fn into_bytes(self) -> BlockRef {
+        // SAFETY: nothing else refers to the frame.
+        let block = unsafe { &mut *self.0.block() };
+        block.header.block = BlockHeader::default();
+        *block.header.referenced.get_mut() = false;
+        BlockRef(ManuallyDrop::new(self).0)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Table;
-use super::fetch::{ReadAhead, ReadHint};
+use super::fetch::ReadAhead;
 use super::reader::Counting;
 use super::resident::ResidentBlock;
 use crate::block::BlockCursor;
@@ -129,12 +129,7 @@ impl TableCursor {
             };
             let block = match kept {
                 Some(block) => block,
-                None => {
-                    let hint = ReadHint::Scan(ahead);
-                    let block = self.table.read_block(resident, i, fill_cache, self.counting, hint)?;
-                    ahead.hold(self.table.fetcher(), block.memory());
-                    block.into()
-                }
+                None => self.table.read_block_of_scan(resident, i, fill_cache, self.counting, ahead)?.into(),
             };
             self.block.enter(block);
             self.position = i;

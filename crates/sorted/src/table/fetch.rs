@@ -25,7 +25,7 @@ use crate::memory::budget::{MemoryCharge, MemoryUse};
 use crate::report::stats::ReadCounters;
 
 /// The rule that a file breaks which is shorter than its table.
-const SHORT: &str = "the file ends inside a block";
+pub(super) const SHORT: &str = "the file ends inside a block";
 
 /// Reads from one table's file.
 pub(super) struct Fetcher {
@@ -259,9 +259,13 @@ pub(super) struct ReadAhead {
     prefetched: Range<u64>,
     /// Whether the scan has waited for the device.
     has_waited: bool,
-    /// For the buffer, and for a block that the cache does not hold.
-    charge: Option<MemoryCharge>,
-    /// Bytes of the longest such block.
+    charge: Option<ScanCharge>,
+}
+
+/// What a scan is charged.
+struct ScanCharge {
+    charge: MemoryCharge,
+    /// Bytes of the longest block that the cache did not hold; the others are those of the buffer.
     held: usize,
 }
 
@@ -293,7 +297,6 @@ impl ReadAhead {
             prefetched: 0..0,
             has_waited: false,
             charge: None,
-            held: 0,
         }
     }
 
@@ -354,16 +357,20 @@ impl ReadAhead {
         }
     }
 
-    fn charge(&mut self, fetcher: &Fetcher) -> &mut MemoryCharge {
-        self.charge.get_or_insert_with(|| MemoryCharge::new(fetcher.context.budget(), MemoryUse::Scans, 0))
+    fn charge(&mut self, fetcher: &Fetcher) -> &mut ScanCharge {
+        self.charge.get_or_insert_with(|| {
+            let charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Scans, 0);
+            ScanCharge { charge, held: 0 }
+        })
     }
 
     /// Notes that the scan holds a block of `len` bytes that the cache does not have.
     pub(super) fn hold(&mut self, fetcher: &Fetcher, len: usize) {
-        if len > self.held {
-            self.held = len;
-            let bytes = len + self.buffer.len();
-            self.charge(fetcher).resize(bytes);
+        let buffered = self.buffer.len();
+        let ScanCharge { charge, held } = self.charge(fetcher);
+        if len > *held {
+            *held = len;
+            charge.resize(len + buffered);
         }
     }
 
@@ -375,8 +382,8 @@ impl ReadAhead {
             self.len = 0;
             let len = usize::try_from(window.end - window.start).ok()?;
             if self.buffer.len() < len {
-                let held = self.held;
-                if !self.charge(fetcher).try_resize(len + held) {
+                let ScanCharge { charge, held } = self.charge(fetcher);
+                if !charge.try_resize(len + *held) {
                     return None;
                 }
                 self.buffer.resize(len, 0);

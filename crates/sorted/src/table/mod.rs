@@ -24,6 +24,7 @@ pub mod fuzz;
 mod index;
 mod mapped;
 mod origin;
+mod paged;
 mod pending;
 mod planned;
 mod prefix;

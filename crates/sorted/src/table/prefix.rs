@@ -15,6 +15,7 @@ use crate::iter::InternalCursor;
 use crate::report::stats::ReadEvent;
 use crate::sync::Mutex;
 use crate::table::FilterMode;
+use crate::trace::FilterAnswer;
 
 /// Whether a table may hold keys with the prefix that all keys of a scan share, by the extractor.
 ///
@@ -81,16 +82,16 @@ impl Table {
     /// that exists is an error.
     pub(super) fn may_hold_prefix(self: &Arc<Table>, probe: &PrefixProbe) -> Result<bool> {
         let resident = self.resident()?;
-        let filter = match &resident.filter {
-            TableFilter::Usable(filter) if probe.mode != FilterMode::Ignore => filter,
-            _ => return Ok(true),
-        };
-        if filter.prefixes() != Some(probe.extractor) {
+        if probe.mode == FilterMode::Ignore || resident.filter.prefixes() != Some(probe.extractor) {
             return Ok(true);
         }
         let seed = resident.footer.seed;
         let hash = if probe.hash.seed() == seed { probe.hash } else { KeyHash::of_prefix(seed, &probe.prefix) };
-        let answer = filter.may_contain(hash);
+        let answer = match &resident.filter {
+            TableFilter::Usable(filter) => filter.may_contain(hash),
+            TableFilter::Paged(filter) => filter.ask(self.fetcher(), hash, false) != FilterAnswer::No,
+            TableFilter::None | TableFilter::Degraded(_) => true,
+        };
         if !answer && probe.mode == FilterMode::Shadow {
             let mut cursor = self.cursor(false).uncounted();
             cursor.seek(&probe.prefix, SeqNo::MAX)?;

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::fetch::{Fetcher, ReadHint};
+use super::fetch::{Fetcher, ReadAhead, ReadHint};
+use super::paged::PagedFilter;
 use super::planned::{BlockAddress, PlannedRead, PlannedReads};
 use super::properties::Properties;
 use super::resident::{Resident, ResidentBlock, TableFilter};
@@ -313,6 +314,7 @@ impl Table {
             TableFilter::Degraded(_) => FilterAnswer::Degraded,
             TableFilter::Usable(filter) if filter.may_contain(hash) => FilterAnswer::Maybe,
             TableFilter::Usable(_) => FilterAnswer::No,
+            TableFilter::Paged(filter) => self.ask_pages(filter, hash, read.mode.filters),
         };
         if answer == FilterAnswer::No && read.mode.filters == FilterMode::Use {
             self.deny(trace);
@@ -320,6 +322,13 @@ impl Table {
         }
         trace.filter(answer);
         Some(Probe { table: self, resident, read, answer, position: 0 })
+    }
+
+    /// Asks a filter that is not in memory as a whole.
+    #[cold]
+    #[inline(never)]
+    fn ask_pages(&self, filter: &PagedFilter, hash: KeyHash, mode: FilterMode) -> FilterAnswer {
+        filter.ask(&self.fetcher, hash, mode == FilterMode::Use && self.expects_hit())
     }
 
     /// Ends a [`Table::get`] whose filter says no. Also for callers that asked the filter by other
@@ -341,7 +350,7 @@ impl Table {
     pub fn opened_filter(&self) -> Option<Option<&Filter>> {
         Some(match &self.resident.get()?.filter {
             TableFilter::Usable(filter) => Some(filter),
-            TableFilter::None | TableFilter::Degraded(_) => None,
+            TableFilter::None | TableFilter::Paged(_) | TableFilter::Degraded(_) => None,
         })
     }
 
@@ -443,6 +452,22 @@ impl Table {
         Ok(block)
     }
 
+    /// [`Table::read_block`] for a scan, which is charged for the block.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_block_of_scan(
+        &self,
+        resident: &Resident,
+        i: usize,
+        fill_cache: bool,
+        counting: Counting,
+        ahead: &mut ReadAhead,
+    ) -> Result<BlockRef> {
+        let block = self.read_block(resident, i, fill_cache, counting, ReadHint::Scan(ahead))?;
+        ahead.hold(&self.fetcher, block.memory());
+        Ok(block)
+    }
+
     /// Adds keys to `samples` that cut the table into pieces of about `step` bytes.
     pub fn sample_keys(&self, step: u64, samples: &mut Vec<Vec<u8>>) -> Result<()> {
         let index = &self.resident()?.index;
@@ -538,8 +563,8 @@ impl Table {
         drop(opening);
         trace.opened(resident.footer.opening_len());
         match &resident.filter {
-            TableFilter::Usable(filter) => {
-                if let Some(info) = filter.info() {
+            TableFilter::Usable(_) | TableFilter::Paged(_) => {
+                if let Some(info) = resident.filter.info() {
                     let (keys, design, expected) = (info.keys, info.design_fpr, info.expected_fpr);
                     self.fetcher.counters.expect(FilterRates { keys, design, expected });
                 }
@@ -559,6 +584,9 @@ impl Drop for Table {
         let context = &self.fetcher.context;
         if let Some(resident) = self.resident.get() {
             context.cache.forget(&resident.slots);
+            if let TableFilter::Paged(filter) = &resident.filter {
+                context.cache.forget(filter.slots());
+            }
         }
         if self.obsolete.load(Ordering::Acquire) {
             context.files.remove(self.meta.number);

@@ -37,7 +37,8 @@ impl Table {
         let properties = &resident.properties;
         let usable = match &resident.filter {
             TableFilter::None => true,
-            TableFilter::Usable(filter) => filter.prefixes() == prefix,
+            TableFilter::Usable(_) => resident.filter.prefixes() == prefix,
+            TableFilter::Paged(filter) => filter.failure().is_none() && filter.outline.prefixes() == prefix,
             TableFilter::Degraded(_) => false,
         };
         Ok(usable

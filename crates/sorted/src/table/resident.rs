@@ -1,11 +1,13 @@
 //! [`Resident`]: the parts of an open table that stay in memory.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::fetch::Fetcher;
 use super::footer::{FOOTER_LEN, Footer};
 use super::index::Index;
 use super::mapped::{InPlace, Mapped};
+use super::paged::PagedFilter;
 use super::properties::{Properties, filter_hash};
 use super::{Ingested, TableMeta};
 use crate::block::{Block, BorrowedFrame};
@@ -13,7 +15,7 @@ use crate::cache::BlockSlots;
 use crate::compress::Compression;
 use crate::error::{Error, Result};
 use crate::files::ReadMode;
-use crate::filter::{Filter, FilterInfo, FilterState, KeyHash};
+use crate::filter::{Filter, FilterInfo, FilterState, KeyHash, PrefixExtractor};
 use crate::format::Decoded;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
 use crate::memory::budget::{MemoryCharge, MemoryUse};
@@ -72,6 +74,8 @@ pub(super) enum TableFilter {
     /// The table was written without a filter.
     None,
     Usable(Filter),
+    /// The filter is usable, and there was no room for it as a whole.
+    Paged(Box<PagedFilter>),
     /// The filter is damaged, unreadable, of a later version or of another table, for this reason.
     /// It answers "maybe" for every key.
     Degraded(Error),
@@ -97,7 +101,9 @@ impl Resident {
             .numbered(meta.ingested);
         let index = Index::decode(&fetcher.meta_block(footer.index)?, Some(memory))
             .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
-        let filter = TableFilter::read(fetcher, &footer, &properties);
+        let (rest, block) = (index.memory(), footer.filter.map_or(0, |handle| handle.len as usize));
+        let mut charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Tables, rest);
+        let filter = TableFilter::read(fetcher, &footer, &properties, charge.try_resize(rest + block));
         // A mapped block cannot be given sequence numbers.
         let in_place = fetcher.context.files.read_mode == ReadMode::Mmap
             && properties.compression == u64::from(Compression::None.code())
@@ -108,7 +114,6 @@ impl Resident {
         };
         let cached = if mapped.is_some() { 0 } else { index.len() };
         let slots = Arc::new(BlockSlots::new(&fetcher.context.cache_owner, meta.number, cached, memory));
-        let charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Tables, 0);
         let mut resident = Resident { footer, properties, index, filter, slots, mapped, charge };
         resident.charge.resize(resident.memory());
         if let Some(rule) = resident.gap(footer_offset) {
@@ -219,12 +224,37 @@ impl Resident {
     pub(super) fn memory(&self) -> usize {
         let filter = match &self.filter {
             TableFilter::Usable(filter) => filter.memory(),
+            TableFilter::Paged(filter) => filter.memory(),
             TableFilter::None | TableFilter::Degraded(_) => 0,
         };
         let keys = self.properties.smallest.len() + self.properties.largest.len();
         let mapped = self.mapped.as_ref().map_or(0, Mapped::memory);
         size_of::<Resident>() + self.index.memory() + self.slots.memory() + mapped + filter + keys
     }
+}
+
+/// A whole filter.
+pub(super) enum WholeFilter<'r> {
+    Resident(&'r Filter),
+    Read(Box<Filter>),
+}
+
+impl Deref for WholeFilter<'_> {
+    type Target = Filter;
+
+    fn deref(&self) -> &Filter {
+        match self {
+            WholeFilter::Resident(filter) => filter,
+            WholeFilter::Read(filter) => filter,
+        }
+    }
+}
+
+fn degraded_by(error: &Error) -> FilterState {
+    FilterState::Degraded(match error {
+        Error::Corruption { rule, .. } => rule.clone(),
+        error => error.to_string(),
+    })
 }
 
 /// The rule that is broken if a filter contradicts its table's properties.
@@ -246,8 +276,8 @@ fn filter_contradiction(properties: &Properties, info: &FilterInfo) -> Option<&'
 
 impl TableFilter {
     /// A filter that is sound in itself is still rejected unless it is the one that the properties
-    /// describe.
-    fn read(fetcher: &Fetcher, footer: &Footer, properties: &Properties) -> TableFilter {
+    /// describe. Without `room`, its lines do not stay in memory, if it can be asked in pages.
+    fn read(fetcher: &Fetcher, footer: &Footer, properties: &Properties, room: bool) -> TableFilter {
         let Some(handle) = footer.filter else {
             return TableFilter::None;
         };
@@ -259,11 +289,49 @@ impl TableFilter {
             let rule = "the hash of the filter is not the one in the properties";
             return TableFilter::Degraded(fetcher.corrupt(handle.offset, rule));
         }
-        let filter = Filter::open_in(Some(&fetcher.context.memory), &block, footer.seed);
+        let filter = Filter::open_in(room.then_some(&fetcher.context.memory), &block, footer.seed);
         let mismatch = || filter.info().and_then(|info| filter_contradiction(properties, info));
         match filter.degraded().or_else(mismatch) {
             Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),
-            None => TableFilter::Usable(filter),
+            None => match filter.outline().filter(|_| !room) {
+                Some(outline) => {
+                    TableFilter::Paged(Box::new(PagedFilter::new(fetcher, properties.number, handle, &block, outline)))
+                }
+                None => TableFilter::Usable(filter),
+            },
+        }
+    }
+
+    /// The whole filter, if there is one, read anew if only pages of it are in memory. Fails if it
+    /// is unusable.
+    pub(super) fn whole(&self, fetcher: &Fetcher, resident: &Resident) -> Result<Option<WholeFilter<'_>>> {
+        match self {
+            TableFilter::None => Ok(None),
+            TableFilter::Degraded(error) => Err(error.clone()),
+            TableFilter::Usable(filter) => Ok(Some(WholeFilter::Resident(filter))),
+            TableFilter::Paged(_) => match TableFilter::read(fetcher, &resident.footer, &resident.properties, true) {
+                TableFilter::Usable(filter) => Ok(Some(WholeFilter::Read(Box::new(filter)))),
+                TableFilter::Degraded(error) => Err(error),
+                TableFilter::None | TableFilter::Paged(_) => Ok(None),
+            },
+        }
+    }
+
+    /// The extractor of the prefixes that a usable filter holds.
+    pub(super) fn prefixes(&self) -> Option<PrefixExtractor> {
+        match self {
+            TableFilter::None | TableFilter::Degraded(_) => None,
+            TableFilter::Usable(filter) => filter.prefixes(),
+            TableFilter::Paged(filter) => filter.outline.prefixes(),
+        }
+    }
+
+    /// The parameters of a usable filter.
+    pub(super) fn info(&self) -> Option<&FilterInfo> {
+        match self {
+            TableFilter::None | TableFilter::Degraded(_) => None,
+            TableFilter::Usable(filter) => filter.info(),
+            TableFilter::Paged(filter) => Some(filter.outline.info()),
         }
     }
 
@@ -271,12 +339,11 @@ impl TableFilter {
     pub(super) fn state(&self) -> FilterState {
         match self {
             TableFilter::None => FilterState::None,
-            TableFilter::Degraded(Error::Corruption { rule, .. }) => FilterState::Degraded(rule.clone()),
-            TableFilter::Degraded(error) => FilterState::Degraded(error.to_string()),
-            TableFilter::Usable(filter) => match filter.info() {
-                Some(info) => FilterState::Usable(info.clone()),
-                None => FilterState::None,
-            },
+            TableFilter::Degraded(error) => degraded_by(error),
+            TableFilter::Usable(_) => self.info().cloned().map_or(FilterState::None, FilterState::Usable),
+            TableFilter::Paged(filter) => {
+                filter.failure().map_or_else(|| FilterState::Usable(filter.outline.info().clone()), degraded_by)
+            }
         }
     }
 }

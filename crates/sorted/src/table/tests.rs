@@ -2,6 +2,7 @@
 
 mod damage;
 mod mapped;
+mod paged;
 mod reads;
 
 use std::path::Path;

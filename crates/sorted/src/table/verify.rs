@@ -7,10 +7,10 @@ use super::Table;
 use super::deadlines::{DeadlineCounter, Deadlines};
 use super::fetch::{Fetcher, ReadAhead, ReadHint};
 use super::properties::Properties;
-use super::resident::{Resident, TableFilter};
+use super::resident::Resident;
 use crate::block::{BlockCursor, BlockRef, Frame};
 use crate::error::Result;
-use crate::filter::{Filter, KeyHash};
+use crate::filter::KeyHash;
 use crate::format::checksum::FileChecksum;
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{SeqNo, compare_entries};
@@ -38,7 +38,8 @@ impl Table {
     /// were written, and the first and the last key.
     pub fn verify_content(&self, entries: bool) -> Result<u32> {
         let (fetcher, resident) = (self.fetcher(), self.resident()?);
-        let filter = usable_filter(resident)?;
+        let filter = resident.filter.whole(fetcher, resident)?;
+        let filter = filter.as_deref();
         let mut checker = TableChecker::default();
         let mut checksum = FileChecksum::default();
         let data_end = resident.index.data_end();
@@ -96,15 +97,6 @@ impl Table {
         }
         let rule = "the first or the last key is not the one in the properties";
         Err(self.fetcher().corrupt(resident.footer.properties.offset, rule))
-    }
-}
-
-/// The filter, if there is one. Fails if it is unusable.
-fn usable_filter(resident: &Resident) -> Result<Option<&Filter>> {
-    match &resident.filter {
-        TableFilter::None => Ok(None),
-        TableFilter::Degraded(error) => Err(error.clone()),
-        TableFilter::Usable(filter) => Ok(Some(filter)),
     }
 }
 

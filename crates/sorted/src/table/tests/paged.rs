@@ -1,0 +1,167 @@
+//! Filters for which there is no room as a whole.
+
+use super::*;
+use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
+use crate::report::stats::ReadStats;
+use crate::table::resident::TableFilter;
+
+const N: u64 = 12_000;
+
+/// The table, opened beside others that leave `room` bytes for what can be done without, and
+/// `cache` bytes for the cache.
+struct Fixture {
+    table: Arc<Table>,
+    budget: Arc<MemoryBudget>,
+    _others: MemoryCharge,
+}
+
+impl Fixture {
+    fn new(fs: &SimFileSystem, meta: &TableMeta, room: usize, cache: usize) -> Fixture {
+        let budget = MemoryBudget::new(16 << 20);
+        let others = MemoryCharge::new(&budget, MemoryUse::Memtables, (8 << 20) - room);
+        let resources = TableResources::new(&budget, cache, 8);
+        let context = TableContext::sharing(Arc::new(fs.clone()), Path::new("/db"), &resources, ReadMode::default());
+        let table = Arc::new(Table::new(Arc::new(context), meta.clone()));
+        table.resident().unwrap();
+        Fixture { table, budget, _others: others }
+    }
+
+    fn is_paged(&self) -> bool {
+        matches!(self.table.resident().unwrap().filter, TableFilter::Paged(_))
+    }
+
+    fn has(&self, key: impl AsRef<[u8]>, mode: FilterMode) -> bool {
+        look_up(&self.table, &point_read(key.as_ref(), MAX_SEQNO, mode), &mut Untraced).unwrap().is_some()
+    }
+
+    fn reads(&self) -> ReadStats {
+        self.table.ledger().reads
+    }
+}
+
+fn built(filter: FilterPolicy, prefix: Option<PrefixExtractor>) -> (SimFileSystem, TableMeta) {
+    let fs = file_system();
+    let meta = build(&fs, TableOptions { filter, prefix, ..options() }, &even_keys(N));
+    (fs, meta)
+}
+
+#[test]
+fn a_filter_is_paged_if_there_is_no_room_for_it() {
+    let (fs, meta) = built(FilterPolicy::DEFAULT, None);
+    let (whole, paged) = (Fixture::new(&fs, &meta, 1 << 20, 0), Fixture::new(&fs, &meta, 0, 0));
+    assert!(!whole.is_paged() && paged.is_paged());
+    assert_eq!(whole.table.filter_state().unwrap(), paged.table.filter_state().unwrap());
+    let [large, small] = [&whole, &paged].map(|of| of.table.resident_bytes());
+    assert_eq!((large, small), (whole.budget.used(MemoryUse::Tables), paged.budget.used(MemoryUse::Tables)));
+    assert!(large - small > 10 * 1000 && large - small < 20 * 1000, "{large} {small}");
+    paged.table.verify().unwrap();
+    drop(paged.table);
+    assert_eq!(paged.budget.used(MemoryUse::Tables), 0);
+}
+
+/// Answers, and counts but those of reads, are those of a whole filter, for each kind of filter.
+#[test]
+fn pages_answer_as_the_whole_filter_does() {
+    let fuse = FilterPolicy::BinaryFuse { fingerprint_bits: 8 };
+    for policy in [FilterPolicy::DEFAULT, FilterPolicy::Bloom { bits_per_key: 3.0 }, fuse, FilterPolicy::None] {
+        let (fs, meta) = built(policy, None);
+        for mode in [FilterMode::Shadow, FilterMode::Use, FilterMode::Ignore] {
+            for cache in [0, 1 << 20] {
+                let (whole, paged) = (Fixture::new(&fs, &meta, 1 << 20, cache), Fixture::new(&fs, &meta, 0, cache));
+                for i in (0..N).step_by(7) {
+                    // Mostly absent keys: pages are read.
+                    for key in [odd_key(i), even_key(i), odd_key(i), format!("{}0", even_key(i))] {
+                        assert_eq!(whole.has(&key, mode), paged.has(&key, mode), "{key}");
+                    }
+                }
+                let counts = |mut reads: ReadStats| {
+                    reads.filter_reads = 0;
+                    reads
+                };
+                assert_eq!(counts(whole.reads()), counts(paged.reads()), "{policy:?} {mode:?} {cache}");
+                assert_eq!(whole.reads().filter_reads, 0);
+                let asks = paged.is_paged() && mode != FilterMode::Ignore;
+                assert_eq!(paged.reads().filter_reads > 0, asks, "{policy:?} {mode:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_absent_key_reads_one_page_and_pages_in_the_cache_are_not_read_again() {
+    let (fs, meta) = built(FilterPolicy::DEFAULT, None);
+    let ask = |of: &Fixture| (0..2000).for_each(|i| assert!(!of.has(odd_key(i * 5), FilterMode::Use)));
+    let uncached = Fixture::new(&fs, &meta, 0, 0);
+    ask(&uncached);
+    let ReadStats { filter_reads, probes, false_positives, block_reads, .. } = uncached.reads();
+    assert_eq!((probes, block_reads), (2000, false_positives));
+    assert!((2000..2200).contains(&filter_reads), "{filter_reads}");
+    let cached = Fixture::new(&fs, &meta, 0, 1 << 20);
+    ask(&cached);
+    let pages = cached.reads().filter_reads;
+    assert!(pages <= N * 10 / 8 / 4096 + 2, "{pages}");
+    ask(&cached);
+    assert_eq!(cached.reads().filter_reads, pages);
+    assert!(cached.table.context().cache().usage() > 0);
+    let context = Arc::clone(cached.table.context());
+    drop(cached.table);
+    assert_eq!(context.cache().usage(), 0, "pages leave with their table");
+}
+
+#[test]
+fn where_keys_are_found_few_pages_are_read_for_them() {
+    let (fs, meta) = built(FilterPolicy::DEFAULT, None);
+    let paged = Fixture::new(&fs, &meta, 0, 0);
+    (0..2000).for_each(|i| assert!(paged.has(even_key(i), FilterMode::Use)));
+    let reads = paged.reads();
+    // But for the first ones and a sample.
+    assert!(reads.filter_reads < 300 && reads.skipped > 1800 && reads.block_reads == 2000, "{reads:?}");
+    // Keys that are absent have it asked again after a while.
+    (0..2000).for_each(|i| assert!(!paged.has(odd_key(i), FilterMode::Use)));
+    let later = paged.reads();
+    assert!(later.block_reads - reads.block_reads < 300 && later.negatives > 1700, "{later:?}");
+}
+
+/// Each byte of the filter, after the table was opened: right answers, one report, and an error of
+/// `verify`.
+#[test]
+fn a_damaged_page_means_maybe() {
+    let (fs, meta) = built(FilterPolicy::DEFAULT, None);
+    let handle = Fixture::new(&fs, &meta, 0, 0).table.resident().unwrap().footer.filter.unwrap();
+    let bytes = fs.read(PATH).unwrap();
+    let end = handle.end().unwrap();
+    for at in (handle.offset + 64..end).step_by(997) {
+        let paged = Fixture::new(&fs, &meta, 0, 1 << 20);
+        fs.corrupt(PATH, at, 0x10).unwrap();
+        for i in (0..N).step_by(61) {
+            assert!(paged.has(even_key(i), FilterMode::Shadow) && !paged.has(odd_key(i), FilterMode::Shadow));
+        }
+        let is_in_lines = at < end - 5;
+        assert_eq!(matches!(paged.table.filter_state().unwrap(), FilterState::Degraded(_)), is_in_lines, "{at}");
+        assert_eq!(paged.reads().degraded > 0, is_in_lines);
+        assert!(paged.table.verify().is_err());
+        fs.write(PATH, &bytes[..]).unwrap();
+    }
+    // A file that is cut short, and a page of another place.
+    let paged = Fixture::new(&fs, &meta, 0, 0);
+    let mut moved = bytes.clone();
+    let first = usize::try_from(handle.offset).unwrap() + 64;
+    moved.copy_within(first..first + 4096, first + 4096);
+    fs.write(PATH, &moved[..]).unwrap();
+    (0..N).for_each(|i| assert!(paged.has(even_key(i), FilterMode::Shadow)));
+    assert!(paged.reads().degraded > 0);
+}
+
+#[test]
+fn scans_of_a_prefix_ask_pages_too() {
+    let extractor = PrefixExtractor::Fixed(9);
+    let (fs, meta) = built(FilterPolicy::DEFAULT, Some(extractor));
+    for (room, cache) in [(1 << 20, 0), (0, 0), (0, 1 << 20)] {
+        let of = Fixture::new(&fs, &meta, room, cache);
+        for (prefix, may_hold) in [("key000010", true), ("key000230", true), ("key000500", false)] {
+            let probe = PrefixProbe::new(extractor, prefix.as_bytes(), SEED, FilterMode::Use);
+            assert_eq!(of.table.may_hold_prefix(&probe).unwrap(), may_hold, "{prefix} {room}");
+        }
+        assert_eq!(of.reads().filter_reads > 0, room == 0);
+    }
+}
