@@ -20,6 +20,9 @@ use crate::format::span::KeySpan;
 
 pub(crate) use tamis_log::op::{BatchReader, Ingest, LogOp, LogOps, LoggedPart, Op, OpKind, Write, encode_op};
 
+/// Bytes that a batch takes with its first operation: room for a few short ones.
+const FIRST_LEN: usize = 128;
+
 /// Puts and deletes that become visible, and survive a crash, together or not at all.
 ///
 /// Of two operations on one key, the later one counts. A key takes up to 1 MiB, a value up to 1
@@ -126,6 +129,9 @@ impl WriteBatch {
         if self.violation.is_some() {
             return;
         }
+        if self.payload.capacity() == 0 {
+            self.payload.reserve(FIRST_LEN);
+        }
         if let Err(error) = encode_op(&mut self.payload, keyspace, key, write) {
             self.violation = Some(error);
             return;
@@ -179,8 +185,9 @@ impl WriteBatch {
         self.keeps_deadlines = true;
     }
 
-    /// The batch with a deadline for each put that has none and whose keyspace is in the list.
-    pub(crate) fn with_deadlines(mut self, deadlines: &[(u32, Deadline)]) -> WriteBatch {
+    /// The batch with a deadline for each put that has none and whose keyspace is in the list;
+    /// `None` if that changes nothing.
+    pub(crate) fn with_deadlines(&self, deadlines: &[(u32, Deadline)]) -> Option<WriteBatch> {
         let all = BatchMark::default();
         let deadline_of = |keyspace, kind| {
             let mut of_puts = deadlines.iter().filter(|_| kind == OpKind::Put);
@@ -188,16 +195,16 @@ impl WriteBatch {
         };
         let is_due = |(keyspace, _, kind, _): (u32, &[u8], OpKind, Range<usize>)| deadline_of(keyspace, kind).is_some();
         if self.keeps_deadlines || !self.writes_from(&all).any(is_due) {
-            return self;
+            return None;
         }
-        let mut batch = WriteBatch { origin: self.origin, violation: self.violation.take(), ..WriteBatch::default() };
+        let mut batch = WriteBatch { origin: self.origin, violation: self.violation.clone(), ..WriteBatch::default() };
         for (keyspace, key, kind, at) in self.writes_from(&all) {
             match (Write::of(kind, self.bytes(at)), deadline_of(keyspace, kind)) {
                 (Write::Put(value), Some(due)) => batch.push(keyspace, key, Write::ExpiringPut(value, due)),
                 (write, _) => batch.push(keyspace, key, write),
             }
         }
-        batch
+        Some(batch)
     }
 
     /// What the log stores of the batch, if it does not store all of it; `is_logged` says whether
@@ -207,7 +214,6 @@ impl WriteBatch {
     }
 
     /// The payload of the WAL record.
-    #[cfg(test)]
     pub(crate) fn payload(&self) -> &[u8] {
         &self.payload
     }

@@ -36,6 +36,7 @@ use super::Db;
 use super::keyspace::Keyspace;
 use super::range::KeyRange;
 use super::read::tree_of;
+use super::shape::live::Registered;
 use super::shape::view::{Horizon, ReadView, Tree};
 use super::store::Store;
 use super::work::background::Waiting;
@@ -616,6 +617,8 @@ impl Store {
         numbers: RangeInclusive<SeqNo>,
     ) -> Result<()> {
         let (before, last) = (numbers.start() - 1, *numbers.end());
+        // What was read before is not checked in the memtable.
+        commit.ingested = last;
         // Until the number is published, snapshots are of the one before it: nothing may drop what
         // the tables delete, nor what they replace.
         let held = self.shape.snapshots().add(|_| ((before, NEVER), ()));
@@ -627,7 +630,7 @@ impl Store {
             self.sequence.publish(last);
         }
         // The caller schedules what this may allow.
-        self.shape.snapshots().remove(held.0);
+        self.shape.snapshots().remove(held.0, Registered::Listed);
         installed
     }
 

@@ -34,6 +34,7 @@ mod keyspaces;
 mod locks;
 #[cfg(all(test, shuttle))]
 mod model;
+mod name;
 mod open;
 mod parts;
 mod range;

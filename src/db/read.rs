@@ -157,15 +157,30 @@ impl Store {
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,
     ) -> Result<Option<R>> {
+        // Hashed only once the view is there: that leaves registers to what comes before.
+        self.get_hashed(target, key, || KeyHash::new(self.seed, key), mode, trace, take)
+    }
+
+    /// [`get`](Store::get) of a key whose hash may be known.
+    #[inline(always)]
+    pub(super) fn get_hashed<R>(
+        &self,
+        target: ReadTarget<'_>,
+        key: &[u8],
+        hash: impl FnOnce() -> KeyHash,
+        mode: ReadFlags,
+        trace: &mut impl ReadTrace,
+        take: impl FnOnce(Hit<'_>) -> R,
+    ) -> Result<Option<R>> {
         self.gate.check_open()?;
         // A separate function: a plain get has nothing to do after it has found the value.
         match self.reads_plainly && target.snapshot.is_none_or(|point| point.view.is_none()) {
-            true => self.shape.with_view(|view, pin| match self.find(view, pin, target, key, mode, trace) {
+            true => self.shape.with_view(|view, pin| match self.find(view, pin, target, (key, hash), mode, trace) {
                 Ok(Some(hit)) => Ok(Some(take(hit))),
                 Ok(None) => Ok(None),
                 Err(error) => Err(error),
             }),
-            false => self.find_otherwise(target, key, mode, trace, take),
+            false => self.find_otherwise(target, (key, hash), mode, trace, take),
         }
     }
 
@@ -181,12 +196,12 @@ impl Store {
         view: &'p ReadView,
         pin: &'p Pin<'_>,
         target: ReadTarget<'_>,
-        key: &'p [u8],
+        (key, hash): (&'p [u8], impl FnOnce() -> KeyHash),
         mode: ReadFlags,
         trace: &mut impl ReadTrace,
     ) -> Result<Option<Hit<'p>>> {
         // The view first, the sequence number second: see `ReadView`.
-        let hash = KeyHash::new(self.seed, key);
+        let hash = hash();
         let tree = tree_of(view, target.keyspace, target.name)?;
         let window = view.window(tree, key, target.seqno(), || view.visible(&self.sequence));
         let read = PointRead { key, hash, window, mode };
@@ -199,7 +214,7 @@ impl Store {
     fn find_otherwise<R>(
         &self,
         target: ReadTarget<'_>,
-        key: &[u8],
+        key: (&[u8], impl FnOnce() -> KeyHash),
         mode: ReadFlags,
         trace: &mut impl ReadTrace,
         take: impl FnOnce(Hit<'_>) -> R,

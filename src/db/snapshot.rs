@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::StoreHandle;
 use super::keyspace::Keyspace;
+use super::name::KeyspaceName;
 use super::read::{ReadPoint, ReadTarget};
 use super::reads::reads;
-use super::shape::live::NumberAndTime;
+use super::shape::live::{NumberAndTime, Registered};
 use super::shape::view::ReadView;
 use super::store::Store;
 use crate::format::deadline::NEVER;
@@ -45,18 +46,25 @@ use crate::format::key::SeqNo;
 pub struct Snapshot {
     pinned: Arc<Pinned>,
     keyspace: u32,
-    name: Arc<str>,
+    name: KeyspaceName,
 }
 
 /// A number and a time, registered as a live snapshot.
-struct Pinned {
+pub(super) struct Pinned {
     handle: Arc<StoreHandle>,
     point: ReadPoint,
+    registered: Registered,
 }
 
 impl Pinned {
-    fn new(handle: &Arc<StoreHandle>) -> Pinned {
+    pub(super) fn new(handle: &Arc<StoreHandle>) -> Pinned {
         let store = &handle.store;
+        let visible = || store.sequence.visible();
+        let is_plain = || !store.gate.is_read_only() && !store.clock.has_deadlines();
+        if let Some((seqno, registered)) = store.shape.snapshots().add_plain(visible, is_plain) {
+            let point = ReadPoint { seqno, at: NEVER, view: None };
+            return Pinned { handle: Arc::clone(handle), point, registered };
+        }
         let mut has_deadlines = store.clock.has_deadlines();
         loop {
             if has_deadlines {
@@ -64,14 +72,37 @@ impl Pinned {
                 store.clock.now();
             }
             let (point, view) = store.shape.snapshots().add(|is_filtering| take_point(store, is_filtering));
-            let (seqno, at) = point;
+            let ((seqno, at), registered) = (point, Registered::Listed);
             if at == NEVER || has_deadlines {
-                return Pinned { handle: Arc::clone(handle), point: ReadPoint { seqno, at, view } };
+                return Pinned { handle: Arc::clone(handle), point: ReadPoint { seqno, at, view }, registered };
             }
             // The first deadline of all has come in between.
-            store.shape.snapshots().remove(point);
+            store.shape.snapshots().remove(point, registered);
             has_deadlines = true;
         }
+    }
+}
+
+impl Pinned {
+    /// The same number and time, registered once more.
+    fn again(&self) -> Pinned {
+        let ReadPoint { seqno, at, view } = &self.point;
+        // It is held already: nothing can have dropped what it sees.
+        self.handle.store.shape.snapshots().add(|_| ((*seqno, *at), ()));
+        let point = ReadPoint { seqno: *seqno, at: *at, view: view.clone() };
+        Pinned { handle: Arc::clone(&self.handle), point, registered: Registered::Listed }
+    }
+
+    pub(super) fn store(&self) -> &Arc<Store> {
+        &self.handle.store
+    }
+
+    pub(super) fn point(&self) -> &ReadPoint {
+        &self.point
+    }
+
+    pub(super) fn seqno(&self) -> SeqNo {
+        self.point.seqno
     }
 }
 
@@ -96,7 +127,7 @@ fn take_point(store: &Store, is_filtering: bool) -> (NumberAndTime, Option<Arc<R
 impl Drop for Pinned {
     fn drop(&mut self) {
         let store = &self.handle.store;
-        if store.shape.snapshots().remove((self.point.seqno, self.point.at)) {
+        if store.shape.snapshots().remove((self.point.seqno, self.point.at), self.registered) {
             store.schedule();
         }
         if !store.gate.is_read_only() && store.shape.has_ranges_after(self.point.seqno) {
@@ -106,11 +137,16 @@ impl Drop for Pinned {
 }
 
 impl Snapshot {
+    /// A snapshot of the moment of `pinned`; its own methods read the default keyspace.
+    pub(super) fn of(pinned: &Pinned) -> Snapshot {
+        Snapshot { pinned: Arc::new(pinned.again()), keyspace: 0, name: KeyspaceName::Default }
+    }
+
     fn new(keyspace: &Keyspace) -> Snapshot {
         Snapshot {
             pinned: Arc::new(Pinned::new(&keyspace.handle)),
             keyspace: keyspace.id,
-            name: Arc::clone(&keyspace.name),
+            name: KeyspaceName::new(keyspace.id, &keyspace.name),
         }
     }
 
@@ -122,7 +158,7 @@ impl Snapshot {
         ReadTarget { keyspace: self.keyspace, name: &self.name, snapshot: Some(self.point()) }
     }
 
-    pub(super) fn point(&self) -> &ReadPoint {
+    fn point(&self) -> &ReadPoint {
         &self.pinned.point
     }
 
@@ -133,7 +169,11 @@ impl Snapshot {
 
     /// This snapshot of another keyspace.
     pub fn keyspace(&self, keyspace: &Keyspace) -> Snapshot {
-        Snapshot { pinned: Arc::clone(&self.pinned), keyspace: keyspace.id, name: Arc::clone(&keyspace.name) }
+        Snapshot {
+            pinned: Arc::clone(&self.pinned),
+            keyspace: keyspace.id,
+            name: KeyspaceName::new(keyspace.id, &keyspace.name),
+        }
     }
 }
 

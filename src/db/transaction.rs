@@ -10,6 +10,7 @@ pub(crate) mod premise;
 mod read_set;
 pub(crate) mod retry;
 
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,11 +27,12 @@ use super::Db;
 use super::clock::LeastDeadline;
 use super::iter::Iter;
 use super::keyspace::Keyspace;
+use super::name::KeyspaceName;
 use super::range::KeyRange;
 use super::read::cursor::Cursor;
 use super::read::{ReadOptions, ReadTarget};
 use super::shape::view::Hit;
-use super::snapshot::Snapshot;
+use super::snapshot::{Pinned, Snapshot};
 use super::store::Store;
 use super::transaction::read_set::ReadIn;
 use super::transaction::retry::ATTEMPTS;
@@ -42,7 +44,6 @@ use crate::format::deadline::NEVER;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::sorted::value::Value;
-use crate::tree::manifest::DEFAULT_KEYSPACE;
 
 /// Reads and writes that take effect together and at one moment, or not at all.
 ///
@@ -81,11 +82,12 @@ use crate::tree::manifest::DEFAULT_KEYSPACE;
 /// # Ok(()) }
 /// ```
 pub struct Transaction {
-    /// Unique within the process.
-    id: u64,
-    default: Keyspace,
-    snapshot: Snapshot,
-    overlay: Overlay,
+    /// Unique within the process, once it has a savepoint; else 0.
+    id: Cell<u64>,
+    pinned: Pinned,
+    /// Made when it is asked for.
+    snapshot: OnceCell<Snapshot>,
+    overlay: Box<Overlay>,
     /// What was guarded, which the commit asks for its deadlines. Empty where the snapshot sees
     /// none.
     guarded: Vec<(ReadIn, Guarded)>,
@@ -107,7 +109,7 @@ pub struct Savepoint {
 impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transaction")
-            .field("snapshot", &self.snapshot.seqno())
+            .field("snapshot", &self.pinned.seqno())
             .field("batch", &self.overlay.batch)
             .finish_non_exhaustive()
     }
@@ -222,115 +224,138 @@ impl Keyspace {
 
 impl Transaction {
     fn new(keyspace: &Keyspace) -> Transaction {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let default = Keyspace { id: 0, name: Arc::from(DEFAULT_KEYSPACE), handle: Arc::clone(&keyspace.handle) };
-        let snapshot = default.snapshot();
-        let overlay = Overlay::new(snapshot.point().at);
-        Transaction { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), snapshot, overlay, default, guarded: Vec::new() }
+        let pinned = Pinned::new(&keyspace.handle);
+        let overlay = Overlay::take(pinned.point().at);
+        Transaction { id: Cell::new(0), pinned, snapshot: OnceCell::new(), overlay, guarded: Vec::new() }
     }
 
     fn store(&self) -> &Arc<Store> {
-        self.default.store()
+        self.pinned.store()
     }
 
     /// What the transaction sees without its own writes. Reads through it are not checked at the
     /// commit.
     pub fn snapshot(&self) -> &Snapshot {
-        &self.snapshot
+        self.snapshot.get_or_init(|| Snapshot::of(&self.pinned))
     }
 
-    fn target<'a>(&'a self, keyspace: &'a Keyspace) -> Result<ReadTarget<'a>> {
-        if keyspace.store().gate.id() != self.store().gate.id() {
+    /// Fails if `keyspace` is of another store.
+    fn check(&self, keyspace: &Keyspace) -> Result<ReadIn> {
+        if !Arc::ptr_eq(keyspace.store(), self.store()) {
             return Err(Error::invalid("the keyspace is of another store than the transaction"));
         }
-        Ok(ReadTarget { snapshot: Some(self.snapshot.point()), ..keyspace.target() })
+        Ok(read_in(keyspace))
+    }
+
+    fn target<'a>(&'a self, of: &'a ReadIn) -> ReadTarget<'a> {
+        ReadTarget { keyspace: of.keyspace, name: &of.name, snapshot: Some(self.pinned.point()) }
     }
 
     /// Returns the writes of the transaction to a key, if there are any. Notes that the key is
     /// read, unless they replace its value.
-    fn own_or_note(&self, keyspace: &Keyspace, key: &[u8]) -> Option<OwnWrite> {
-        let own = self.overlay.get(keyspace.id, key);
+    fn own_or_note(&self, of: &ReadIn, key: &[u8], hash: KeyHash) -> Option<OwnWrite> {
+        let own = self.overlay.get(of.keyspace, key);
         if own.as_ref().is_none_or(OwnWrite::needs_stored) {
-            self.note_key(keyspace, key);
+            self.overlay.reads.borrow_mut().add_key(of, key, hash);
         }
         own
     }
 
-    fn own_keyspace(&self, keyspace: &Keyspace) -> OwnKeyspace {
-        let view = self.store().shape.view();
-        let operator = view.tree(keyspace.id).and_then(|tree| tree.options.merge_operator.clone());
-        OwnKeyspace { of: read_in(keyspace), operator }
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::new(self.store().seed, key)
     }
 
-    fn iter_in(&self, keyspace: &Keyspace, range: KeySpan<Vec<u8>>) -> TransactionIter<'_> {
-        let iter = match self.target(keyspace) {
-            Ok(target) => self.store().iter(target, range.clone(), ReadOptions::default().mode()),
-            Err(error) => Iter::failed(error),
+    fn own_keyspace(&self, of: ReadIn) -> OwnKeyspace {
+        let view = self.store().shape.view();
+        let operator = view.tree(of.keyspace).and_then(|tree| tree.options.merge_operator.clone());
+        OwnKeyspace { of, operator }
+    }
+
+    fn iter_of(&self, of: Result<ReadIn>, range: KeySpan<Vec<u8>>) -> TransactionIter<'_> {
+        let (of, iter) = match of {
+            Ok(of) => {
+                let iter = self.store().iter(self.target(&of), range.clone(), ReadOptions::default().mode());
+                (of, iter)
+            }
+            Err(error) => (ReadIn::DEFAULT, Iter::failed(error)),
         };
-        TransactionIter::new(&self.overlay, self.own_keyspace(keyspace), range, iter)
+        TransactionIter::new(&self.overlay, self.own_keyspace(of), range, iter)
     }
 
     /// Returns the value of a key of the default keyspace, or `None` if the key is absent.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.get_in(&self.default, key)
+        self.get_of(&ReadIn::DEFAULT, key.as_ref())
     }
 
     /// Returns the value of a key of `keyspace`, or `None` if the key is absent.
     pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let (target, key) = (self.target(keyspace)?, key.as_ref());
-        let own = self.own_or_note(keyspace, key);
-        let stored = match &own {
-            Some(own) if !own.needs_stored() => None,
-            _ => self.get_stored(target, key, |hit| hit.into_value())?,
+        self.get_of(&self.check(keyspace)?, key.as_ref())
+    }
+
+    fn get_of(&self, of: &ReadIn, key: &[u8]) -> Result<Option<Value>> {
+        let hash = self.hash(key);
+        let Some(own) = self.own_or_note(of, key, hash) else {
+            return self.get_stored(of, key, hash, |hit| hit.into_value());
         };
-        match own {
-            Some(own) => self.overlay.value(&own, &self.own_keyspace(keyspace), key, stored.as_deref()),
-            None => Ok(stored),
-        }
+        let stored = match own.needs_stored() {
+            true => self.get_stored(of, key, hash, |hit| hit.into_value())?,
+            false => None,
+        };
+        self.overlay.value(&own, &self.own_keyspace(of.clone()), key, stored.as_deref())
     }
 
     /// Reads a key in the snapshot, and notes the deadline of its value.
-    fn get_stored<R>(&self, target: ReadTarget<'_>, key: &[u8], take: impl FnOnce(Hit<'_>) -> R) -> Result<Option<R>> {
-        let mut deadline = LeastDeadline::default();
-        let found = self.store().get(target, key, ReadOptions::default().mode(), &mut deadline, take)?;
+    fn get_stored<R>(
+        &self,
+        of: &ReadIn,
+        key: &[u8],
+        hash: KeyHash,
+        take: impl FnOnce(Hit<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let (mut deadline, mode) = (LeastDeadline::default(), ReadOptions::default().mode());
+        let found = self.store().get_hashed(self.target(of), key, || hash, mode, &mut deadline, take)?;
         if deadline.0 != NEVER {
-            self.overlay.reads.borrow_mut().add_deadline(target.keyspace, key, deadline.0);
+            self.overlay.reads.borrow_mut().add_deadline(of.keyspace, key, deadline.0);
         }
         Ok(found)
     }
 
     /// Returns whether a key of the default keyspace is present.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.contains_key_in(&self.default, key)
+        self.contains_key_of(&ReadIn::DEFAULT, key.as_ref())
     }
 
     /// Returns whether a key of `keyspace` is present.
     pub fn contains_key_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        let (target, key) = (self.target(keyspace)?, key.as_ref());
-        match self.own_or_note(keyspace, key) {
+        self.contains_key_of(&self.check(keyspace)?, key.as_ref())
+    }
+
+    fn contains_key_of(&self, of: &ReadIn, key: &[u8]) -> Result<bool> {
+        let hash = self.hash(key);
+        match self.own_or_note(of, key, hash) {
             Some(own) => Ok(self.overlay.is_value(&own)),
-            None => Ok(self.get_stored(target, key, |_| ())?.is_some()),
+            None => Ok(self.get_stored(of, key, hash, |_| ())?.is_some()),
         }
     }
 
     /// Iterates over the entries of a range of keys of the default keyspace, from both ends.
     pub fn range(&self, range: impl KeyRange) -> TransactionIter<'_> {
-        self.range_in(&self.default, range)
+        self.iter_of(Ok(ReadIn::DEFAULT), KeySpan::of(range.into_bounds()))
     }
 
     /// Iterates over the entries of a range of keys of `keyspace`, from both ends.
     pub fn range_in(&self, keyspace: &Keyspace, range: impl KeyRange) -> TransactionIter<'_> {
-        self.iter_in(keyspace, KeySpan::of(range.into_bounds()))
+        self.iter_of(self.check(keyspace), KeySpan::of(range.into_bounds()))
     }
 
     /// Iterates over the entries of the default keyspace whose keys begin with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> TransactionIter<'_> {
-        self.prefix_in(&self.default, prefix)
+        self.iter_of(Ok(ReadIn::DEFAULT), KeySpan::of_prefix(prefix.as_ref()))
     }
 
     /// Iterates over the entries of `keyspace` whose keys begin with `prefix`.
     pub fn prefix_in(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> TransactionIter<'_> {
-        self.iter_in(keyspace, KeySpan::of_prefix(prefix.as_ref()))
+        self.iter_of(self.check(keyspace), KeySpan::of_prefix(prefix.as_ref()))
     }
 
     /// Sets a key of the default keyspace to a value.
@@ -414,7 +439,7 @@ impl Transaction {
     /// Makes a key of the default keyspace conflict as if it had been read. If the store has values
     /// that expire, the commit reads it, to learn whether it has expired meanwhile.
     pub fn guard(&mut self, key: impl AsRef<[u8]>) {
-        self.guard_key(read_in(&self.default), key.as_ref());
+        self.guard_key(ReadIn::DEFAULT, key.as_ref());
     }
 
     /// Makes a key of `keyspace` conflict as if it had been read; see
@@ -427,7 +452,7 @@ impl Transaction {
     /// Makes a range of keys of the default keyspace conflict as if it had been read. If the store
     /// has values that expire, the commit reads the range.
     pub fn guard_range(&mut self, range: impl KeyRange) {
-        self.guard_span(read_in(&self.default), KeySpan::of(range.into_bounds()));
+        self.guard_span(ReadIn::DEFAULT, KeySpan::of(range.into_bounds()));
     }
 
     /// Makes a range of keys of `keyspace` conflict as if it had been read; see
@@ -438,16 +463,16 @@ impl Transaction {
     }
 
     fn guard_key(&mut self, of: ReadIn, key: &[u8]) {
-        let hash = KeyHash::new(self.store().seed, key);
-        self.overlay.reads.get_mut().add_key(of.clone(), key, hash);
-        if self.snapshot.point().at != NEVER {
+        let hash = self.hash(key);
+        self.overlay.reads.get_mut().add_key(&of, key, hash);
+        if self.pinned.point().at != NEVER {
             self.guarded.push((of, Guarded::Key(key.to_vec())));
         }
     }
 
     fn guard_span(&mut self, of: ReadIn, span: KeySpan<Vec<u8>>) {
         self.overlay.reads.get_mut().add_range(of.clone(), span.clone());
-        if self.snapshot.point().at != NEVER {
+        if self.pinned.point().at != NEVER {
             self.guarded.push((of, Guarded::Range(span)));
         }
     }
@@ -455,10 +480,10 @@ impl Transaction {
     /// Notes the deadlines of what is guarded, in the snapshot.
     fn note_guarded(&self) -> Result<()> {
         for (of, guarded) in &self.guarded {
-            let target = ReadTarget { keyspace: of.keyspace, name: &of.name, snapshot: Some(self.snapshot.point()) };
+            let target = self.target(of);
             let span = match guarded {
                 Guarded::Key(key) => {
-                    self.get_stored(target, key, |_| ())?;
+                    self.get_stored(of, key, self.hash(key), |_| ())?;
                     continue;
                 }
                 Guarded::Range(span) => span,
@@ -478,14 +503,13 @@ impl Transaction {
         Ok(())
     }
 
-    fn note_key(&self, keyspace: &Keyspace, key: &[u8]) {
-        let hash = KeyHash::new(self.store().seed, key);
-        self.overlay.reads.borrow_mut().add_key(read_in(keyspace), key, hash);
-    }
-
     /// Marks a point to which [`rollback_to`](Transaction::rollback_to) takes back later writes.
     pub fn savepoint(&self) -> Savepoint {
-        Savepoint { transaction: self.id, mark: self.overlay.batch.mark() }
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        if self.id.get() == 0 {
+            self.id.set(NEXT_ID.fetch_add(1, Ordering::Relaxed));
+        }
+        Savepoint { transaction: self.id.get(), mark: self.overlay.batch.mark() }
     }
 
     /// Takes back all writes since `savepoint`. What was read since still counts as read: it may
@@ -493,7 +517,7 @@ impl Transaction {
     ///
     /// Fails if the savepoint is of another transaction, or was itself taken back.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
-        if savepoint.transaction != self.id || !self.overlay.rewind(&savepoint.mark) {
+        if savepoint.transaction != self.id.get() || !self.overlay.rewind(&savepoint.mark) {
             return Err(Error::invalid("the savepoint is not one of this transaction, or was rolled back"));
         }
         Ok(())
@@ -512,7 +536,7 @@ impl Transaction {
 
     /// Commits the transaction under `options`; see [`commit`](Transaction::commit).
     pub fn commit_with(self, options: WriteOptions) -> Result<SeqNo> {
-        let (store, since) = (self.default.store(), self.snapshot.seqno());
+        let (store, since) = (self.pinned.store(), self.pinned.seqno());
         if self.overlay.unnoted.get() > 0 {
             return Err(Error::invalid("an iterator of the transaction was leaked: what it read is not known"));
         }
@@ -520,7 +544,9 @@ impl Transaction {
             self.overlay.batch.validate(store.gate.id())?;
             self.note_guarded()?;
         }
-        let (batch, mut reads) = self.overlay.into_parts();
+        let mut overlay = self.overlay;
+        let Overlay { batch, reads, .. } = &mut *overlay;
+        let reads = reads.get_mut();
         if batch.is_empty() {
             // Also in a store that takes no writes.
             store.gate.check_open()?;
@@ -531,13 +557,17 @@ impl Transaction {
             return Ok(since);
         }
         if reads.is_empty() {
-            return store.write(batch, options);
+            return store.write(std::mem::take(batch), options);
         }
-        reads.sort();
-        store.write_if_unchanged(batch, options, Arc::new(reads), since)
+        if !reads.has_few_keys() {
+            reads.sort();
+        }
+        let committed = store.write_if_unchanged(batch, options, reads, since);
+        overlay.give_back();
+        committed
     }
 }
 
 fn read_in(keyspace: &Keyspace) -> ReadIn {
-    ReadIn { keyspace: keyspace.id, name: Arc::clone(&keyspace.name) }
+    ReadIn { keyspace: keyspace.id, name: KeyspaceName::new(keyspace.id, &keyspace.name) }
 }

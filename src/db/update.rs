@@ -158,15 +158,16 @@ impl Store {
         hash: KeyHash,
     ) -> Result<(Option<Value>, Premise<'a>)> {
         let mut deadline = LeastDeadline::default();
-        let (value, moment) = self.shape.with_view(|view, pin| {
-            let moment = Moment::of(view, &self.sequence);
+        // Before the view, which therefore has all that was written until then.
+        let moment = Moment::at(self.sequence.visible());
+        let value = self.shape.with_view(|view, pin| {
             let tree = tree_of(view, target.keyspace, target.name)?;
             // Not at the moment's number, which is no snapshot's: ranges that later ones cover are
             // forgotten for it. What is written in between makes the premise fail.
             let window = view.window(tree, key, None, || view.visible(&self.sequence));
             let read = PointRead { key, hash, window, mode: ReadOptions::default().mode() };
             let hit = view.get(tree, &read, target.at(), pin, &mut deadline)?;
-            Ok((hit.map(Hit::into_value), moment))
+            Ok::<_, Error>(hit.map(Hit::into_value))
         })?;
         Ok((value, Premise::on_key(moment, target.keyspace, key, hash).until(deadline.0)))
     }

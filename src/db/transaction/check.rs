@@ -1,8 +1,11 @@
 //! The commit of a transaction: checks what was written since its snapshot, then writes.
 //!
 //! ```text
-//! commit = (note a moment, check without the lock, write under a premise)*
+//! commit = write under a premise, (note a moment, check without the lock, write under a premise)*
 //! ```
+//!
+//! If only a few keys were read, the first premise covers all since the snapshot. It holds, or says
+//! what was written, if the memtable has all writes since then. Most transactions end there.
 //!
 //! The check without the lock covers what was written after the snapshot, or after the moment of
 //! the round before, up to the moment noted. It may read blocks. Each read costs a look-up,
@@ -15,11 +18,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::premise::{Moment, Premise, Refusal};
-use super::read_set::{Expiring, ReadSet};
+use super::read_set::{Expiring, ReadIn, ReadSet};
 use super::retry::STALE_ROUNDS;
 use crate::batch::WriteBatch;
 use crate::db::read::tree_of;
-use crate::db::shape::view::ReadView;
+use crate::db::shape::view::{ReadView, Tree};
 use crate::db::store::Store;
 use crate::db::write::commit::{Encoded, Outcome};
 use crate::db::write::path::WriteOptions;
@@ -37,49 +40,74 @@ const MOST_ENTRIES: usize = 4096;
 const ROUNDS: u32 = 3;
 
 impl Store {
-    /// Writes a batch if nothing that `reads` covers was written after `since`.
+    /// Writes a batch if nothing that `reads` covers was written after `since`. May take the reads.
     pub(super) fn write_if_unchanged(
         self: &Arc<Self>,
-        batch: WriteBatch,
+        batch: &WriteBatch,
         options: WriteOptions,
-        reads: Arc<ReadSet>,
+        reads: &mut ReadSet,
         mut since: SeqNo,
     ) -> Result<SeqNo> {
-        let batch = self.batch_with_deadlines(batch, options);
-        self.check_batch(&batch)?;
-        let deadline = reads.expiring().map_or(NEVER, |first| first.deadline);
-        let logged = self.logged_part(&batch, options)?;
-        let encoded = Encoded::of(batch, logged, options.sync);
+        let with_deadlines = self.with_deadlines(batch, options);
+        let batch = with_deadlines.as_ref().unwrap_or(batch);
+        self.check_batch(batch)?;
+        let logged = self.logged_part(batch, options)?;
+        let encoded = Encoded::borrowing(batch, logged, options.sync);
+        let write = |premise: Premise<'_>, reads: &ReadSet| {
+            let premise = premise.until(reads.expiring().map_or(NEVER, |first| first.deadline));
+            match self.write_encoded(encoded.borrowed(), Some(&premise))? {
+                Outcome::Committed(last) => Ok(Some(last)),
+                Outcome::Refused(Refusal::Stale) => Ok(None),
+                Outcome::Refused(Refusal::Expired) => {
+                    Err(reads.expiring().map_or(Error::Closed, |first| self.expired(first)))
+                }
+                Outcome::Refused(refusal) => Err(self.conflict(refusal)),
+            }
+        };
+        // If the memtable has all that was written since, the premise finds it there.
+        if reads.has_few_keys() {
+            self.check_keyspaces_of(reads)?;
+            if let Some(last) = write(Premise::on_keys(Moment::at(since), reads), reads)? {
+                return Ok(last);
+            }
+        }
+        let reads = Arc::new(std::mem::take(reads));
         let mut former = None::<Moment>;
         for round in 1..=STALE_ROUNDS {
             let view = self.shape.view();
             // Without a range delete nobody asks for this order. One that comes meanwhile makes the
             // premise stale.
-            if reads.few_keys().is_none() && (round > 1 || view.active.has_ranges()) {
+            if !reads.has_few_keys() && (round > 1 || view.active.has_ranges()) {
                 reads.sort_by_key();
             }
             let moment = Moment::of(&view, &self.sequence);
-            let refusal = match former.and_then(|former| former.in_memtables(&view)) {
-                Some(since) => since.iter().find_map(|since| since.find_written(&reads, moment.seqno, usize::MAX)),
+            let refusal = match former.and_then(|former| Some((former, former.memtables_since(&view)?))) {
+                Some((former, mut memtables)) => {
+                    memtables.find_map(|memtable| former.find_written(memtable, &reads, moment.seqno, usize::MAX))
+                }
                 None => self.find_newer(&view, &reads, since..=moment.seqno)?,
             };
             if let Some(refusal) = refusal {
-                return Err(conflict(&view, refusal));
+                return Err(self.conflict(refusal));
             }
             since = moment.seqno;
-            former = Some(moment.clone());
+            former = Some(moment);
             let most_entries = if round <= ROUNDS { MOST_ENTRIES } else { usize::MAX };
-            let premise = Premise::on_set(moment, Arc::clone(&reads), most_entries).until(deadline);
-            match self.write_encoded(encoded.borrowed(), Some(&premise))? {
-                Outcome::Committed(last) => return Ok(last),
-                Outcome::Refused(Refusal::Stale) => {}
-                Outcome::Refused(Refusal::Expired) => {
-                    return Err(reads.expiring().map_or(Error::Closed, |first| expired(&view, first)));
-                }
-                Outcome::Refused(refusal) => return Err(conflict(&view, refusal)),
+            if let Some(last) = write(Premise::on_set(moment, Arc::clone(&reads), most_entries), &reads)? {
+                return Ok(last);
             }
         }
-        Err(conflict(&self.shape.view(), Refusal::of_any(&reads)))
+        Err(self.conflict(Refusal::of_any(&reads)))
+    }
+
+    /// Fails if a keyspace whose keys were read has been dropped.
+    fn check_keyspaces_of(&self, reads: &ReadSet) -> Result<()> {
+        match reads.keyspaces() {
+            [ReadIn { keyspace: 0, .. }] => Ok(()),
+            read => self
+                .shape
+                .with_view(|view, _| read.iter().try_for_each(|of| tree_of(view, of.keyspace, &of.name).map(drop))),
+        }
     }
 
     /// Looks for a write between two moments to something that `reads` covers, in `view`. May read
@@ -94,8 +122,10 @@ impl Store {
         let is_newer = |seqno: SeqNo| since < seqno && seqno <= until;
         let memtables = || view.memtables().filter(|memtable| memtable.last_seqno() > since);
         let mode = ReadFlags { filters: FilterMode::Use, fill_cache: true, values: true };
+        let trees = reads.keyspaces().iter().map(|of| tree_of(view, of.keyspace, &of.name));
+        let trees: Vec<&Tree> = trees.collect::<Result<_>>()?;
         for read in reads.keys() {
-            let tree = tree_of(view, read.keyspace, &read.name)?;
+            let Some(tree) = trees.iter().find(|tree| tree.id == read.keyspace) else { continue };
             if memtables().any(|memtable| is_newer(read.newest_in(memtable))) {
                 return Ok(Some(Refusal::of(read)));
             }
@@ -103,9 +133,9 @@ impl Store {
             if version.largest_seqno() <= since {
                 continue;
             }
-            let point = PointRead { key: &read.key, hash: read.hash, window: Window::up_to(SeqNo::MAX), mode };
+            let point = PointRead { key: read.key, hash: read.hash, window: Window::up_to(SeqNo::MAX), mode };
             // Ranges that are gone deleted nothing that the transaction's snapshot sees.
-            if version.ranges().newest_after(since, &read.key).is_some_and(is_newer)
+            if version.ranges().newest_after(since, read.key).is_some_and(is_newer)
                 || version.is_newer(&point, since)?
             {
                 return Ok(Some(Refusal::of(read)));
@@ -134,26 +164,27 @@ impl Store {
         }
         Ok(None)
     }
-}
 
-/// The conflict that a value which was read has expired.
-fn expired(view: &ReadView, value: &Expiring) -> Error {
-    conflict(view, Refusal::Written(value.keyspace, value.key.to_vec()))
-}
+    /// The conflict that a value which was read has expired.
+    fn expired(&self, value: &Expiring) -> Error {
+        self.conflict(Refusal::Written(value.keyspace, value.key.to_vec()))
+    }
 
-fn conflict(view: &ReadView, refusal: Refusal) -> Error {
-    let Refusal::Written(keyspace, key) = refusal else {
-        return Error::invalid("a conflict without a key; this is a bug in tamis");
-    };
-    let name = view.tree(keyspace).map_or_else(|| format!("number {keyspace}"), |tree| tree.name.to_string());
-    Error::Conflict { keyspace: name, key }
+    #[cold]
+    fn conflict(&self, refusal: Refusal) -> Error {
+        let Refusal::Written(keyspace, key) = refusal else {
+            return Error::invalid("a conflict without a key; this is a bug in tamis");
+        };
+        let name = |view: &ReadView| view.tree(keyspace).map(|tree| tree.name.to_string());
+        let name = self.shape.with_view(|view, _| name(view)).unwrap_or_else(|| format!("number {keyspace}"));
+        Error::Conflict { keyspace: name, key }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::super::read_set::ReadIn;
     use super::*;
     use crate::db::shape::view::tests::between_views_and_numbers;
     use crate::filter::KeyHash;
@@ -173,8 +204,8 @@ mod tests {
         db.put("y", "0").unwrap();
         let store = db.store();
         let mut reads = ReadSet::default();
-        let of = ReadIn { keyspace: 0, name: Arc::from("default") };
-        reads.add_key(of, b"y", KeyHash::new(store.seed, b"y"));
+        let of = ReadIn::DEFAULT;
+        reads.add_key(&of, b"y", KeyHash::new(store.seed, b"y"));
         reads.sort();
         let reads = Arc::new(reads);
 
@@ -186,7 +217,7 @@ mod tests {
         let newer = |until: SeqNo| store.find_newer(&view, &reads, before..=until).unwrap();
         let written = Some(Refusal::Written(0, b"y".to_vec()));
         assert_eq!(newer(before), None);
-        assert_eq!(Premise::on_set(moment, Arc::clone(&reads), 10).refusal(&commit.memtable), written);
+        assert_eq!(Premise::on_set(moment, Arc::clone(&reads), 10).refusal(&commit.memtable, 0, before + 1), written);
         store.sequence.publish(before + 1);
         assert_eq!(newer(store.sequence.visible()), written);
     }
@@ -238,6 +269,9 @@ mod tests {
             let mut transaction = db.begin();
             transaction.get("key").unwrap();
             transaction.put("written", "");
+            // The first attempt meets another memtable.
+            db.put("other", "").unwrap();
+            db.flush().unwrap();
             attempts.store(0, Ordering::Relaxed);
             let (db, attempts) = (db.clone(), Arc::clone(&attempts));
             let seal = {
@@ -265,10 +299,10 @@ mod tests {
     fn a_range_delete_takes_no_look_at_each_read() {
         let memtable = Arc::new(Memtable::new(1, 4096, 0, &MemtablePool::new(0)));
         let mut reads = ReadSet::default();
-        let of = || ReadIn { keyspace: 0, name: Arc::from("default") };
+        let of = || ReadIn::DEFAULT;
         for i in 0..3000 {
             let key = format!("key{i:06}");
-            reads.add_key(of(), key.as_bytes(), KeyHash::new(0, key.as_bytes()));
+            reads.add_key(&of(), key.as_bytes(), KeyHash::new(0, key.as_bytes()));
             reads.add_range(
                 of(),
                 KeySpan { lower: Some(format!("r{i:06}").into()), upper: Some(format!("r{i:06}x").into()) },
@@ -278,11 +312,11 @@ mod tests {
         let mut writer = memtable.writer();
         (1..=1000).for_each(|i| writer.delete_range(0, format!("z{i}").as_bytes(), format!("z{i}x").as_bytes(), i));
         drop(writer);
-        let view = Moment::in_memtable(&memtable);
-        assert_eq!(view.find_written(&reads, SeqNo::MAX, usize::MAX), Some(Refusal::Stale), "the reads are not sorted");
+        let written = || Moment::at(0).find_written(&memtable, &reads, SeqNo::MAX, usize::MAX);
+        assert_eq!(written(), Some(Refusal::Stale), "the reads are not sorted");
         reads.sort_by_key();
         steps::take();
-        assert_eq!(view.find_written(&reads, SeqNo::MAX, usize::MAX), None);
+        assert_eq!(written(), None);
         let steps = steps::take();
         assert!((1000..30 * 1000).contains(&steps), "{steps}");
     }

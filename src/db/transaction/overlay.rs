@@ -17,6 +17,13 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::{Answer, NamedOperator, put_operand};
 use crate::sorted::value::Value;
 
+/// A thread keeps the overlay of a batch up to this length for its next transaction.
+const KEPT_LEN: usize = 64 << 10;
+
+thread_local! {
+    static SPARE: Cell<Option<Box<Overlay>>> = const { Cell::new(None) };
+}
+
 #[derive(Default)]
 pub(super) struct Overlay {
     pub(super) batch: WriteBatch,
@@ -33,9 +40,27 @@ pub(super) struct Overlay {
 }
 
 impl Overlay {
-    /// An empty overlay that judges deadlines at `at`.
-    pub(super) fn new(at: Deadline) -> Overlay {
-        Overlay { at, ..Overlay::default() }
+    /// An empty overlay that judges deadlines at `at`, with the memory of one that the thread has
+    /// given back.
+    pub(super) fn take(at: Deadline) -> Box<Overlay> {
+        let mut overlay = SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default();
+        overlay.at = at;
+        overlay
+    }
+
+    /// Gives the overlay to the next transaction of the thread.
+    pub(super) fn give_back(mut self: Box<Self>) {
+        let Overlay { batch, at: _, own, reads, unnoted } = &mut *self;
+        if unnoted.get() > 0 || batch.byte_size() > KEPT_LEN {
+            return;
+        }
+        batch.clear();
+        reads.get_mut().clear();
+        let own = own.get_mut();
+        if own.indexed != BatchMark::default() {
+            *own = OwnWrites::default();
+        }
+        let _ = SPARE.try_with(|spare| spare.set(Some(self)));
     }
 
     /// Calls `read` with the writes of `batch`.
@@ -46,7 +71,11 @@ impl Overlay {
     }
 
     /// What the transaction did to a key, if it wrote it.
+    #[inline]
     pub(super) fn get(&self, keyspace: u32, key: &[u8]) -> Option<OwnWrite> {
+        if self.batch.is_empty() {
+            return None;
+        }
         self.with_own(|own| own.get(keyspace, key))
     }
 
@@ -96,10 +125,6 @@ impl Overlay {
             *self.own.get_mut() = OwnWrites::default();
         }
         is_done
-    }
-
-    pub(super) fn into_parts(self) -> (WriteBatch, ReadSet) {
-        (self.batch, self.reads.into_inner())
     }
 }
 

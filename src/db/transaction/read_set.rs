@@ -4,8 +4,7 @@
 //! there one by one. Otherwise, each entry written is looked up in the set, which is therefore
 //! sorted by hash before the lock is taken, and by key once range deletes may come.
 
-use std::sync::Arc;
-
+use crate::db::name::KeyspaceName;
 use crate::filter::KeyHash;
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
@@ -18,11 +17,22 @@ use crate::sync::OnceLock;
 /// Up to this many keys are looked up one by one under the commit lock, about 30 ns each.
 const FEW_KEYS: usize = 64;
 
+/// Room for keys that a set takes with the first one, and for their bytes.
+const FIRST_KEYS: usize = 8;
+const FIRST_KEY_LEN: usize = 24;
+
+/// Bytes of keys for which a set that is used again keeps its memory.
+const KEPT_BYTES: usize = 16 << 10;
+
 /// The keys and ranges that a transaction has read, in an order that [`ReadSet::sort`] makes for
 /// look-ups.
 #[derive(Default)]
 pub(super) struct ReadSet {
-    keys: Vec<ReadKey>,
+    keys: Vec<StoredKey>,
+    /// The bytes of `keys`.
+    bytes: Vec<u8>,
+    /// The keyspaces of `keys`, each once.
+    keyspaces: Vec<ReadIn>,
     /// Positions among `keys` in the order of keyspace and key, once a range delete may ask for it.
     by_key: OnceLock<Vec<usize>>,
     ranges: Vec<(ReadIn, KeySpan<Vec<u8>>)>,
@@ -41,25 +51,46 @@ pub(super) struct Expiring {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ReadIn {
     pub(super) keyspace: u32,
-    pub(super) name: Arc<str>,
+    pub(super) name: KeyspaceName,
+}
+
+impl ReadIn {
+    pub(super) const DEFAULT: ReadIn = ReadIn { keyspace: 0, name: KeyspaceName::Default };
 }
 
 /// A key that was read, whether it was there or not.
-pub(super) struct ReadKey {
+#[derive(Clone, Copy)]
+pub(super) struct ReadKey<'a> {
     pub(super) keyspace: u32,
-    pub(super) name: Arc<str>,
-    pub(super) key: Box<[u8]>,
+    pub(super) key: &'a [u8],
     pub(super) hash: KeyHash,
 }
 
-impl ReadKey {
-    fn order(&self) -> (u64, u32, &[u8]) {
-        (self.hash.value(), self.keyspace, &self.key)
+/// A [`ReadKey`] as the set has it.
+#[derive(Clone, Copy)]
+struct StoredKey {
+    hash: KeyHash,
+    keyspace: u32,
+    len: u32,
+    /// Where the key begins among the bytes of the set.
+    start: usize,
+}
+
+impl StoredKey {
+    fn in_bytes(self, bytes: &[u8]) -> ReadKey<'_> {
+        let key = bytes.get(self.start..self.start + self.len as usize).unwrap_or_default();
+        ReadKey { keyspace: self.keyspace, key, hash: self.hash }
+    }
+}
+
+impl<'a> ReadKey<'a> {
+    fn order(self) -> (u64, u32, &'a [u8]) {
+        (self.hash.value(), self.keyspace, self.key)
     }
 
     /// The number of the newest write to the key in `memtable`, 0 if there is none.
-    pub(super) fn newest_in(&self, memtable: &Memtable) -> SeqNo {
-        memtable.newest_write(self.keyspace, &self.key, self.hash)
+    pub(super) fn newest_in(self, memtable: &Memtable) -> SeqNo {
+        memtable.newest_write(self.keyspace, self.key, self.hash)
     }
 }
 
@@ -68,8 +99,22 @@ impl ReadSet {
         self.keys.is_empty() && self.ranges.is_empty()
     }
 
-    pub(super) fn add_key(&mut self, of: ReadIn, key: &[u8], hash: KeyHash) {
-        self.keys.push(ReadKey { keyspace: of.keyspace, name: of.name, key: key.into(), hash });
+    /// Adds a key, of at most 4 GiB: a longer one cannot be written.
+    pub(super) fn add_key(&mut self, of: &ReadIn, key: &[u8], hash: KeyHash) {
+        let Ok(len) = u32::try_from(key.len()) else { return };
+        if self.keys.is_empty() {
+            self.keys.reserve(FIRST_KEYS);
+            self.bytes.reserve(FIRST_KEYS * FIRST_KEY_LEN);
+        }
+        self.keys.push(StoredKey { hash, keyspace: of.keyspace, len, start: self.bytes.len() });
+        self.bytes.extend_from_slice(key);
+        self.add_keyspace(of);
+    }
+
+    fn add_keyspace(&mut self, of: &ReadIn) {
+        if self.keyspaces.iter().all(|known| known.keyspace != of.keyspace) {
+            self.keyspaces.push(of.clone());
+        }
     }
 
     /// Adds a value that expires at `deadline`.
@@ -92,8 +137,9 @@ impl ReadSet {
     /// Brings the set into the order that look-ups need: keys by hash, each once; ranges by
     /// keyspace and lower bound, joined where they meet.
     pub(super) fn sort(&mut self) {
-        self.keys.sort_unstable_by(|a, b| a.order().cmp(&b.order()));
-        self.keys.dedup_by(|a, b| a.order() == b.order());
+        let bytes = &self.bytes;
+        self.keys.sort_unstable_by(|a, b| a.in_bytes(bytes).order().cmp(&b.in_bytes(bytes).order()));
+        self.keys.dedup_by(|a, b| a.in_bytes(bytes).order() == b.in_bytes(bytes).order());
         // No lower bound is the least one.
         self.ranges.sort_unstable_by(|(a, x), (b, y)| (a.keyspace, &x.lower).cmp(&(b.keyspace, &y.lower)));
         self.ranges.dedup_by(|(of, range), (former_of, former)| {
@@ -112,17 +158,41 @@ impl ReadSet {
         });
     }
 
-    pub(super) fn keys(&self) -> &[ReadKey] {
-        &self.keys
+    pub(super) fn keys(&self) -> impl Iterator<Item = ReadKey<'_>> {
+        self.keys.iter().map(|key| key.in_bytes(&self.bytes))
+    }
+
+    /// The keyspaces whose keys were read.
+    pub(super) fn keyspaces(&self) -> &[ReadIn] {
+        &self.keyspaces
     }
 
     pub(super) fn ranges(&self) -> &[(ReadIn, KeySpan<Vec<u8>>)] {
         &self.ranges
     }
 
-    /// The keys, if they are few and there are no ranges.
-    pub(super) fn few_keys(&self) -> Option<&[ReadKey]> {
-        (self.ranges.is_empty() && self.keys.len() <= FEW_KEYS).then_some(&self.keys)
+    /// A copy of the keys.
+    pub(super) fn keys_only(&self) -> ReadSet {
+        let (keys, bytes, keyspaces) = (self.keys.clone(), self.bytes.clone(), self.keyspaces.clone());
+        ReadSet { keys, bytes, keyspaces, ..ReadSet::default() }
+    }
+
+    /// Removes all reads, and keeps the memory of a few keys.
+    pub(super) fn clear(&mut self) {
+        if self.has_few_keys() && self.bytes.capacity() <= KEPT_BYTES && self.keys.capacity() <= 2 * FEW_KEYS {
+            self.keys.clear();
+            self.bytes.clear();
+            self.keyspaces.clear();
+            self.by_key = OnceLock::new();
+            self.expiring = None;
+        } else {
+            *self = ReadSet::default();
+        }
+    }
+
+    /// Whether there are only keys, and few. Such a set needs no order.
+    pub(super) fn has_few_keys(&self) -> bool {
+        self.ranges.is_empty() && self.keys.len() <= FEW_KEYS
     }
 
     /// Makes the order that [`find_within`](ReadSet::find_within) needs. The set must be
@@ -140,7 +210,8 @@ impl ReadSet {
     }
 
     fn place(&self, at: usize) -> (u32, &[u8]) {
-        (self.keys[at].keyspace, &self.keys[at].key)
+        let ReadKey { keyspace, key, .. } = self.keys[at].in_bytes(&self.bytes);
+        (keyspace, key)
     }
 
     /// A key of those from `start` up to `end` that was read, or lies in a range that was; an empty
@@ -174,7 +245,7 @@ impl ReadSet {
     /// Whether the key was read. The set must be [sorted](ReadSet::sort).
     pub(super) fn covers(&self, keyspace: u32, key: &[u8], hash: KeyHash) -> bool {
         let wanted = (hash.value(), keyspace, key);
-        if self.keys.binary_search_by(|read| read.order().cmp(&wanted)).is_ok() {
+        if self.keys.binary_search_by(|read| read.in_bytes(&self.bytes).order().cmp(&wanted)).is_ok() {
             return true;
         }
         let is_before = |(of, range): &(ReadIn, KeySpan<Vec<u8>>)| {
@@ -188,6 +259,8 @@ impl ReadSet {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use proptest::collection::vec;
     use proptest::option;
@@ -198,7 +271,7 @@ mod tests {
     }
 
     fn of(keyspace: u32) -> ReadIn {
-        ReadIn { keyspace, name: Arc::from("k") }
+        ReadIn { keyspace, name: KeyspaceName::new(keyspace, &Arc::from("k")) }
     }
 
     proptest! {
@@ -215,7 +288,7 @@ mod tests {
             }).collect();
             let deleted = deleted.into_iter().filter(|(_, start, end)| end.is_empty() || start < end);
             let mut set = ReadSet::default();
-            keys.iter().for_each(|(keyspace, key)| set.add_key(of(*keyspace), key, hash(key)));
+            keys.iter().for_each(|(keyspace, key)| set.add_key(&of(*keyspace), key, hash(key)));
             for (keyspace, lower, upper) in &ranges {
                 set.add_range(of(*keyspace), KeySpan { lower: lower.clone(), upper: upper.clone() });
             }

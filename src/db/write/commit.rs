@@ -44,6 +44,8 @@ pub(crate) struct Commit {
     pub(super) unlogged: u64,
     /// Those of views whose active memtable is this one.
     pub(crate) horizons: EndedHorizons,
+    /// The number of the last ingest, which is in no memtable; 0 if there was none.
+    pub(crate) ingested: SeqNo,
     /// Threads that wait without the lock for what must come before their writes. Later writers
     /// queue behind them.
     pub(super) waiting: usize,
@@ -110,7 +112,7 @@ impl Commit {
     pub(crate) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
         memtable.mark_visible();
         let horizons = EndedHorizons::default();
-        Commit { memtable, header, log: None, reserved: 0, unlogged: 0, horizons, waiting: 0 }
+        Commit { memtable, header, log: None, reserved: 0, unlogged: 0, horizons, ingested: 0, waiting: 0 }
     }
 
     /// First sequence number of the log's next record.
@@ -121,6 +123,11 @@ impl Commit {
     /// Sequence number of the last write.
     pub(crate) fn last_seqno(&self) -> SeqNo {
         self.next() - 1 + self.unlogged
+    }
+
+    /// The memtable has all that was written after this number.
+    pub(super) fn active_since(&self) -> SeqNo {
+        self.ingested.max(self.header.first.saturating_sub(1))
     }
 
     /// Highest sequence number that the log declares durable.
@@ -197,6 +204,11 @@ impl<'a> Encoded<'a> {
     pub(crate) fn of(batch: WriteBatch, logging: Logging, sync: bool) -> Encoded<'static> {
         let (count, features) = (batch.count(), batch.features());
         Encoded::new(Cow::Owned(batch.into_payload()), count, features, logging, sync)
+    }
+
+    /// A batch that stays with its owner. If it queues, it is copied.
+    pub(crate) fn borrowing(batch: &'a WriteBatch, logging: Logging, sync: bool) -> Encoded<'a> {
+        Encoded::new(Cow::Borrowed(batch.payload()), batch.count(), batch.features(), logging, sync)
     }
 
     /// Whether keyspaces have begun or ceased to have a log since the batch was encoded.

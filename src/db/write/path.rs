@@ -150,7 +150,7 @@ fn check_operand(operator: Option<&NamedOperator>, key: &[u8], operand: &[u8]) -
 impl Store {
     /// Writes a batch; returns the sequence number of its last operation.
     pub(crate) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
-        let batch = self.batch_with_deadlines(batch, options);
+        let batch = self.with_deadlines(&batch, options).unwrap_or(batch);
         self.check_batch(&batch)?;
         if batch.is_empty() {
             if options.sync {
@@ -246,16 +246,19 @@ impl Store {
         }
     }
 
-    /// The batch with the deadlines that its puts have by `options` or by their keyspaces. All ttls
-    /// count from one time.
-    pub(crate) fn batch_with_deadlines(&self, batch: WriteBatch, options: WriteOptions) -> WriteBatch {
+    /// The batch with the deadlines that its puts have by `options` or by their keyspaces; `None`
+    /// if they have none. All ttls count from one time.
+    pub(crate) fn with_deadlines(&self, batch: &WriteBatch, options: WriteOptions) -> Option<WriteBatch> {
+        let may_have_one = |keyspace: u32| options.expiry != Expiry::Default || self.clock.may_have_ttl(keyspace);
+        let keyspaces = || std::iter::once(0).chain(batch.keyspaces().iter().copied());
+        if !keyspaces().any(may_have_one) {
+            return None;
+        }
         let now = OnceCell::new();
         let now = || *now.get_or_init(|| self.clock.now());
-        let may_have_one = |keyspace: &u32| options.expiry != Expiry::Default || self.clock.may_have_ttl(*keyspace);
-        let keyspaces = batch.keyspaces().iter().copied().chain([0]).filter(may_have_one);
-        let deadlines: Vec<(u32, Deadline)> =
-            keyspaces.filter_map(|id| Some((id, self.default_deadline(id, options, now)?))).collect();
-        if deadlines.is_empty() { batch } else { batch.with_deadlines(&deadlines) }
+        let of = |id| Some((id, self.default_deadline(id, options, now)?));
+        let deadlines: Vec<(u32, Deadline)> = keyspaces().filter(|id| may_have_one(*id)).filter_map(of).collect();
+        if deadlines.is_empty() { None } else { batch.with_deadlines(&deadlines) }
     }
 
     #[cold]
@@ -512,7 +515,8 @@ impl Store {
     /// Why a premise does not hold. Checked last, right before the append: a value that expires
     /// while the writer waits is not there any more.
     fn refusal(&self, premise: &Premise<'_>, commit: &Commit) -> Option<Refusal> {
-        premise.refusal(&commit.memtable).or_else(|| premise.is_expired(&self.clock).then_some(Refusal::Expired))
+        let refusal = premise.refusal(&commit.memtable, commit.active_since(), commit.last_seqno());
+        refusal.or_else(|| premise.is_expired(&self.clock).then_some(Refusal::Expired))
     }
 
     /// Appends a group to the log and inserts it into the memtable, if `premise` holds. There must
@@ -684,7 +688,8 @@ impl Store {
         let size = self.environment.first_size(self.options.memtable_size);
         let memtable = Arc::new(Memtable::new(number, size, self.seed, self.environment.memtables()));
         self.writer.logs.seal(header.first);
-        let next = Commit { waiting: commit.waiting, ..Commit::new(Arc::clone(&memtable), header) };
+        let (waiting, ingested) = (commit.waiting, commit.ingested);
+        let next = Commit { waiting, ingested, ..Commit::new(Arc::clone(&memtable), header) };
         let sealed = std::mem::replace(commit, next).memtable;
         self.change_view(|view| {
             view.active = memtable;
