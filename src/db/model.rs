@@ -16,13 +16,14 @@ use std::time::Duration;
 use crate::db::work::background::Waiting;
 use crate::error::Error;
 use crate::exec::ThreadPool;
+use crate::format::coding::{get_u64, u64_bytes};
 use crate::format::key::SeqNo;
 use crate::options::Options;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle, spawn};
 use crate::sync::{Explore, Mutex, time};
 use crate::vfs::SimFileSystem;
-use crate::{Db, WriteOptions};
+use crate::{ByteOrder, Db, Transaction, Value, WriteOptions};
 
 /// The timeout of waits for background work.
 const WAIT: Duration = Duration::from_millis(100);
@@ -104,6 +105,42 @@ fn writers_that_queue_are_committed_once_each() {
         let db = open(fs);
         check(&db, &written);
         check_numbers(&db, &written);
+        db.close().unwrap();
+    });
+}
+
+/// Additions under the commit lock, transactions that register their snapshots, plain writes and
+/// updates of the caller, which queue.
+#[test]
+fn additions_in_place_lose_nothing_beside_others() {
+    explore(60, |fs| {
+        let db = open(fs);
+        let number = |value: Option<Value>| value.map_or(0, |bytes| get_u64(bytes[..].try_into().unwrap()));
+        let writer = |thread| {
+            let db = db.clone();
+            start(move || {
+                for _ in 0..2 {
+                    match thread {
+                        0 => _ = db.fetch_add("counter", 1u64, ByteOrder::Little).unwrap(),
+                        1 => {
+                            let add = |tx: &mut Transaction| {
+                                let sum = number(tx.get("counter")?) + 1;
+                                tx.put("counter", u64_bytes(sum));
+                                Ok::<_, Error>(())
+                            };
+                            db.transact(add).unwrap();
+                        }
+                        _ => _ = db.put("other", long()).unwrap(),
+                    }
+                }
+            })
+        };
+        let writers: Vec<_> = (0..3).map(writer).collect();
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        assert_eq!((number(db.get("counter").unwrap()), db.last_seqno()), (4, 6));
+        db.close().unwrap();
+        let db = open(fs);
+        assert_eq!((number(db.get("counter").unwrap()), db.last_seqno()), (4, 6));
         db.close().unwrap();
     });
 }

@@ -4,6 +4,9 @@
 //! that the key has not been written since. If it has, the operation starts again: of several
 //! writers, one always succeeds. The others then take turns (see `retry`). After a number of
 //! attempts the conflict is the caller's.
+//!
+//! What needs no code of the caller, an addition or a swap, is first tried under the commit lock,
+//! where it meets no conflict: see `write::in_place`.
 
 use std::sync::Arc;
 
@@ -14,6 +17,7 @@ use super::store::Store;
 use super::transaction::premise::{Moment, Premise, Refusal};
 use super::transaction::retry::{ATTEMPTS, STALE_ROUNDS};
 use super::write::commit::{Encoded, Outcome};
+use super::write::in_place::{InPlace, Step};
 use super::write::path::{WriteOptions, with_encoded};
 use crate::batch::Write;
 use crate::error::{Error, Result};
@@ -69,7 +73,9 @@ mod sealed {
         /// `None` if `bytes` is not as long as the integer.
         fn decode(bytes: &[u8], order: ByteOrder) -> Option<Self>;
 
-        fn encode(self, order: ByteOrder) -> Vec<u8>;
+        type Bytes: AsRef<[u8]>;
+
+        fn encode(self, order: ByteOrder) -> Self::Bytes;
 
         fn checked_add(self, delta: Self) -> Option<Self>;
     }
@@ -90,10 +96,12 @@ macro_rules! integers {
                 })
             }
 
-            fn encode(self, order: ByteOrder) -> Vec<u8> {
+            type Bytes = [u8; size_of::<$integer>()];
+
+            fn encode(self, order: ByteOrder) -> Self::Bytes {
                 match order {
-                    ByteOrder::Little => self.to_le_bytes().to_vec(),
-                    ByteOrder::Big => self.to_be_bytes().to_vec(),
+                    ByteOrder::Little => self.to_le_bytes(),
+                    ByteOrder::Big => self.to_be_bytes(),
                 }
             }
 
@@ -216,6 +224,24 @@ impl Store {
         new: Option<&[u8]>,
         options: WriteOptions,
     ) -> Result<Result<SeqNo, Mismatch>> {
+        self.gate.check_writable()?;
+        let (hash, mut mismatch) = (KeyHash::new(self.seed, key), None);
+        let done =
+            self.change_in_place((target.keyspace, key, hash), options, new.map_or(0, <[u8]>::len), |current| {
+                Ok(match new {
+                    _ if !is_same(current, expected) => {
+                        mismatch = Some(Mismatch { current: current.map(Value::copy_of) });
+                        Step::Keep
+                    }
+                    Some(new) => Step::Put(new),
+                    None => Step::Delete,
+                })
+            })?;
+        match (done, mismatch) {
+            (InPlace::Written(seqno), _) => return Ok(Ok(seqno)),
+            (InPlace::Kept, Some(mismatch)) => return Ok(Err(mismatch)),
+            _ => {}
+        }
         let updated = self.update(target, key, options, |current| {
             Ok(match new {
                 _ if !is_same(current, expected) => Change::Keep,
@@ -234,18 +260,33 @@ impl Store {
         order: ByteOrder,
         options: WriteOptions,
     ) -> Result<I> {
-        let mut before = I::ZERO;
-        self.update(target, key, options, |current| {
+        let add = |current: Option<&[u8]>| {
             let current = current.map(|bytes| {
                 I::decode(bytes, order).ok_or_else(|| {
                     let (expected, found) = (size_of::<I>(), bytes.len());
                     Error::invalid(format_args!("an integer of {expected} bytes is to be added to {found} bytes"))
                 })
             });
-            before = current.transpose()?.unwrap_or(I::ZERO);
+            let before = current.transpose()?.unwrap_or(I::ZERO);
             let sum = before.checked_add(delta);
             let sum = sum.ok_or_else(|| Error::invalid("the sum exceeds the range of the integer"))?;
-            Ok(Change::Put(sum.encode(order)))
+            Ok((before, sum.encode(order)))
+        };
+        self.gate.check_writable()?;
+        let mut before = I::ZERO;
+        let hash = KeyHash::new(self.seed, key);
+        let done = self.change_in_place((target.keyspace, key, hash), options, size_of::<I>(), |current| {
+            let (found, sum) = add(current)?;
+            before = found;
+            Ok(Step::Put(sum))
+        })?;
+        if let InPlace::Written(_) = done {
+            return Ok(before);
+        }
+        self.update(target, key, options, |current| {
+            let (found, sum) = add(current)?;
+            before = found;
+            Ok(Change::Put(sum.as_ref().to_vec()))
         })?;
         Ok(before)
     }

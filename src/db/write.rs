@@ -1,14 +1,15 @@
 //! The write path, from a batch to durable entries.
 //!
-//! `path` commits batches in groups, under the lock of `commit`; `room` makes room for them; `logs`
-//! keeps the log files; `sync` and `turns` make them durable; `stalls` counts how long writers
-//! wait.
+//! `path` commits batches in groups, under the lock of `commit`; `in_place` changes a key that the
+//! memtable has, under the same lock; `room` makes room for them; `logs` keeps the log files;
+//! `sync` and `turns` make them durable; `stalls` counts how long writers wait.
 //!
 //! Of workers, writers ask four things: to begin what is due (`Store::schedule`), also what has
 //! failed (`Store::retry_failed`), to wait for it (`Store::wait_for_progress`), and to run a job of
 //! an executor that runs none by itself (`Store::step`).
 
 pub(crate) mod commit;
+pub(crate) mod in_place;
 pub(crate) mod logs;
 pub(crate) mod path;
 pub(crate) mod room;

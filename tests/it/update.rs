@@ -2,11 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
+use tamis::operator::Add;
 use tamis::vfs::{FileSystem, SimFileSystem};
-use tamis::{ByteOrder, Change, Db, Error, Options, Value, WriteOptions};
+use tamis::{
+    ByteOrder, Change, Db, Error, IngestOptions, KeyspaceOptions, Options, SstWriter, Value, WriteBatch, WriteOptions,
+};
 
-use crate::support::{Watchdog, open_plain};
+use crate::support::{Watchdog, open_plain, stepped_options};
 
 const THREADS: u64 = 4;
 const EACH: u64 = 20_000;
@@ -96,6 +100,77 @@ fn of_several_threads_one_puts_an_absent_key() {
     });
     assert_eq!(puts.into_inner(), 500);
     db.close().unwrap();
+}
+
+/// Whatever wrote a key last, wherever that is: operations of the store find it.
+#[test]
+fn an_operation_finds_what_was_written_last_whatever_it_was() {
+    type Write = fn(&Db, &SimFileSystem);
+    fn ingest(db: &Db, fs: &SimFileSystem, value: Option<u64>) {
+        let path = format!("/in{}.sst", db.last_seqno());
+        let mut writer = SstWriter::create_in(Arc::new(fs.clone()), &path, &db.sst_format().unwrap()).unwrap();
+        match value {
+            Some(value) => writer.put("key", value.to_le_bytes()).unwrap(),
+            None => writer.delete("key").unwrap(),
+        }
+        writer.finish().unwrap();
+        db.ingest([path], IngestOptions::new()).unwrap();
+    }
+    let writes: [(&str, Write); 13] = [
+        ("nothing", |_, _| {}),
+        ("a put", |db, _| _ = db.put("key", 5u64.to_le_bytes()).unwrap()),
+        ("a delete", |db, _| _ = db.delete("key").unwrap()),
+        ("a range delete", |db, _| _ = db.delete_range("k".."l").unwrap()),
+        ("another range delete", |db, _| _ = db.delete_range("x".."z").unwrap()),
+        ("a merge", |db, _| _ = db.merge("key", 7u64.to_le_bytes()).unwrap()),
+        ("a put that expires", |db, _| {
+            let never = SystemTime::now() + Duration::from_secs(1 << 30);
+            db.put_with_expiry("key", 9u64.to_le_bytes(), never).unwrap();
+        }),
+        ("a put that has expired", |db, _| {
+            db.put_with_expiry("key", 9u64.to_le_bytes(), SystemTime::UNIX_EPOCH).unwrap();
+        }),
+        ("an ingest", |db, fs| ingest(db, fs, Some(11))),
+        ("an ingested delete", |db, fs| ingest(db, fs, None)),
+        ("a flush", |db, _| db.flush().unwrap()),
+        ("a compaction", |db, _| db.compact_range(..).unwrap()),
+        ("a batch", |db, _| {
+            let mut batch = WriteBatch::new();
+            batch.delete_range("k".."l");
+            batch.put("key", 13u64.to_le_bytes());
+            db.write(batch).unwrap();
+        }),
+    ];
+    for (before, first) in &writes {
+        let fs = SimFileSystem::new();
+        let counters = KeyspaceOptions::new().merge_operator(Add::LITTLE);
+        let db = stepped_options(&fs).0.default_keyspace(counters).open("/db").unwrap();
+        for (last, write) in &writes {
+            let what = format!("{before}, then {last}");
+            let expect = |found: Option<Value>, operation: &str| {
+                assert_eq!(found, db.get("key").unwrap(), "{operation} after {what}");
+            };
+            first(&db, &fs);
+            write(&db, &fs);
+            let found = db.get("key").unwrap();
+            let added = db.fetch_add("key", 1u64, ByteOrder::Little).unwrap();
+            assert_eq!(added, number(found.as_deref()), "an addition after {what}");
+            expect(Some(Value::from((added + 1).to_le_bytes().to_vec())), "an addition");
+            first(&db, &fs);
+            write(&db, &fs);
+            let found = db.get("key").unwrap();
+            let put = db.put_if_absent("key", 1u64.to_le_bytes()).unwrap();
+            assert_eq!(put.map_err(|mismatch| mismatch.current).err(), found.clone().map(Some), "{what}");
+            expect(found.or(Some(Value::from(1u64.to_le_bytes().to_vec()))), "a put if absent");
+            first(&db, &fs);
+            write(&db, &fs);
+            let found = db.get("key").unwrap();
+            let swapped = db.compare_and_swap("key", found.as_deref(), Some(3u64.to_le_bytes())).unwrap();
+            assert_eq!(swapped, Ok(db.last_seqno()), "a swap after {what}");
+            let deleted = db.compare_and_swap("key", Some(3u64.to_le_bytes()), None::<&str>).unwrap();
+            assert_eq!((deleted, db.get("key").unwrap()), (Ok(db.last_seqno()), None), "a swap after {what}");
+        }
+    }
 }
 
 /// What may happen to a key, and to the store, between the read of an update and its commit.

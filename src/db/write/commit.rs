@@ -76,6 +76,10 @@ impl GroupLen {
         GroupLen { bytes: encoded.payload.len(), log_bytes }
     }
 
+    pub(super) fn of_bytes(bytes: usize, log_bytes: usize) -> GroupLen {
+        GroupLen { bytes, log_bytes }
+    }
+
     fn and(self, other: GroupLen) -> GroupLen {
         GroupLen { bytes: self.bytes + other.bytes, log_bytes: self.log_bytes + other.log_bytes }
     }

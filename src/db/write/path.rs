@@ -46,9 +46,13 @@ const FIRST_RESERVATION: u64 = 256 << 10;
 /// A thread keeps its encoding buffer up to this capacity.
 const KEPT_LEN: usize = 64 << 10;
 
-/// Attempts to take the commit lock before a writer queues. In a model, each is a choice of the
-/// scheduler.
-const SPINS: u32 = if cfg!(shuttle) { 1 } else { 100 };
+/// Attempts to take the commit lock, once it was taken, before a writer queues. In a model, each is
+/// a choice of the scheduler.
+const LOOKS: u32 = if cfg!(shuttle) { 1 } else { 11 };
+
+/// The longest pause between two of them, in steps of a waiting loop: some microseconds, and all
+/// pauses together at most 50.
+const LONGEST_PAUSE: u32 = 128;
 
 /// How a write is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -335,7 +339,8 @@ impl Store {
 
     /// Waits as long as the throttle says. With a stepped executor the writer runs pending work
     /// instead.
-    fn delay(&self, bytes: usize) {
+    #[inline(always)]
+    pub(super) fn delay(&self, bytes: usize) {
         let filled = || self.shape.view().active.used() as f64 / self.options.memtable_size as f64;
         let wait = self.workers.charge(bytes, filled);
         if !wait.is_zero() && !self.step() {
@@ -344,7 +349,7 @@ impl Store {
         }
     }
 
-    fn check_keyspaces(&self, keyspaces: &[u32]) -> Result<()> {
+    pub(super) fn check_keyspaces(&self, keyspaces: &[u32]) -> Result<()> {
         if keyspaces.is_empty() {
             return Ok(());
         }
@@ -443,14 +448,28 @@ impl Store {
         }
     }
 
-    /// Tries to take the commit lock, spinning briefly: copying a record into a mapped log takes
-    /// less time than queueing.
-    fn try_commit(&self) -> Option<RankedGuard<'_, Option<Commit>>> {
-        for _ in 0..SPINS {
+    /// Takes the commit lock if it is free, or soon is.
+    #[inline(always)]
+    pub(super) fn try_commit(&self) -> Option<RankedGuard<'_, Option<Commit>>> {
+        self.writer.commit.try_lock().or_else(|| self.look_for_commit())
+    }
+
+    /// Tries to take the commit lock after a pause, each twice as long as the one before, up to a
+    /// limit.
+    ///
+    /// What a write changes is in the caches of the thread that wrote last. If the lock went back
+    /// and forth, between threads that look for it all the time, each would have to fetch it all
+    /// from the other: two threads then do half of what one does. A thread that looks rarely leaves
+    /// the lock to the other for some tens of writes.
+    #[cold]
+    fn look_for_commit(&self) -> Option<RankedGuard<'_, Option<Commit>>> {
+        let mut pause = 1;
+        for _ in 0..LOOKS {
+            (0..pause).for_each(|_| sync::spin_loop());
             if let Some(commit) = self.writer.commit.try_lock() {
                 return Some(commit);
             }
-            sync::spin_loop();
+            pause = (2 * pause).min(LONGEST_PAUSE);
         }
         None
     }
@@ -460,7 +479,8 @@ impl Store {
     ///
     /// A premise is checked in the memtable. A write that has one is therefore a group of its own:
     /// what went before it is in the memtable then.
-    fn commit_own(
+    #[inline(always)]
+    pub(super) fn commit_own(
         self: &Arc<Self>,
         commit: &mut Commit,
         own: &Encoded<'_>,
