@@ -3,10 +3,10 @@
 //! Each part of a store charges what it takes to the budget it was given, by use. The block cache
 //! has what the others leave: it shrinks when they grow, and the budget tells it when. A part that
 //! can do without asks first ([`MemoryCharge::try_resize`]): there is room for it until all uses
-//! but the cache fill half of the limit. What a store cannot do without (memtables within
-//! their own limit, the index of a table that is read) is charged in any case.
+//! but the cache fill half of the limit. What a store cannot do without (memtables within their own
+//! limit, the index of a table that is read) is charged in any case.
 //!
-//! [`RESERVE`] of the limit is kept free of cached blocks, so that scans and jobs that come and go
+//! A sixteenth of the limit is kept free of cached blocks, so that scans and jobs that come and go
 //! evict none.
 
 use std::sync::Arc;
