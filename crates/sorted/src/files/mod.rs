@@ -27,12 +27,13 @@ pub enum ReadMode {
     /// A page that cannot be read, because the disk fails or another program has shortened the
     /// file, then causes SIGBUS. The store installs a handler for that signal, which ends the copy:
     /// the block is read once more by a system call, whose error is returned. Any other SIGBUS goes
-    /// to the handler that was there before. If the program installs its own handler later, and
-    /// that does not forward the signal, files that are opened from then on are not mapped; those
-    /// that are mapped by then have no guard.
+    /// to the handler that was there before. If the program installs another handler later, or
+    /// blocks the signal in a thread, that thread soon notices and reads with system calls; choose
+    /// [`ReadMode::Pread`] if it may happen.
     ///
     /// The pages are the system's, as those of ordinary reads are, but tools show them as resident
-    /// memory of the process (`RssFile`).
+    /// memory of the process (`RssFile`), and a program that locks all of its memory (`mlockall`)
+    /// locks them, too.
     #[default]
     Auto,
     /// By a system call for each block, or for many when a scan is long. Nothing is mapped, and no

@@ -20,14 +20,58 @@ const LONGEST: usize = 32 << 10;
 const STALL: Duration = Duration::from_micros(30);
 /// One copy of so many is timed, since a look at the clock costs a tenth of a copy.
 const TIMED: u32 = 16;
+/// At one timed copy of so many, the thread looks whether the guard is in force.
+const CHECKED: u32 = 64;
 /// After a stall, this many reads of the thread are left to the system call. For pages that are not
 /// in memory it is the better way: it reads all of a block at once, where a copy waits for each
 /// page, and [`ReadableFile::try_read_at`](crate::ReadableFile::try_read_at) finds out beforehand.
 const CALLS_AFTER_STALL: u32 = 256;
 
 thread_local! {
-    /// Reads of this thread until the next one that is timed, and those left to the system call.
-    static PACE: (Cell<u32>, Cell<u32>) = const { (Cell::new(0), Cell::new(0)) };
+    static PACE: Pace = const { Pace { until_timed: Cell::new(0), until_checked: Cell::new(0), calls: Cell::new(0) } };
+}
+
+/// Which reads of a thread are copies.
+struct Pace {
+    /// Copies until the next one that is timed.
+    until_timed: Cell<u32>,
+    /// Timed copies until the next look at the guard.
+    until_checked: Cell<u32>,
+    /// Reads that are left to the system call.
+    calls: Cell<u32>,
+}
+
+impl Pace {
+    /// Whether the next read is a copy; if so, when it begins, if it is to be timed.
+    #[inline]
+    fn begin(&self) -> Option<Option<Instant>> {
+        if let Some(fewer) = self.calls.get().checked_sub(1) {
+            self.calls.set(fewer);
+            return None;
+        }
+        if let Some(fewer) = self.until_timed.get().checked_sub(1) {
+            self.until_timed.set(fewer);
+            return Some(None);
+        }
+        match self.until_checked.get().checked_sub(1) {
+            Some(fewer) => self.until_checked.set(fewer),
+            None if guard::is_in_force() => self.until_checked.set(CHECKED - 1),
+            None => {
+                self.calls.set(CALLS_AFTER_STALL);
+                return None;
+            }
+        }
+        self.until_timed.set(TIMED - 1);
+        Some(Some(time::now()))
+    }
+
+    /// Notes when a timed copy began. If it stalled, the next one is timed, too.
+    fn end(&self, begun: Instant) {
+        if time::since(begun) >= STALL {
+            self.calls.set(CALLS_AFTER_STALL);
+            self.until_timed.set(0);
+        }
+    }
 }
 
 /// A file mapped for copies. Unlike [`MappedFile`](super::mapped::MappedFile) it bears a device
@@ -58,26 +102,13 @@ impl PageReader for MappedCopies {
         if !is_within || buf.is_empty() || buf.len() > LONGEST || self.broken.load(Ordering::Relaxed) {
             return false;
         }
-        PACE.with(|(until_timed, calls)| {
-            if let Some(fewer) = calls.get().checked_sub(1) {
-                calls.set(fewer);
-                return false;
-            }
-            let timed = match until_timed.get().checked_sub(1) {
-                Some(fewer) => {
-                    until_timed.set(fewer);
-                    None
-                }
-                None => {
-                    until_timed.set(TIMED - 1);
-                    Some(time::now())
-                }
-            };
-            // SAFETY: the bytes lie in the region, which lives as long as `self`, gives out no
-            // references and has this one mark. `new` has made sure of the handler.
-            let copied = unsafe { guard::copy(self.region.start().add(start), buf, &self.broken) };
-            if timed.is_some_and(|start: Instant| time::since(start) >= STALL) {
-                calls.set(CALLS_AFTER_STALL);
+        PACE.with(|pace| {
+            let Some(begun) = pace.begin() else { return false };
+            // SAFETY: the bytes lie in the region, which gives out no references and has this one
+            // mark. `new` and `begin` have made sure of the handler.
+            let copied = unsafe { guard::copy(&self.region, start, buf, &self.broken) };
+            if let Some(begun) = begun {
+                pace.end(begun);
             }
             copied
         })
@@ -180,11 +211,22 @@ mod tests {
     #[test]
     fn after_a_stall_reads_are_left_to_the_system_call_for_a_while() {
         let copies = MappedCopies::new(&file()).unwrap();
-        PACE.with(|(_, calls)| calls.set(CALLS_AFTER_STALL));
+        PACE.with(|pace| pace.calls.set(CALLS_AFTER_STALL));
         let mut byte = [0];
         let left = (0..CALLS_AFTER_STALL).filter(|_| !copies.try_read_at(&mut byte, 0)).count();
         assert_eq!(left, CALLS_AFTER_STALL as usize);
         assert!(copies.try_read_at(&mut byte, 0));
         assert_eq!(byte, [1]);
+        // After a stall, one copy in so many is made, and is timed.
+        PACE.with(|pace| {
+            let begun = || (0..1000).filter_map(|_| pace.begin()).collect::<Vec<_>>();
+            assert!(begun().iter().flatten().count() >= 1000 / TIMED as usize);
+            let long_ago = time::now().checked_sub(STALL).unwrap();
+            pace.end(long_ago);
+            assert_eq!(begun().len(), 1000 - CALLS_AFTER_STALL as usize);
+            pace.end(long_ago);
+            pace.calls.set(0);
+            assert!(pace.begin().unwrap().is_some());
+        });
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Where a page of a mapping cannot be brought into memory, because the device fails or somebody
 //! has shortened the file, Linux sends SIGBUS to the thread that touches it. A thread notes here
-//! what it is about to copy. If a signal names an address in that range, the handler marks the
-//! mapping as broken, puts a page of zeros in its place and returns: the copy goes on, and
-//! [`copy`] returns `false`. Every other SIGBUS goes to the handler that was there before.
+//! from which mapping it is about to copy. If a signal names an address there, the handler marks
+//! the mapping as broken, puts zeros in its place and returns: the copy goes on, and [`copy`]
+//! returns `false`. Every other SIGBUS goes to the handler that was there before.
 //!
 //! The order is that of proof: the mark is set before the zeros appear. A thread that copied zeros,
 //! even without a signal of its own, therefore finds the mark when it looks afterwards.
@@ -13,44 +13,71 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::zeroed;
 use std::ptr::{self, null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering, compiler_fence, fence};
 
-use libc::{SA_ONSTACK, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, SIGBUS, sigaction, siginfo_t};
+use libc::{SA_ONSTACK, SA_RESTART, SA_SIGINFO, SIG_BLOCK, SIG_DFL, SIG_IGN, SIGBUS};
+use libc::{pthread_sigmask, sigaction, siginfo_t, sigismember, sigset_t};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use tamis_base::sync::{OnceLock, thread_local};
 
-/// What a thread copies at the moment: addresses `start..end` of the mapping with this mark.
+use super::mapped::Region;
+
+/// The mapping from which a thread copies at the moment, with its mark; of no length if it copies
+/// from none.
 struct Copying {
     start: AtomicUsize,
-    end: AtomicUsize,
+    len: AtomicUsize,
     broken: AtomicPtr<AtomicBool>,
+    /// Whether the handler that was there before runs.
+    forwarding: AtomicBool,
 }
 
 thread_local! {
     // Without a destructor or a lazy value: the signal handler reads it.
-    static COPYING: Copying =
-        const { Copying { start: AtomicUsize::new(0), end: AtomicUsize::new(0), broken: AtomicPtr::new(null_mut()) } };
+    static COPYING: Copying = const {
+        Copying {
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            broken: AtomicPtr::new(null_mut()),
+            forwarding: AtomicBool::new(false),
+        }
+    };
 }
 
-/// What was in force before.
-static PREVIOUS: OnceLock<sigaction> = OnceLock::new();
+/// The handler that was there before, and its flags.
+static PREVIOUS: (AtomicUsize, AtomicI32) = (AtomicUsize::new(SIG_DFL), AtomicI32::new(0));
 
-/// Installs the handler, if this process has not done so yet. Returns whether it is in force: the
-/// rest of the program may have replaced it.
+fn note_previous(action: &sigaction) {
+    PREVIOUS.1.store(action.sa_flags, Ordering::SeqCst);
+    PREVIOUS.0.store(action.sa_sigaction, Ordering::SeqCst);
+}
+
+/// Installs the handler, if this process has not done so yet. Returns whether it is in force for
+/// this thread: the rest of the program may have replaced it, or have blocked the signal, and then
+/// a fault would end the process.
 pub(super) fn is_in_force() -> bool {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        if let Ok(previous) = current_action() {
-            PREVIOUS.get_or_init(|| previous);
+        if let Ok(mut previous) = current_action() {
+            note_previous(&previous);
             // SAFETY: zeros are a valid value of this plain structure.
             let mut action: sigaction = unsafe { zeroed() };
             action.sa_sigaction = address(on_bus_error);
             action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
             // SAFETY: the handler does only what a signal handler may, and the pointers are valid.
-            let _ = unsafe { sigaction(SIGBUS, &raw const action, null_mut()) };
+            if unsafe { sigaction(SIGBUS, &raw const action, &raw mut previous) } == 0 {
+                note_previous(&previous);
+            }
         }
     });
-    current_action().is_ok_and(|action| action.sa_sigaction == address(on_bus_error))
+    current_action().is_ok_and(|action| action.sa_sigaction == address(on_bus_error)) && !is_blocked()
+}
+
+fn is_blocked() -> bool {
+    // SAFETY: zeros are a valid value of this plain structure.
+    let mut blocked: sigset_t = unsafe { zeroed() };
+    // SAFETY: a null pointer changes nothing, and the others are valid.
+    unsafe { pthread_sigmask(SIG_BLOCK, null(), &raw mut blocked) != 0 || sigismember(&raw const blocked, SIGBUS) != 0 }
 }
 
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
@@ -69,27 +96,27 @@ fn current_action() -> io::Result<sigaction> {
     }
 }
 
-/// Fills `to` with the bytes at `from`. `false` if they could not be read; `to` may then hold
-/// anything, and so may later copies from the mapping, which all return `false`.
+/// Fills `to` with the bytes at `offset` of a mapping. `false` if they could not be read; `to` may
+/// then hold anything, and so may later copies from the mapping, which all return `false`.
 ///
 /// # Safety
 ///
-/// The bytes at `from` lie in a mapping of a file that lives until the call returns, that no Rust
-/// reference points into, and that has no mark but `broken`. The handler is in force.
+/// The bytes lie in the region, into which no Rust reference points, and which has no mark but
+/// `broken`. The handler is in force.
 #[inline]
-pub(super) unsafe fn copy(from: *const u8, to: &mut [u8], broken: &AtomicBool) -> bool {
+pub(super) unsafe fn copy(region: &Region, offset: usize, to: &mut [u8], broken: &AtomicBool) -> bool {
     COPYING.with(|copying| {
         copying.broken.store(ptr::from_ref(broken).cast_mut(), Ordering::Relaxed);
-        copying.start.store(from.addr(), Ordering::Relaxed);
-        copying.end.store(from.addr() + to.len(), Ordering::Relaxed);
+        copying.start.store(region.start().addr(), Ordering::Relaxed);
+        copying.len.store(region.len(), Ordering::Relaxed);
         // The handler runs in this thread: the compiler must not move the copy.
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: the caller promises that `from` is mapped, and `to` is memory of another kind.
-        // Somebody may write to the file meanwhile; the bytes are looked at only as a copy, whose
-        // checksum is verified.
-        unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        // SAFETY: the caller promises that the bytes are mapped, and `to` is memory of another
+        // kind. Somebody may write to the file meanwhile; the bytes are looked at only as a copy,
+        // whose checksum is verified.
+        unsafe { ptr::copy_nonoverlapping(region.start().add(offset), to.as_mut_ptr(), to.len()) };
         compiler_fence(Ordering::SeqCst);
-        copying.end.store(0, Ordering::Relaxed);
+        copying.len.store(0, Ordering::Relaxed);
     });
     // Not before the copy.
     fence(Ordering::Acquire);
@@ -101,31 +128,35 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     // Otherwise another process has sent it, and there is no address.
     let is_fault = code > 0;
-    if !(is_fault && replace_page(address)) {
+    if !(is_fault && replace_mapping(address)) {
         forward(signal, is_fault, info, context);
     }
 }
 
-/// Puts zeros in the place of the page at `address`, if this thread copies from there.
-fn replace_page(address: usize) -> bool {
+/// Puts zeros in the place of the mapping at `address`, if this thread copies from there. All of it
+/// at once: one page at a time, a dying device could use up the mappings that a process may have.
+fn replace_mapping(address: usize) -> bool {
     COPYING.with(|copying| {
-        if !(copying.start.load(Ordering::Relaxed)..copying.end.load(Ordering::Relaxed)).contains(&address) {
+        let (start, len) = (copying.start.load(Ordering::Relaxed), copying.len.load(Ordering::Relaxed));
+        if address < start || address - start >= len {
             return false;
         }
         // SAFETY: `copy` has stored a reference that is valid until it returns.
         let Some(broken) = (unsafe { copying.broken.load(Ordering::Relaxed).as_ref() }) else { return false };
         broken.store(true, Ordering::SeqCst);
-        let page = rustix::param::page_size();
-        let start = ptr::without_provenance_mut(address - address % page);
-        // SAFETY: the page lies in the mapping from which `copy` reads, into which no reference
-        // points. This is one system call.
-        unsafe { mmap_anonymous(start, page, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED) }.is_ok()
+        let start = ptr::without_provenance_mut(start);
+        // SAFETY: this is the region from which `copy` reads, into which no reference points. It is
+        // one system call.
+        unsafe { mmap_anonymous(start, len, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED) }.is_ok()
     })
 }
 
 /// Does what would have been done without this handler.
 fn forward(signal: c_int, is_fault: bool, info: *mut siginfo_t, context: *mut c_void) {
-    let (handler, flags) = PREVIOUS.get().map_or((SIG_DFL, 0), |action| (action.sa_sigaction, action.sa_flags));
+    let (handler, flags) = (PREVIOUS.0.load(Ordering::SeqCst), PREVIOUS.1.load(Ordering::SeqCst));
+    let forwarding = |to| COPYING.with(|copying| copying.forwarding.swap(to, Ordering::Relaxed));
+    // The other one may forward to this one.
+    let handler = if forwarding(true) { SIG_DFL } else { handler };
     match handler {
         SIG_IGN if !is_fault => {}
         SIG_DFL | SIG_IGN => {
@@ -144,6 +175,7 @@ fn forward(signal: c_int, is_fault: bool, info: *mut siginfo_t, context: *mut c_
         // SAFETY: as above.
         handler => unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal) },
     }
+    forwarding(false);
 }
 
 #[cfg(test)]
@@ -215,6 +247,17 @@ mod tests {
                 unsafe { region.start().read_volatile() };
             }
             _ => {
+                install(address(on_bus_error), SA_SIGINFO);
+                assert!(is_in_force());
+                // SAFETY: plain system calls.
+                unsafe {
+                    let mut all: sigset_t = zeroed();
+                    libc::sigfillset(&raw mut all);
+                    pthread_sigmask(SIG_BLOCK, &raw const all, null_mut());
+                    assert!(!is_in_force());
+                    pthread_sigmask(libc::SIG_UNBLOCK, &raw const all, null_mut());
+                }
+                assert!(is_in_force());
                 install(SIG_DFL, 0);
                 assert!(!is_in_force());
             }
