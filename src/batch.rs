@@ -213,6 +213,11 @@ impl WriteBatch {
         LoggedPart::of(&self.payload, self.count, is_logged)
     }
 
+    /// Bytes of memory that it keeps for operations.
+    pub(crate) fn capacity(&self) -> usize {
+        self.payload.capacity()
+    }
+
     /// The payload of the WAL record.
     pub(crate) fn payload(&self) -> &[u8] {
         &self.payload

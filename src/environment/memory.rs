@@ -28,7 +28,7 @@ impl MemoryLimits {
     pub(crate) fn resolved(self) -> MemoryLimits {
         let all = self.all.unwrap_or_else(|| {
             let share = machine_memory().unwrap_or(ASSUMED_MEMORY) / DEFAULT_SHARE;
-            let share = usize::try_from(share).unwrap_or(usize::MAX).max(LEAST_MEMORY);
+            let share = usize::try_from(share).unwrap_or(usize::MAX / 2).max(LEAST_MEMORY);
             // A cache that was asked for fits.
             share.max(self.cache.unwrap_or(0).saturating_mul(2))
         });

@@ -166,6 +166,9 @@ impl LiveSnapshots {
 
     /// The numbers in the lines of threads, in no order.
     fn in_lines(&self) -> impl Iterator<Item = SeqNo> {
+        // Tests give other threads time between the list and the lines.
+        #[cfg(test)]
+        crate::sync::thread::yield_now();
         fence(Ordering::SeqCst);
         let used = self.used_lines.load(Ordering::SeqCst);
         self.lines.iter().take(used).filter_map(|line| line.0.load(Ordering::Acquire).checked_sub(1))
@@ -186,14 +189,20 @@ impl LiveSnapshots {
 
     /// Whether there is a snapshot with one of these numbers.
     pub(crate) fn any_in(&self, numbers: Range<SeqNo>) -> bool {
-        let is_listed = self.points.lock().handles.range((numbers.start, 0)..(numbers.end, 0)).next().is_some();
+        // Locked until the lines are read: a snapshot in a line may be listed, and its line
+        // emptied.
+        let points = self.points.lock();
+        let is_listed = points.handles.range((numbers.start, 0)..(numbers.end, 0)).next().is_some();
         is_listed || self.in_lines().any(|seqno| numbers.contains(&seqno))
     }
 
     /// Sequence numbers, ascending.
     pub(crate) fn all(&self) -> Vec<SeqNo> {
-        let mut numbers: Vec<SeqNo> = self.points.lock().handles.keys().map(|(seqno, _)| *seqno).collect();
+        // Locked until the lines are read, as above.
+        let points = self.points.lock();
+        let mut numbers: Vec<SeqNo> = points.handles.keys().map(|(seqno, _)| *seqno).collect();
         numbers.extend(self.in_lines());
+        drop(points);
         numbers.sort_unstable();
         numbers.dedup();
         numbers
@@ -206,7 +215,8 @@ impl LiveSnapshots {
 
     /// The newest sequence number; 0 if there is none.
     pub(crate) fn newest(&self) -> SeqNo {
-        let listed = self.points.lock().handles.keys().next_back().map_or(0, |(seqno, _)| *seqno);
+        let points = self.points.lock();
+        let listed = points.handles.keys().next_back().map_or(0, |(seqno, _)| *seqno);
         self.in_lines().fold(listed, SeqNo::max)
     }
 
@@ -289,6 +299,36 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!((live.count(), live.all(), live.newest()), (0, Vec::new(), 0));
+    }
+
+    /// A transaction's snapshot that is cloned: the list has it before its line is emptied.
+    #[test]
+    fn a_snapshot_that_moves_from_a_line_to_the_list_is_always_found() {
+        /// Also if the test fails: the thread would be waited for.
+        struct Over<'a>(&'a AtomicBool);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let (live, is_over) = (LiveSnapshots::default(), AtomicBool::new(false));
+        let (held, ()) = live.add(|_| ((5, NEVER), ()));
+        std::thread::scope(|scope| {
+            let _over = Over(&is_over);
+            scope.spawn(|| {
+                let mut listed = held;
+                while !is_over.load(Ordering::Relaxed) {
+                    let (seqno, in_line) = live.add_plain(|| 5, || true).unwrap();
+                    live.remove(listed, Registered::Listed);
+                    (listed, ()) = live.add(|_| ((seqno, NEVER), ()));
+                    live.remove((seqno, NEVER), in_line);
+                }
+            });
+            for _ in 0..10_000 {
+                assert_eq!((live.all(), live.newest(), live.oldest()), (vec![5], 5, 5));
+                assert!(live.any_in(5..6) && live.count() > 0);
+            }
+        });
     }
 
     #[test]

@@ -74,6 +74,7 @@ impl Store {
         let reads = Arc::new(std::mem::take(reads));
         let mut former = None::<Moment>;
         for round in 1..=STALE_ROUNDS {
+            let seen = self.sequence.visible();
             let view = self.shape.view();
             // Without a range delete nobody asks for this order. One that comes meanwhile makes the
             // premise stale.
@@ -90,8 +91,10 @@ impl Store {
             if let Some(refusal) = refusal {
                 return Err(self.conflict(refusal));
             }
-            since = moment.seqno;
-            former = Some(moment);
+            // A write after `seen` may be to a memtable that this view does not have.
+            let checked = moment.no_later_than(seen);
+            since = checked.seqno;
+            former = Some(checked);
             let most_entries = if round <= ROUNDS { MOST_ENTRIES } else { usize::MAX };
             if let Some(last) = write(Premise::on_set(moment, Arc::clone(&reads), most_entries), &reads)? {
                 return Ok(last);
@@ -292,6 +295,37 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
             between_views_and_numbers(Box::new(|| false));
+        }
+    }
+
+    /// A write that a round's number includes and its view lacks: it went to a later memtable.
+    #[test]
+    fn a_write_between_the_view_and_the_number_of_a_round_is_a_conflict() {
+        for is_flushed in [false, true] {
+            let db = Options::new().file_system(Arc::new(MemoryFileSystem::new())).open("/db").unwrap();
+            db.put("key", "0").unwrap();
+            let mut transaction = db.begin();
+            transaction.get("key").unwrap();
+            transaction.put("written", "");
+            // The premise on few keys meets another memtable.
+            db.put("other", "").unwrap();
+            db.flush().unwrap();
+            let between = {
+                let db = db.clone();
+                move || {
+                    db.put("other", "").unwrap();
+                    db.flush().unwrap();
+                    db.put("key", "1").unwrap();
+                    if is_flushed {
+                        db.flush().unwrap();
+                    }
+                    false
+                }
+            };
+            between_views_and_numbers(Box::new(between));
+            let committed = transaction.commit();
+            between_views_and_numbers(Box::new(|| false));
+            assert!(matches!(&committed, Err(Error::Conflict { key, .. }) if key == b"key"), "{committed:?}");
         }
     }
 

@@ -51,7 +51,7 @@ impl Overlay {
     /// Gives the overlay to the next transaction of the thread.
     pub(super) fn give_back(mut self: Box<Self>) {
         let Overlay { batch, at: _, own, reads, unnoted } = &mut *self;
-        if unnoted.get() > 0 || batch.byte_size() > KEPT_LEN {
+        if unnoted.get() > 0 || batch.capacity() > 2 * KEPT_LEN {
             return;
         }
         batch.clear();

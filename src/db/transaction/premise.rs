@@ -58,6 +58,12 @@ impl Moment {
         Moment { seqno: view.visible(sequence), place: Some(place) }
     }
 
+    /// The moment without the writes after `seqno`, which was visible before the view was loaded:
+    /// the view has all up to there, also if the memtable has been replaced in between.
+    pub(super) fn no_later_than(self, seqno: SeqNo) -> Moment {
+        Moment { seqno: self.seqno.min(seqno), ..self }
+    }
+
     /// Whether `memtable` is the one of the moment's place, or there is none.
     fn is_in(&self, memtable: &Memtable) -> bool {
         self.place.is_none_or(|place| place.log == memtable.log_number())
