@@ -84,7 +84,7 @@ impl Pinned {
 }
 
 impl Pinned {
-    /// The same number and time, registered once more.
+    /// Registers its number and time once more.
     fn again(&self) -> Pinned {
         let ReadPoint { seqno, at, view } = &self.point;
         // It is held already: nothing can have dropped what it sees.

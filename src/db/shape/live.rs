@@ -23,6 +23,7 @@ use std::sync::atomic::fence;
 use crate::db::locks::{LockRank, RankedMutex};
 use crate::format::deadline::{Deadline, NEVER};
 use crate::format::key::SeqNo;
+use crate::memory::epoch::note_and_fence;
 use crate::memory::thread::{self, NUMBERED};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -56,7 +57,7 @@ pub(crate) struct LiveSnapshots {
 // A cache line of its own, and the adjacent one, which the processor fetches along with it.
 #[derive(Default)]
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct Line(std::sync::atomic::AtomicU64);
 
 /// Where a snapshot is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +137,7 @@ impl LiveSnapshots {
             }
             seqno = now;
         }
-        // Whoever asked meanwhile has kept more than it needs to.
+        // A compaction that asked meanwhile has kept more than it needs to.
         line.store(0, Ordering::Release);
         None
     }
@@ -251,17 +252,6 @@ impl LiveSnapshots {
         // The first that is one: times ascend with the numbers.
         let time = points.handles.keys().map(|(_, at)| *at).find(|at| *at < NEVER);
         (self.in_lines().fold(listed, SeqNo::min), time.unwrap_or(NEVER))
-    }
-}
-
-/// Stores `number` so that whoever asks for snapshots sees it before the caller reads anything
-/// else.
-#[inline]
-fn note_and_fence(line: &AtomicU64, number: u64) {
-    // As in `memory::epoch`: on x86-64 a locked exchange is the fence, and takes half the time.
-    line.swap(number, Ordering::SeqCst);
-    if cfg!(not(target_arch = "x86_64")) {
-        fence(Ordering::SeqCst);
     }
 }
 

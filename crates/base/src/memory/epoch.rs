@@ -124,7 +124,7 @@ impl Epoch {
 
 /// Stores `now` so that writers see it before the caller reads anything else.
 #[inline]
-fn note_and_fence(note: &AtomicU64, now: u64) {
+pub fn note_and_fence(note: &AtomicU64, now: u64) {
     if cfg!(all(target_arch = "x86_64", not(miri))) {
         // A locked exchange is a full fence on x86-64 and takes half the time of `mfence`. The
         // second fence binds the compiler.

@@ -97,7 +97,10 @@ impl PagedFilter {
             Ok(false) => FilterAnswer::No,
             Err(NoLine::Absent) => FilterAnswer::Skipped,
             Err(NoLine::Failed(error)) => {
-                self.fail(fetcher, error);
+                // Another error, such as too many open files, may pass.
+                if let Error::Corruption { .. } = error {
+                    self.fail(fetcher, error);
+                }
                 FilterAnswer::Degraded
             }
         }

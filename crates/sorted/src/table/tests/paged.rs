@@ -4,6 +4,7 @@ use super::*;
 use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::report::stats::ReadStats;
 use crate::table::resident::TableFilter;
+use crate::vfs::{Fault, FaultMode};
 
 const N: u64 = 12_000;
 
@@ -164,4 +165,18 @@ fn scans_of_a_prefix_ask_pages_too() {
         }
         assert_eq!(of.reads().filter_reads > 0, room == 0);
     }
+}
+
+#[test]
+fn a_read_that_fails_once_means_maybe_and_is_not_remembered() {
+    let (fs, meta) = built(FilterPolicy::DEFAULT, None);
+    let paged = Fixture::new(&fs, &meta, 0, 0);
+    assert!(!paged.has(odd_key(5), FilterMode::Use));
+    fs.set_fault(Some(Fault { at: 1, mode: FaultMode::ReadError, sticky: false }));
+    assert!(!paged.has(odd_key(5), FilterMode::Use));
+    assert!(fs.fault_hit());
+    fs.set_fault(None);
+    assert_eq!(paged.reads().degraded, 1);
+    assert!(!paged.has(odd_key(5), FilterMode::Use));
+    assert_eq!((paged.reads().degraded, paged.reads().negatives), (1, 2));
 }
