@@ -1,7 +1,9 @@
 //! Many small keys within a limit of memory: what reads cost, and what the process takes.
 //!
-//! `cargo run --release --example memory -- [KEYS] [MIB] [BITS]`. The defaults are 20,000,000 keys
-//! of 16 bytes with values of 20, a limit of 64 MiB, and filters of 10 bits per key. The store is
+//! `cargo run --release --example memory -- [KEYS] [MIB] [BITS] [BLOCK] [ORDER]`. The defaults are
+//! 20,000,000 keys of 16 bytes with values of 20, a limit of 64 MiB, filters of 10 bits per key and
+//! blocks of 4 KiB, written in `random` order, or in `sorted`. After reads of keys that are there
+//! and of others comes a day in miniature: overwrites, reads and scans in turn. The store is
 //! created in the temporary directory and removed at the end.
 #![allow(missing_docs, clippy::disallowed_methods, reason = "an example that looks at /proc")]
 
@@ -11,6 +13,7 @@ use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions, Options, WriteBatch}
 use tamis_figures::Table;
 
 const READS: u64 = 200_000;
+const HOURS: u64 = 24;
 const BATCH: u64 = 1000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -18,50 +21,89 @@ fn main() -> Result<(), Box<dyn Error>> {
     let keys: u64 = arguments.next().map_or(Ok(20_000_000), |text| text.parse())?;
     let memory: usize = arguments.next().map_or(Ok(64), |text| text.parse())?;
     let bits_per_key: f32 = arguments.next().map_or(Ok(10.0), |text| text.parse())?;
+    let block_size: u32 = arguments.next().map_or(Ok(4), |text| text.parse())?;
+    let order = arguments.next().unwrap_or("random".to_owned());
+    let is_sorted = order == "sorted";
+    let key = |number: u64, is_put: bool| match is_sorted {
+        true => sorted(2 * number + u64::from(!is_put)),
+        false => scattered(if is_put { number } else { number + keys }),
+    };
     let dir = tempfile::tempdir()?;
-    let keyspace = KeyspaceOptions::new().compression(Compression::None).filter(FilterPolicy::Bloom { bits_per_key });
+    let keyspace = KeyspaceOptions::new().compression(Compression::None).block_size(block_size << 10);
+    let keyspace = keyspace.filter(FilterPolicy::Bloom { bits_per_key });
     let options = Options::new().memory(memory << 20).default_keyspace(keyspace);
     let db = options.open(dir.path().join("db"))?;
 
     let name = format!("memory/{} M keys", keys / 1_000_000);
-    let command = format!("cargo run --release --example memory -- {keys} {memory} {bits_per_key}");
-    let mut table = Table::new(&name, &command, &["", "", "filter pages", "data blocks"]);
-    let before = resident("VmRSS");
+    let command =
+        format!("cargo run --release --example memory -- {keys} {memory} {bits_per_key} {block_size} {order}");
+    let mut table = Table::new(&name, &command, &["", "", "filter pages", "index pages", "data blocks"]);
+    let before = resident("RssAnon");
+    let mut most = before;
     for start in (0..keys).step_by(usize::try_from(BATCH)?) {
         let mut batch = WriteBatch::new();
-        (start..keys.min(start + BATCH)).for_each(|i| batch.put(key(mixed(i, keys)), [b'v'; 20]));
+        let number = |i| if is_sorted { i } else { mixed(i, keys) };
+        (start..keys.min(start + BATCH)).for_each(|i| batch.put(key(number(i), true), [b'v'; 20]));
         db.write(batch)?;
+        most = most.max(resident("RssAnon"));
     }
     db.compact_range(..)?;
     for round in ["first", "again"] {
-        for (kind, offset) in [("absent", 1), ("present", 0)] {
+        for (kind, is_put) in [("absent", false), ("present", true)] {
             let reads = db.stats().reads();
             for i in 0..READS {
                 let number = mixed(i.wrapping_mul(0x9e37_79b9), keys);
-                assert_eq!(db.get(key(number + offset * keys))?.is_some(), offset == 0);
+                assert_eq!(db.get(key(number, is_put))?.is_some(), is_put);
             }
+            most = most.max(resident("RssAnon"));
             let after = db.stats().reads();
             let each = |count: u64| format!("{:.3} per read", count as f64 / READS as f64);
-            let counts = [after.filter_reads - reads.filter_reads, after.block_reads - reads.block_reads];
-            table.row([&format!("{kind}, {round}"), "", &each(counts[0]), &each(counts[1])]);
+            let filter = each(after.filter_reads - reads.filter_reads);
+            let index = each(after.index_reads - reads.index_reads);
+            let blocks = each(after.block_reads - reads.block_reads);
+            table.row([&format!("{kind}, {round}"), "", &filter, &index, &blocks]);
         }
+    }
+    let mut by_hour = Vec::new();
+    for hour in 0..HOURS {
+        for i in 0..READS / HOURS {
+            let number = mixed(i.wrapping_mul(0x9e37_79b9) + hour * READS, keys);
+            db.put(key(number, true), [b'w'; 20])?;
+            assert!(db.get(key(mixed(number + hour, keys), true))?.is_some());
+            if i % 100 == 0 {
+                assert!(db.range(key(number, true)..).take(100).all(|entry| entry.is_ok()));
+            }
+        }
+        by_hour.push(resident("RssAnon"));
+    }
+    let quarter = by_hour.len() / 4;
+    for (part, hours) in [("first", &by_hour[..quarter]), ("last", &by_hour[by_hour.len() - quarter..])] {
+        let mean = hours.iter().sum::<u64>() / hours.len() as u64;
+        table.row([&format!("resident, the {part} quarter of a day"), &mib(mean - before), "", "", ""]);
     }
     let usage = db.stats().memory.usage;
     for (purpose, bytes) in usage.uses().into_iter().chain([("limit", usage.limit)]) {
-        table.row([purpose, &mib(bytes as u64), "", ""]);
+        table.row([purpose, &mib(bytes as u64), "", "", ""]);
     }
-    table.row(["resident now, without the program", &mib(resident("VmRSS") - before), "", ""]);
-    table.row(["resident at most", &mib(resident("VmHWM") - before), "", ""]);
+    table.row(["resident now, without mapped files", &mib(resident("RssAnon") - before), "", "", ""]);
+    table.row(["resident at most", &mib(most - before), "", "", ""]);
     report_size(&db, &mut table);
     table.show();
     Ok(())
 }
 
 /// Keys in two halves: those that are put, and those that are absent, spread between them.
-fn key(number: u64) -> [u8; 16] {
+fn scattered(number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
     key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Keys in the order of their numbers.
+fn sorted(number: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&number.to_be_bytes());
     key
 }
 
@@ -71,7 +113,7 @@ fn mixed(i: u64, count: u64) -> u64 {
 }
 
 fn report_size(db: &Db, table: &mut Table) {
-    table.row(["tables", &mib(db.stats().total_size()), "", ""]);
+    table.row(["tables", &mib(db.stats().total_size()), "", "", ""]);
 }
 
 fn mib(bytes: u64) -> String {

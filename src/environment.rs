@@ -108,11 +108,11 @@ impl EnvironmentOptions {
     /// what scans have read ahead, and tables being written: [`EnvironmentStats::usage`] has the
     /// sum of each. The cache has what the others leave, and gives way to them. Memtables are an
     /// eighth of it long at most, tables a sixteenth. Scans and compactions do not read ahead where
-    /// there is no room for it, and filters for which there is none are read in pages through the
-    /// cache.
+    /// there is no room for it, and filters and indexes for which there is none are read in pages
+    /// through the cache.
     ///
-    /// What stores cannot do without is taken even if it exceeds the limit: the indexes of the
-    /// tables in use, about 40 bytes per data block, and range deletes. Not counted are what calls
+    /// What stores cannot do without is taken even if it exceeds the limit: of the tables in use, 9
+    /// bytes per data block, and range deletes. Not counted are what calls
     /// return and take (batches, transactions, values), blocks in use by reads in progress, and
     /// pages that the system caches.
     pub fn memory(mut self, bytes: usize) -> Self {

@@ -62,8 +62,10 @@ pub struct MemoryUsage {
     pub memtables: usize,
     /// The block cache.
     pub cache: usize,
-    /// Filters, indexes and properties of open tables. Pages of filters are in `cache`.
-    pub tables: usize,
+    /// Indexes of open tables, and what else they keep. Pages of indexes are in `cache`.
+    pub indexes: usize,
+    /// Filters of open tables. Pages of filters are in `cache`.
+    pub filters: usize,
     /// Range deletes in tables.
     pub ranges: usize,
     /// What scans have read ahead, and the blocks that they hold.
@@ -78,7 +80,8 @@ impl MemoryUsage {
             limit: budget.limit(),
             memtables: budget.used(MemoryUse::Memtables),
             cache: budget.used(MemoryUse::Cache),
-            tables: budget.used(MemoryUse::Tables),
+            indexes: budget.used(MemoryUse::Indexes),
+            filters: budget.used(MemoryUse::Filters),
             ranges: budget.used(MemoryUse::Ranges),
             scans: budget.used(MemoryUse::Scans),
             jobs: budget.used(MemoryUse::Jobs),
@@ -86,11 +89,12 @@ impl MemoryUsage {
     }
 
     /// What counts against the limit: each use and its bytes.
-    pub fn uses(&self) -> [(&'static str, usize); 6] {
+    pub fn uses(&self) -> [(&'static str, usize); 7] {
         [
             ("memtables", self.memtables),
             ("cache", self.cache),
-            ("tables", self.tables),
+            ("indexes", self.indexes),
+            ("filters", self.filters),
             ("ranges", self.ranges),
             ("scans", self.scans),
             ("jobs", self.jobs),

@@ -129,8 +129,8 @@ pub trait ReadTrace {
     /// The table was opened, by reading `bytes` bytes.
     fn opened(&mut self, _bytes: u64) {}
     fn filter(&mut self, _answer: FilterAnswer) {}
-    /// A block of `len` bytes at `offset` was found or read.
-    fn block(&mut self, _offset: u64, _len: u64, _cached: bool) {}
+    /// A block was found or read; `place` tells its offset and length.
+    fn block(&mut self, _place: impl FnOnce() -> (u64, u64), _cached: bool) {}
     fn leave(&mut self, _found: Found) {}
     /// What was found last has a deadline, which is past or not.
     fn deadline(&mut self, _deadline: Deadline, _is_past: bool) {}

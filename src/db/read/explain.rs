@@ -222,7 +222,8 @@ impl ReadTrace for Recorder {
         }
     }
 
-    fn block(&mut self, offset: u64, len: u64, cached: bool) {
+    fn block(&mut self, place: impl FnOnce() -> (u64, u64), cached: bool) {
+        let (offset, len) = place();
         let time = self.lap();
         if let Some(step) = self.steps.last_mut() {
             step.blocks.push(BlockVisit { offset, len, cached, time });

@@ -296,6 +296,7 @@ impl LevelStats {
         list.count("tamis_cache_hits_total", "Data blocks found in memory.", reads.cache_hits);
         list.count("tamis_block_reads_total", "Data blocks read from files.", reads.block_reads);
         list.count("tamis_filter_page_reads_total", "Pages of filters read from files.", reads.filter_reads);
+        list.count("tamis_index_page_reads_total", "Pages of indexes read from files.", reads.index_reads);
         list.count("tamis_block_read_bytes_total", "Bytes of data blocks read from files.", reads.block_bytes);
     }
 }

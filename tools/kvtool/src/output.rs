@@ -115,6 +115,7 @@ pub(crate) fn json_reads(reads: &ReadStats) -> Value {
         "avoidable_reads": reads.avoidable_reads,
         "avoidable_bytes": reads.avoidable_bytes,
         "filter_reads": reads.filter_reads,
+        "index_reads": reads.index_reads,
         "tombstones_passed": reads.tombstones_passed,
         "deleted_by_range": reads.deleted_by_range,
     })

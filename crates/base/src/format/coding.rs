@@ -157,7 +157,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn array<const N: usize>(&mut self) -> Decoded<&'a [u8; N]> {
+    pub fn array<const N: usize>(&mut self) -> Decoded<&'a [u8; N]> {
         match self.rest.split_first_chunk::<N>() {
             Some((front, rest)) => {
                 self.rest = rest;

@@ -3,8 +3,9 @@
 //! Each part of a store charges what it takes to the budget it was given, by use. The block cache
 //! has what the others leave: it shrinks when they grow, and the budget tells it when. A part that
 //! can do without asks first ([`MemoryCharge::try_resize`]): there is room for it until all uses
-//! but the cache fill half of the limit. What a store cannot do without (memtables within their own
-//! limit, the index of a table that is read) is charged in any case.
+//! but the cache fill half of the limit. Indexes have room up to seven eighths: of all that stays
+//! in memory, a byte of theirs saves most reads. What a store cannot do without (memtables within
+//! their own limit, the outlines of a table that is read) is charged in any case.
 //!
 //! A sixteenth of the limit is kept free of cached blocks, so that scans and jobs that come and go
 //! evict none.
@@ -14,8 +15,6 @@ use std::sync::Arc;
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// The part of the limit, as a divisor, up to which there is room for what can be done without.
-const OPTIONAL: usize = 2;
 /// The part of the limit, as a divisor, that is kept for scans and jobs.
 const RESERVE: usize = 16;
 
@@ -26,8 +25,10 @@ pub enum MemoryUse {
     Memtables,
     /// Blocks, free frames, and what readers may still see of evicted blocks.
     Cache,
-    /// Filters, indexes and the rest of open tables.
-    Tables,
+    /// Indexes of open tables, and what else they keep.
+    Indexes,
+    /// Filters of open tables.
+    Filters,
     /// Range deletes in tables.
     Ranges,
     /// What scans have read ahead, and the blocks that they hold.
@@ -37,10 +38,16 @@ pub enum MemoryUse {
 }
 
 impl MemoryUse {
-    pub const ALL: [MemoryUse; 6] = [
+    /// The part of `limit` up to which there is room for what can be done without.
+    fn optional(self, limit: usize) -> usize {
+        if self == MemoryUse::Indexes { limit - limit / 8 } else { limit / 2 }
+    }
+
+    pub const ALL: [MemoryUse; 7] = [
         MemoryUse::Memtables,
         MemoryUse::Cache,
-        MemoryUse::Tables,
+        MemoryUse::Indexes,
+        MemoryUse::Filters,
         MemoryUse::Ranges,
         MemoryUse::Scans,
         MemoryUse::Jobs,
@@ -83,8 +90,8 @@ impl MemoryBudget {
         MemoryUse::ALL.iter().map(|&of| self.used(of)).sum()
     }
 
-    /// Has `relief` called before the sum exceeds the limit, by the thread that takes memory. It
-    /// must take none but the cache's locks. A budget has one at most.
+    /// Has `relief` called before the sum exceeds the limit while the cache holds something, by the
+    /// thread that takes memory. It must take none but the cache's locks. A budget has one at most.
     pub fn on_excess(&self, relief: impl Fn() + Send + Sync + 'static) {
         let _ = self.relief.set(Box::new(relief));
     }
@@ -95,15 +102,16 @@ impl MemoryBudget {
             return usize::MAX;
         }
         let passing = self.used(MemoryUse::Scans) + self.used(MemoryUse::Jobs);
-        let lasting = self.used(MemoryUse::Memtables) + self.used(MemoryUse::Tables) + self.used(MemoryUse::Ranges);
+        let lasting = [MemoryUse::Memtables, MemoryUse::Indexes, MemoryUse::Filters, MemoryUse::Ranges];
+        let lasting: usize = lasting.map(|of| self.used(of)).iter().sum();
         let coming = self.coming.load(Ordering::Relaxed);
         self.limit.saturating_sub(lasting).saturating_sub(coming + passing.max(self.limit / RESERVE))
     }
 
-    /// Whether there is room for `bytes` that can be done without.
-    pub fn has_room(&self, bytes: usize) -> bool {
+    /// Whether there is room for `bytes` of a use that can be done without.
+    pub fn has_room(&self, of: MemoryUse, bytes: usize) -> bool {
         let others = self.total().saturating_sub(self.used(MemoryUse::Cache));
-        self.limit == usize::MAX || others.saturating_add(bytes) <= self.limit / OPTIONAL
+        self.limit == usize::MAX || others.saturating_add(bytes) <= of.optional(self.limit)
     }
 
     /// Counts `bytes` more for a use.
@@ -112,7 +120,7 @@ impl MemoryBudget {
             return;
         }
         let is_short = self.limit < usize::MAX && self.total().saturating_add(bytes) > self.limit;
-        let relief = self.relief.get().filter(|_| is_short);
+        let relief = self.relief.get().filter(|_| is_short && self.used(MemoryUse::Cache) > 0);
         if let Some(relief) = relief {
             self.coming.fetch_add(bytes, Ordering::Relaxed);
             relief();
@@ -167,7 +175,7 @@ impl MemoryCharge {
 
     /// Charges `bytes` in all, if they are no more than before or there is room for them.
     pub fn try_resize(&mut self, bytes: usize) -> bool {
-        let fits = bytes <= self.bytes || self.budget.has_room(bytes - self.bytes);
+        let fits = bytes <= self.bytes || self.budget.has_room(self.of, bytes - self.bytes);
         if fits {
             self.resize(bytes);
         }
@@ -194,10 +202,13 @@ mod tests {
         assert!(scan.try_resize(60));
         assert_eq!(budget.left_for_cache(), 1100, "within the reserve");
         assert!(scan.try_resize(400) && !scan.try_resize(401) && scan.try_resize(400));
+        let mut index = MemoryCharge::new(&budget, MemoryUse::Indexes, 0);
+        assert!(index.try_resize(600) && !index.try_resize(601) && !scan.try_resize(401));
+        index.resize(0);
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 800));
         budget.note_cache(0, 400);
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 1200));
-        let tables = MemoryCharge::new(&budget, MemoryUse::Tables, 2000);
+        let tables = MemoryCharge::new(&budget, MemoryUse::Filters, 2000);
         assert_eq!((budget.left_for_cache(), budget.total()), (0, 3200));
         drop((memtables, scan, tables));
         budget.note_cache(400, 0);
@@ -215,12 +226,15 @@ mod tests {
         charge.resize(11);
         charge.resize(5);
         assert_eq!((calls.load(Ordering::Relaxed), budget.total()), (1, 95));
+        budget.note_cache(90, 0);
+        charge.resize(200);
+        assert_eq!(calls.load(Ordering::Relaxed), 1, "there is nothing to give up");
     }
 
     #[test]
     fn without_a_limit_there_is_room_for_all() {
         let budget = MemoryBudget::unlimited();
-        assert!(budget.has_room(usize::MAX));
+        assert!(budget.has_room(MemoryUse::Scans, usize::MAX));
         assert_eq!(budget.left_for_cache(), usize::MAX);
     }
 }

@@ -53,6 +53,8 @@ pub struct ReadStats {
     /// Pages of filters read from files, of tables whose filters the limit of memory
     /// (`Options::memory`) does not let stay whole.
     pub filter_reads: u64,
+    /// Pages of indexes read from files, likewise.
+    pub index_reads: u64,
     /// Tombstones that scans stepped over to reach an entry. Point reads count none, since each
     /// meets one at most. Scans remember long ranges of deleted keys and later jump over them; what
     /// they jump over is not counted.
@@ -122,6 +124,7 @@ impl ReadStats {
             avoidable_reads: by(self.avoidable_reads, other.avoidable_reads),
             avoidable_bytes: by(self.avoidable_bytes, other.avoidable_bytes),
             filter_reads: by(self.filter_reads, other.filter_reads),
+            index_reads: by(self.index_reads, other.index_reads),
             tombstones_passed: by(self.tombstones_passed, other.tombstones_passed),
             deleted_by_range: by(self.deleted_by_range, other.deleted_by_range),
         }
@@ -258,9 +261,10 @@ pub enum ReadEvent {
     TombstonePassed,
     DeletedByRange,
     FilterRead,
+    IndexRead,
 }
 
-const EVENTS: usize = 15;
+const EVENTS: usize = 16;
 
 /// Ordinary reads count in the first cache line only.
 #[repr(align(64))]
@@ -378,6 +382,7 @@ impl ReadCounters {
             avoidable_reads: sum(ReadEvent::AvoidableRead),
             avoidable_bytes: sum(ReadEvent::AvoidableBytes),
             filter_reads: sum(ReadEvent::FilterRead),
+            index_reads: sum(ReadEvent::IndexRead),
             tombstones_passed: sum(ReadEvent::TombstonePassed),
             deleted_by_range: sum(ReadEvent::DeletedByRange),
         }

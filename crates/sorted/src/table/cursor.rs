@@ -120,7 +120,7 @@ impl TableCursor {
             let kept = match &resident.mapped {
                 None => self.table.kept_block(resident, i, self.counting, None)?,
                 Some(mapped) if mapped.is_verified(i) && !reads_whole_table => {
-                    ahead.prefetch_mapped(mapped, resident.index.handle(i));
+                    ahead.prefetch_mapped(mapped, resident.index.handle(self.table.fetcher(), i)?);
                     self.table.kept_block(resident, i, self.counting, self.block.leave())?
                 }
                 // A block's first read comes from the file. A compaction reads each file once, in
@@ -272,7 +272,7 @@ impl MergeCursor for TableCursor {
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
         self.invalidate();
         let resident = self.table.resident()?;
-        self.sought = resident.find(key);
+        self.sought = resident.find(self.table.fetcher(), key)?;
         self.seeking =
             if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
         Ok(())

@@ -102,7 +102,7 @@ impl Table {
     /// Describes the data block at position `i`, which must be less than [`Table::block_count`].
     pub fn describe_block(&self, i: usize) -> Result<BlockInfo> {
         let resident = self.resident()?;
-        let handle = resident.index.handle(i);
+        let handle = resident.index.handle(self.fetcher(), i)?;
         let block = self.read_block(resident, i, false, Counting::Uncounted, ReadHint::None)?;
         let trailer = self.fetcher().bytes(handle.offset + u64::from(handle.len), 1)?;
         let mut cursor = BlockCursor::new(block.clone());

@@ -12,14 +12,17 @@ impl Table {
     /// Position of the first data block that may hold `key` or a greater key. All keys of the
     /// blocks before it are less than `key`.
     pub fn block_at(&self, key: &[u8]) -> Result<usize> {
-        Ok(self.resident()?.index.find(key, |_| ()))
+        self.resident()?.index.find(self.fetcher(), key)
     }
 
     /// Bytes of the data blocks at these positions.
     pub fn block_bytes(&self, positions: Range<usize>) -> Result<u64> {
         let index = &self.resident()?.index;
-        let offset = |i: usize| if i < index.len() { index.handle(i).offset } else { index.data_end() };
-        Ok(offset(positions.end).saturating_sub(offset(positions.start)))
+        let offset = |i: usize| match i < index.len() {
+            true => Ok(index.handle(self.fetcher(), i)?.offset),
+            false => Ok(index.data_end()),
+        };
+        Ok(offset(positions.end)?.saturating_sub(offset(positions.start)?))
     }
 
     /// The share of the table's data in `span`, 0 to 1. Reads no data block; off by less than one
@@ -38,15 +41,18 @@ impl Table {
         if *key > *meta.largest {
             return Ok(1.0);
         }
-        let index = &self.resident()?.index;
-        let at = index.find(key, |_| ());
+        let (index, fetcher) = (&self.resident()?.index, self.fetcher());
+        let at = index.find(fetcher, key)?;
         if at >= index.len() {
             return Ok(1.0);
         }
-        let first = at.checked_sub(1).map_or_else(|| meta.smallest.to_vec(), |before| index.separator(before));
-        let handle = index.handle(at);
+        let first = match at.checked_sub(1) {
+            Some(before) => index.separator(fetcher, before)?,
+            None => meta.smallest.to_vec(),
+        };
+        let handle = index.handle(fetcher, at)?;
         let before = (handle.offset - FILE_HEADER_LEN as u64) as f64;
-        let within = f64::from(handle.len) * position(key, &first, &index.separator(at));
+        let within = f64::from(handle.len) * position(key, &first, &index.separator(fetcher, at)?);
         Ok((before + within) / (index.data_end() - FILE_HEADER_LEN as u64) as f64)
     }
 }

@@ -28,7 +28,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::format::Decoded;
 use crate::format::checksum::bound_crc;
-use crate::format::coding::{Decoder, set_u32, set_u64};
+use crate::format::coding::{Decoder, get_u32, get_u64, set_u32, set_u64};
 use crate::format::header::{FILE_HEADER_LEN, FORMAT_VERSION, features};
 
 /// Length of the footer. Part of the format.
@@ -61,7 +61,14 @@ impl BlockHandle {
     }
 
     pub(super) fn decode(fields: &mut Decoder<'_>) -> Decoded<BlockHandle> {
-        Ok(BlockHandle { offset: fields.u64()?, len: fields.u32()? })
+        Ok(BlockHandle::from_bytes(fields.array()?))
+    }
+
+    #[inline]
+    pub(super) fn from_bytes(bytes: &[u8; HANDLE_LEN]) -> BlockHandle {
+        let [offset @ .., _, _, _, _] = bytes;
+        let [_, _, _, _, _, _, _, _, len @ ..] = bytes;
+        BlockHandle { offset: get_u64(offset), len: get_u32(len) }
     }
 
     /// Length in the file, with the trailer.

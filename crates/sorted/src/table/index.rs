@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use heads::IndexHeads;
+pub(super) use heads::{HeadsNode, UpperRows, WIDTH};
 
 use super::footer::{BlockHandle, HANDLE_LEN, PAGE};
 use crate::format::coding::{Decoder, put_u16, put_u32, put_u64};
@@ -112,7 +113,8 @@ impl IndexBuilder {
 #[derive(Debug)]
 pub(super) struct Index {
     heads: IndexHeads,
-    handles: TableArray<BlockHandle>,
+    /// As on disk.
+    handles: TableArray<[u8; HANDLE_LEN]>,
     /// End of each separator in `rests`, ascending, after a leading 0.
     ends: TableArray<u32>,
     prefix: Box<[u8]>,
@@ -136,7 +138,7 @@ impl Index {
         if !heads.is_sorted() {
             return Err(Malformed("the heads of the index are out of order"));
         }
-        let handles = (0..n).map(|_| BlockHandle::decode(&mut fields)).collect::<Decoded<Box<[BlockHandle]>>>()?;
+        let handles = (0..n).map(|_| fields.array().copied()).collect::<Decoded<Box<[[u8; HANDLE_LEN]]>>>()?;
         let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<[u32]>>>()?;
         let index = Index {
             heads: IndexHeads::new(&heads, memory),
@@ -155,7 +157,8 @@ impl Index {
             return Err(Malformed("the separators do not fill the index"));
         }
         let mut end = FILE_HEADER_LEN as u64;
-        for handle in &*self.handles {
+        for i in 0..self.len() {
+            let handle = self.handle(i);
             let follows = handle.offset == end || end.checked_next_multiple_of(PAGE) == Some(handle.offset);
             end = match handle.end() {
                 Some(next) if follows => next,
@@ -172,13 +175,13 @@ impl Index {
 
     /// The handle of the block at position `i`, which must be less than [`Index::len`].
     pub(super) fn handle(&self, i: usize) -> BlockHandle {
-        self.handles[i]
+        BlockHandle::from_bytes(&self.handles[i])
     }
 
     /// Prefetches the handles at these positions.
     #[inline]
     pub(super) fn prefetch_handles(&self, positions: Range<usize>) {
-        const PER_LINE: usize = 64 / size_of::<BlockHandle>();
+        const PER_LINE: usize = 64 / HANDLE_LEN;
         for handles in self.handles.get(positions).into_iter().flat_map(|handles| handles.chunks(PER_LINE)) {
             prefetch(handles.as_ptr());
         }
@@ -186,7 +189,7 @@ impl Index {
 
     /// Offset just past the last data block.
     pub(super) fn data_end(&self) -> u64 {
-        let last = self.handles.last().and_then(|handle| handle.end());
+        let last = self.handles.last().and_then(|handle| BlockHandle::from_bytes(handle).end());
         last.unwrap_or_default()
     }
 
@@ -225,6 +228,16 @@ impl Index {
             }
         }
         ties.start
+    }
+
+    /// What all separators begin with.
+    pub(super) fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// The rows above the heads, without the rest.
+    pub(super) fn into_upper(self) -> UpperRows {
+        self.heads.into_upper()
     }
 
     /// Compares the separator after block `i` with `key`.

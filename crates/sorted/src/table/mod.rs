@@ -25,6 +25,7 @@ mod index;
 mod mapped;
 mod origin;
 mod paged;
+mod pages;
 mod pending;
 mod planned;
 mod prefix;
@@ -34,6 +35,7 @@ mod references;
 mod refilter;
 mod resident;
 mod salvage;
+mod table_index;
 #[cfg(test)]
 mod tests;
 mod verify;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::fetch::{Fetcher, ReadAhead, ReadHint};
+use super::footer::BlockHandle;
 use super::paged::PagedFilter;
 use super::planned::{BlockAddress, PlannedRead, PlannedReads};
 use super::properties::Properties;
@@ -274,17 +275,18 @@ impl Table {
         let resident = self.open(trace)?;
         // For keys that usually exist, prefetch the filter's lines and search the index meanwhile,
         // so that the cache misses overlap.
-        let expected = expects_hit.then(|| {
+        let mut expected = None;
+        if expects_hit {
             if read.mode.filters != FilterMode::Ignore {
                 resident.prefetch_filter(read.hash);
             }
-            resident.find(read.key)
-        });
+            expected = resident.find_resident(read.key);
+        }
         match self.probe_in(resident, read, trace) {
             Some(mut probe) => {
                 match expected {
                     Some(position) => probe.position = position,
-                    None => probe.locate(),
+                    None => probe.locate()?,
                 }
                 probe.finish(pin, None, trace)
             }
@@ -422,7 +424,7 @@ impl Table {
         counting: Counting,
         hint: ReadHint<'_>,
     ) -> Result<BlockRef> {
-        let handle = resident.index.handle(i);
+        let handle = resident.index.handle(&self.fetcher, i)?;
         let cache = self.fetcher.context.cache();
         // A long scan would evict blocks that other reads need. Mapped blocks need no cache.
         let is_long = matches!(&hint, ReadHint::Scan(ahead) if ahead.is_long());
@@ -470,7 +472,7 @@ impl Table {
 
     /// Adds keys to `samples` that cut the table into pieces of about `step` bytes.
     pub fn sample_keys(&self, step: u64, samples: &mut Vec<Vec<u8>>) -> Result<()> {
-        let index = &self.resident()?.index;
+        let index = self.resident()?.whole_index(&self.fetcher)?;
         let mut piece = 0;
         for i in 0..index.len() {
             piece += index.handle(i).stored_len();
@@ -496,8 +498,8 @@ impl Table {
 
     /// The error for a data block that verifies but breaks the format.
     pub(super) fn malformed_block(&self, i: usize, malformed: Malformed) -> Error {
-        let offset = self.resident.get().map_or(0, |resident| resident.index.handle(i).offset);
-        self.fetcher.corrupt(offset, malformed)
+        let handle = self.resident.get().and_then(|resident| resident.index.handle(&self.fetcher, i).ok());
+        self.fetcher.corrupt(handle.unwrap_or_default().offset, malformed)
     }
 
     /// The hit with the value to which it points, if that is wanted.
@@ -587,6 +589,9 @@ impl Drop for Table {
             if let TableFilter::Paged(filter) = &resident.filter {
                 context.cache.forget(filter.slots());
             }
+            if let Some(slots) = resident.index.slots() {
+                context.cache.forget(slots);
+            }
         }
         if self.obsolete.load(Ordering::Acquire) {
             context.files.remove(self.meta.number);
@@ -607,12 +612,13 @@ impl PlannedRead for Probe<'_> {
     }
 
     fn block_len(&self) -> u64 {
-        self.resident.index.handle(self.position).stored_len()
+        self.handle().map_or(0, BlockHandle::stored_len)
     }
 
     fn will_need(&self) {
-        let handle = self.resident.index.handle(self.position);
-        if let Some(end) = handle.end() {
+        if let Some(handle) = self.handle()
+            && let Some(end) = handle.end()
+        {
             self.table.fetcher.file.will_need(handle.offset..end);
         }
     }
@@ -621,8 +627,14 @@ impl PlannedRead for Probe<'_> {
 impl<'p> Probe<'p> {
     /// Finds the block that may hold the key.
     #[inline]
-    pub fn locate(&mut self) {
-        self.position = self.resident.find(self.read.key);
+    pub fn locate(&mut self) -> Result<()> {
+        self.position = self.resident.find(&self.table.fetcher, self.read.key)?;
+        Ok(())
+    }
+
+    /// The handle of that block. The read reports why there is none.
+    fn handle(&self) -> Option<BlockHandle> {
+        self.resident.index.handle(&self.table.fetcher, self.position).ok()
     }
 
     /// Prefetches the block if it is in memory. Returns false if the block must be read from the
@@ -704,7 +716,7 @@ impl<'p> Probe<'p> {
     ) -> Result<Lookup<'p>> {
         let index = &self.resident.index;
         for i in self.position + 1..index.len() {
-            if index.compare_separator(i - 1, self.read.key).is_ne() {
+            if index.compare_separator(&self.table.fetcher, i - 1, self.read.key)?.is_ne() {
                 break;
             }
             match self.look_up_in(i, pin, blocks.as_deref_mut(), trace)? {
@@ -766,7 +778,8 @@ impl<'p> Probe<'p> {
 
     #[inline]
     fn trace_block(&self, i: usize, cached: bool, trace: &mut impl ReadTrace) {
-        let handle = self.resident.index.handle(i);
-        trace.block(handle.offset, handle.stored_len(), cached);
+        // The block has been read: its handle was there.
+        let handle = || self.resident.index.handle(&self.table.fetcher, i).unwrap_or_default();
+        trace.block(|| (handle().offset, handle().stored_len()), cached);
     }
 }

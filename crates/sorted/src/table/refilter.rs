@@ -111,13 +111,14 @@ impl Table {
     ) -> Result<bool> {
         let (fetcher, resident) = (self.fetcher(), self.resident()?);
         let largest_block = resident.properties.largest_block;
+        let index = resident.whole_index(fetcher)?;
         let mut checker = TableChecker::default();
-        let data_end = resident.index.data_end();
+        let data_end = index.data_end();
         let mut checksum = FileChecksum::default();
         checksum_range(&mut checksum, fetcher, 0..FILE_HEADER_LEN as u64)?;
         let mut ahead = ReadAhead::for_whole_table(data_end);
-        for i in 0..resident.index.len() {
-            let handle = resident.index.handle(i);
+        for i in 0..index.len() {
+            let handle = index.handle(i);
             // Read and written.
             let bytes = usize::try_from(2 * handle.stored_len()).unwrap_or(usize::MAX);
             if cancelled(bytes) {
@@ -128,7 +129,7 @@ impl Table {
             let (compression, stored, block) =
                 fetcher.data_block_to_copy(handle, largest_block, &mut ahead, &mut checksum)?;
             checker
-                .check_block(resident, i, &block, |key, hash| filter.add_key(key, hash))
+                .check_block(resident, &index, i, &block, |key, hash| filter.add_key(key, hash))
                 .map_err(|malformed| self.malformed_block(i, malformed))?;
             let copied = output.copy_block(&stored, compression)?;
             assert_eq!(copied, handle, "a copied block keeps its offset");

@@ -4,11 +4,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::fetch::Fetcher;
-use super::footer::{FOOTER_LEN, Footer};
+use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::index::Index;
 use super::mapped::{InPlace, Mapped};
 use super::paged::PagedFilter;
 use super::properties::{Properties, filter_hash};
+use super::table_index::{TableIndex, WholeIndex};
 use super::{Ingested, TableMeta};
 use crate::block::{Block, BorrowedFrame};
 use crate::cache::BlockSlots;
@@ -25,13 +26,13 @@ use crate::value::FoundValue;
 pub(super) struct Resident {
     pub(super) footer: Footer,
     pub(super) properties: Properties,
-    pub(super) index: Index,
+    pub(super) index: TableIndex,
     pub(super) filter: TableFilter,
     /// The table's blocks in the cache; empty if the file is mapped.
     pub(super) slots: Arc<BlockSlots>,
     pub(super) mapped: Option<Mapped>,
-    /// For all of this.
-    charge: MemoryCharge,
+    /// For all of this but the filter, and for the filter.
+    charges: [MemoryCharge; 2],
 }
 
 /// A block that is in memory.
@@ -99,23 +100,25 @@ impl Resident {
         let properties = Properties::decode(&fetcher.meta_block(footer.properties)?)
             .map_err(|malformed| fetcher.corrupt(footer.properties.offset, malformed))?
             .numbered(meta.ingested);
-        let index = Index::decode(&fetcher.meta_block(footer.index)?, Some(memory))
-            .map_err(|malformed| fetcher.corrupt(footer.index.offset, malformed))?;
-        let (rest, block) = (index.memory(), footer.filter.map_or(0, |handle| handle.len as usize));
-        let mut charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Tables, rest);
-        let filter = TableFilter::read(fetcher, &footer, &properties, charge.try_resize(rest + block));
+        let uses = [MemoryUse::Indexes, MemoryUse::Filters];
+        let mut charges = uses.map(|of| MemoryCharge::new(fetcher.context.budget(), of, 0));
+        let index = read_index(fetcher, meta.number, footer.index, &mut charges[0])?;
+        let block = footer.filter.map_or(0, |handle| handle.len as usize);
+        let filter = TableFilter::read(fetcher, &footer, &properties, charges[1].try_resize(block));
         // A mapped block cannot be given sequence numbers.
         let in_place = fetcher.context.files.read_mode == ReadMode::Mmap
             && properties.compression == u64::from(Compression::None.code())
-            && !properties.is_unnumbered;
+            && !properties.is_unnumbered
+            && index.resident().is_some();
         let mapped = match in_place {
             true => Mapped::new(&*fetcher.file.open()?, fetcher.size, index.len()),
             false => None,
         };
         let cached = if mapped.is_some() { 0 } else { index.len() };
         let slots = Arc::new(BlockSlots::new(&fetcher.context.cache_owner, meta.number, cached, memory));
-        let mut resident = Resident { footer, properties, index, filter, slots, mapped, charge };
-        resident.charge.resize(resident.memory());
+        let mut resident = Resident { footer, properties, index, filter, slots, mapped, charges };
+        resident.charges[1].resize(resident.filter.memory());
+        resident.charges[0].resize(resident.memory() - resident.filter.memory());
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }
@@ -199,7 +202,7 @@ impl Resident {
     pub(super) fn in_memory<'p>(&'p self, i: usize, pin: &'p Pin<'_>) -> Option<ResidentBlock<'p>> {
         match &self.mapped {
             None => self.slots.get(i, pin).map(ResidentBlock::Cached),
-            Some(mapped) => mapped.get(&self.index, i).map(ResidentBlock::Mapped),
+            Some(mapped) => mapped.get(self.index.resident()?, i).map(ResidentBlock::Mapped),
         }
     }
 
@@ -211,26 +214,50 @@ impl Resident {
         }
     }
 
-    /// [`Index::find`]; also prefetches what locates the block.
+    /// [`TableIndex::find`]; also prefetches what locates the block.
     #[inline]
-    pub(super) fn find(&self, key: &[u8]) -> usize {
-        self.index.find(key, |positions| match &self.mapped {
+    pub(super) fn find(&self, fetcher: &Fetcher, key: &[u8]) -> Result<usize> {
+        match self.find_resident(key) {
+            Some(position) => Ok(position),
+            None => self.index.find(fetcher, key),
+        }
+    }
+
+    /// [`Resident::find`], if the index has been in memory from the beginning.
+    #[inline]
+    pub(super) fn find_resident(&self, key: &[u8]) -> Option<usize> {
+        let index = self.index.resident()?;
+        Some(index.find(key, |positions| match &self.mapped {
             None => self.slots.prefetch(positions),
-            Some(_) => self.index.prefetch_handles(positions),
-        })
+            Some(_) => index.prefetch_handles(positions),
+        }))
+    }
+
+    /// The whole index, for a read of the whole table.
+    pub(super) fn whole_index(&self, fetcher: &Fetcher) -> Result<WholeIndex<'_>> {
+        self.index.read_whole(fetcher, self.footer.index)
     }
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        let filter = match &self.filter {
-            TableFilter::Usable(filter) => filter.memory(),
-            TableFilter::Paged(filter) => filter.memory(),
-            TableFilter::None | TableFilter::Degraded(_) => 0,
-        };
+        let filter = self.filter.memory();
         let keys = self.properties.smallest.len() + self.properties.largest.len();
         let mapped = self.mapped.as_ref().map_or(0, Mapped::memory);
         size_of::<Resident>() + self.index.memory() + self.slots.memory() + mapped + filter + keys
     }
+}
+
+/// Reads and checks the index, and charges for it. It stays in memory if there is room for it.
+fn read_index(fetcher: &Fetcher, number: u64, handle: BlockHandle, charge: &mut MemoryCharge) -> Result<TableIndex> {
+    let block = fetcher.meta_block(handle)?;
+    let malformed = |malformed| fetcher.corrupt(handle.offset, malformed);
+    let index = Index::decode(&block, Some(&fetcher.context.memory)).map_err(malformed)?;
+    let index = match charge.try_resize(index.memory()) {
+        true => TableIndex::whole(index),
+        false => TableIndex::paged(fetcher, number, handle, &block, index),
+    };
+    charge.resize(index.memory());
+    Ok(index)
 }
 
 /// A whole filter.
@@ -289,14 +316,13 @@ impl TableFilter {
             let rule = "the hash of the filter is not the one in the properties";
             return TableFilter::Degraded(fetcher.corrupt(handle.offset, rule));
         }
+        let of = (properties.number, footer.seed);
         let filter = Filter::open_in(room.then_some(&fetcher.context.memory), &block, footer.seed);
         let mismatch = || filter.info().and_then(|info| filter_contradiction(properties, info));
         match filter.degraded().or_else(mismatch) {
             Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),
             None => match filter.outline().filter(|_| !room) {
-                Some(outline) => {
-                    TableFilter::Paged(Box::new(PagedFilter::new(fetcher, properties.number, handle, &block, outline)))
-                }
+                Some(outline) => TableFilter::Paged(Box::new(PagedFilter::new(fetcher, of, handle, &block, outline))),
                 None => TableFilter::Usable(filter),
             },
         }
@@ -314,6 +340,15 @@ impl TableFilter {
                 TableFilter::Degraded(error) => Err(error),
                 TableFilter::None | TableFilter::Paged(_) => Ok(None),
             },
+        }
+    }
+
+    /// Bytes of memory.
+    fn memory(&self) -> usize {
+        match self {
+            TableFilter::Usable(filter) => filter.memory(),
+            TableFilter::Paged(filter) => filter.memory(),
+            TableFilter::None | TableFilter::Degraded(_) => 0,
         }
     }
 

@@ -366,7 +366,7 @@ fn compressed_blocks_follow_each_other() {
 /// Handles of all data blocks but the last.
 fn without_last(fs: &SimFileSystem, meta: &TableMeta) -> Vec<BlockHandle> {
     let table = open(fs, meta, 0);
-    let index = &table.resident().unwrap().index;
+    let index = table.resident().unwrap().index.resident().unwrap();
     (0..index.len() - 1).map(|i| index.handle(i)).collect()
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Table;
 use super::deadlines::{DeadlineCounter, Deadlines};
 use super::fetch::{Fetcher, ReadAhead, ReadHint};
+use super::index::Index;
 use super::properties::Properties;
 use super::resident::Resident;
 use crate::block::{BlockCursor, BlockRef, Frame};
@@ -40,15 +41,16 @@ impl Table {
         let (fetcher, resident) = (self.fetcher(), self.resident()?);
         let filter = resident.filter.whole(fetcher, resident)?;
         let filter = filter.as_deref();
+        let index = resident.whole_index(fetcher)?;
         let mut checker = TableChecker::default();
         let mut checksum = FileChecksum::default();
-        let data_end = resident.index.data_end();
+        let data_end = index.data_end();
         let mut ahead = ReadAhead::for_whole_table(data_end);
         let mut end = FILE_HEADER_LEN as u64;
         checksum_range(&mut checksum, fetcher, 0..end)?;
-        for i in 0..resident.index.len() {
+        for i in 0..index.len() {
             ahead.step_to(i);
-            let handle = resident.index.handle(i);
+            let handle = index.handle(i);
             if handle.offset > end {
                 let padding = fetcher.bytes(end, handle.offset - end)?;
                 if padding.iter().any(|&byte| byte != 0) {
@@ -65,7 +67,9 @@ impl Table {
             let (_, _, block) = fetcher.data_block_to_copy(handle, longest, &mut ahead, &mut checksum)?;
             let mut denied = false;
             let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
-            checker.check_block(resident, i, &block, ask).map_err(|malformed| self.malformed_block(i, malformed))?;
+            checker
+                .check_block(resident, &index, i, &block, ask)
+                .map_err(|malformed| self.malformed_block(i, malformed))?;
             if denied {
                 let rule = "the filter denies a key that the table holds, or its prefix";
                 return Err(self.malformed_block(i, Malformed(rule)));
@@ -83,8 +87,8 @@ impl Table {
     fn check_bounds(&self, resident: &Resident) -> Result<()> {
         let read = |i: usize| {
             let hint = ReadHint::None;
-            let (_, block) =
-                self.fetcher().data_block(resident.index.handle(i), &resident.properties, hint, Frame::new)?;
+            let handle = resident.index.handle(self.fetcher(), i)?;
+            let (_, block) = self.fetcher().data_block(handle, &resident.properties, hint, Frame::new)?;
             Ok(BlockCursor::new(block))
         };
         let last = resident.index.len().saturating_sub(1);
@@ -140,6 +144,7 @@ impl TableChecker {
     pub(super) fn check_block(
         &mut self,
         resident: &Resident,
+        index: &Index,
         i: usize,
         block: &BlockRef,
         mut take: impl FnMut(&[u8], KeyHash),
@@ -151,7 +156,7 @@ impl TableChecker {
         })?;
         let mut cursor = BlockCursor::new(block.clone());
         cursor.seek_to_first()?;
-        if i > 0 && !self.separated(resident, i - 1, cursor.key()) {
+        if i > 0 && !self.separated(index, i - 1, cursor.key()) {
             return Err(Malformed("a data block does not begin after the separator before it"));
         }
         while cursor.valid() {
@@ -171,7 +176,6 @@ impl TableChecker {
             self.last_seqno = here.1;
             cursor.next()?;
         }
-        let index = &resident.index;
         if index.compare_separator(i, &self.last_key).is_lt() || !index.head_is_right(i) {
             return Err(Malformed("a data block goes beyond its separator, or the head of its separator is wrong"));
         }
@@ -180,8 +184,8 @@ impl TableChecker {
     }
 
     /// Whether separator `i` lies between the last key so far and `next`.
-    fn separated(&self, resident: &Resident, i: usize, next: &[u8]) -> bool {
-        let order = resident.index.compare_separator(i, next);
+    fn separated(&self, index: &Index, i: usize, next: &[u8]) -> bool {
+        let order = index.compare_separator(i, next);
         order.is_lt() || (order.is_eq() && *next == *self.last_key)
     }
 

@@ -79,7 +79,7 @@ impl<'k, F: FnMut(usize, TableHit<'_>) -> Result<()>> MultiGet<'k, F> {
                 None => None,
             };
             match probe {
-                Some(probe) => probe.locate(),
+                Some(probe) => probe.locate()?,
                 None => self.pending.push(i),
             }
         }

@@ -180,7 +180,7 @@ fn stores_of_one_environment_share_its_limit() {
     assert!(own <= environment.stats().usage.cache);
     drop(stores);
     let left = environment.stats().usage;
-    assert_eq!((left.tables, left.scans, left.jobs, left.ranges), (0, 0, 0, 0), "{left:?}");
+    assert_eq!((left.indexes, left.filters, left.scans, left.jobs, left.ranges), (0, 0, 0, 0, 0), "{left:?}");
 }
 
 #[test]

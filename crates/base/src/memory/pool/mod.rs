@@ -152,7 +152,7 @@ impl MemtablePool {
     }
 
     fn keep(&self, region: Region) {
-        if region.len() >= CHUNK_LEN && self.budget.has_room(0) {
+        if region.len() >= CHUNK_LEN && self.budget.has_room(MemoryUse::Memtables, 0) {
             let mut free = self.free.lock();
             if free.bytes + region.len() <= self.limit {
                 free.bytes += region.len();

@@ -13,11 +13,11 @@ use crate::memory::pool::{TableArray, TableMemory};
 use crate::memory::prefetch::prefetch;
 
 /// Numbers per node: two cache lines, which processors fetch in pairs.
-const WIDTH: usize = 16;
+pub(in crate::table) const WIDTH: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
-struct HeadsNode([u64; WIDTH]);
+pub(in crate::table) struct HeadsNode([u64; WIDTH]);
 
 /// Numbers in ascending order.
 #[derive(Debug)]
@@ -25,28 +25,24 @@ pub(super) struct IndexHeads {
     len: usize,
     /// The numbers, padded with `u64::MAX`.
     lowest: TableArray<HeadsNode>,
-    /// The rows above, topmost first; the topmost has a single node.
-    upper: Box<[TableArray<HeadsNode>]>,
+    rows: UpperRows,
 }
+
+/// The rows above the lowest, topmost first; the topmost has a single node.
+#[derive(Debug)]
+pub(in crate::table) struct UpperRows(Box<[TableArray<HeadsNode>]>);
 
 impl IndexHeads {
     pub(super) fn new(numbers: &[u64], memory: Option<&Arc<TableMemory>>) -> IndexHeads {
         let lowest = nodes(memory, numbers, |&number| number);
-        let mut upper = Vec::new();
-        let mut below = &lowest;
-        while below.len() > 1 {
-            upper.push(nodes(memory, below, |node| node.0[WIDTH - 1]));
-            below = &upper[upper.len() - 1];
-        }
-        upper.reverse();
-        IndexHeads { len: numbers.len(), lowest, upper: upper.into() }
+        IndexHeads { len: numbers.len(), rows: UpperRows::over(&lowest, memory), lowest }
     }
 
     /// Number of elements less than `number`. Calls `prefetch_among` before the last step, with the
     /// positions among which the result is, unless it is past the end.
     #[inline]
     pub(super) fn count_less(&self, number: u64, prefetch_among: impl FnOnce(Range<usize>)) -> usize {
-        let Some(at) = self.descend(number) else { return self.len };
+        let Some(at) = self.rows.descend(number) else { return self.len };
         let Some(node) = self.lowest.get(at) else { return self.len };
         prefetch_among(at * WIDTH..self.len.min(at * WIDTH + WIDTH));
         (at * WIDTH + node.count_less(number)).min(self.len)
@@ -55,20 +51,9 @@ impl IndexHeads {
     /// Prefetches what [`IndexHeads::count_less`] will read.
     #[inline]
     pub(super) fn prefetch(&self, number: u64) {
-        if let Some(node) = self.descend(number).and_then(|at| self.lowest.get(at)) {
+        if let Some(node) = self.rows.descend(number).and_then(|at| self.lowest.get(at)) {
             node.prefetch();
         }
-    }
-
-    /// Position of the node in the lowest row that has the result; `None` if that is past the end.
-    #[inline]
-    fn descend(&self, number: u64) -> Option<usize> {
-        let mut position = 0;
-        for row in &self.upper {
-            // Padding of a row may lead past the end of the next one.
-            position = position * WIDTH + row.get(position)?.count_less(number);
-        }
-        Some(position)
     }
 
     /// The number at position `i`.
@@ -78,11 +63,52 @@ impl IndexHeads {
 
     /// Bytes of memory that this points to.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.lowest) + self.upper.iter().map(|row| size_of_val(row) + size_of_val(&**row)).sum::<usize>()
+        size_of_val(&*self.lowest) + self.rows.memory()
+    }
+
+    /// The rows above the lowest, without it.
+    pub(super) fn into_upper(self) -> UpperRows {
+        self.rows
+    }
+}
+
+impl UpperRows {
+    fn over(lowest: &TableArray<HeadsNode>, memory: Option<&Arc<TableMemory>>) -> UpperRows {
+        let mut upper = Vec::new();
+        let mut below = lowest;
+        while below.len() > 1 {
+            upper.push(nodes(memory, below, |node| node.0[WIDTH - 1]));
+            below = &upper[upper.len() - 1];
+        }
+        upper.reverse();
+        UpperRows(upper.into())
+    }
+
+    /// Position of the node in the lowest row that has the result; `None` if that is past the end.
+    #[inline]
+    pub(in crate::table) fn descend(&self, number: u64) -> Option<usize> {
+        let mut position = 0;
+        for row in &self.0 {
+            // Padding of a row may lead past the end of the next one.
+            position = position * WIDTH + row.get(position)?.count_less(number);
+        }
+        Some(position)
+    }
+
+    /// Bytes of memory that this points to.
+    pub(in crate::table) fn memory(&self) -> usize {
+        self.0.iter().map(|row| size_of_val(row) + size_of_val(&**row)).sum()
     }
 }
 
 impl HeadsNode {
+    /// A node of at most [`WIDTH`] numbers.
+    pub(in crate::table) fn of(numbers: impl Iterator<Item = u64>) -> HeadsNode {
+        let mut node = HeadsNode([u64::MAX; WIDTH]);
+        node.0.iter_mut().zip(numbers).for_each(|(place, number)| *place = number);
+        node
+    }
+
     #[inline]
     fn prefetch(&self) {
         prefetch(&self.0[0]);
@@ -91,7 +117,7 @@ impl HeadsNode {
 
     /// Branch-free binary search in the node. Both of its lines are fetched at once.
     #[inline]
-    fn count_less(&self, number: u64) -> usize {
+    pub(in crate::table) fn count_less(&self, number: u64) -> usize {
         self.prefetch();
         let mut at = 0;
         for step in [8, 4, 2, 1, 1] {
@@ -106,12 +132,8 @@ const _: () = assert!(WIDTH == 16, "it is halved four times");
 
 /// The nodes of a row: `number` of each element of `below`.
 fn nodes<T>(memory: Option<&Arc<TableMemory>>, below: &[T], number: impl Fn(&T) -> u64) -> TableArray<HeadsNode> {
-    let node = |below: &[T]| {
-        let mut node = HeadsNode([u64::MAX; WIDTH]);
-        node.0.iter_mut().zip(below).for_each(|(place, below)| *place = number(below));
-        node
-    };
-    TableArray::new(memory, below.chunks(WIDTH).map(node))
+    let nodes = below.chunks(WIDTH).map(|below| HeadsNode::of(below.iter().map(&number)));
+    TableArray::new(memory, nodes)
 }
 
 #[cfg(test)]

@@ -273,8 +273,8 @@ fn with_filter(
     let (fetcher, resident) = (table.fetcher(), table.resident().unwrap());
     let other = file_system();
     let mut output = TableFileWriter::create(&other, PATH.into(), NUMBER).unwrap();
-    for i in 0..resident.index.len() {
-        let BlockHandle { offset, len } = resident.index.handle(i);
+    for i in 0..resident.index.resident().unwrap().len() {
+        let BlockHandle { offset, len } = resident.index.resident().unwrap().handle(i);
         output.copy_block(&fetcher.bytes(offset, len.into()).unwrap(), Compression::None).unwrap();
     }
     let index = fetcher.meta_block(resident.footer.index).unwrap();
@@ -372,8 +372,8 @@ fn all_handles(fs: &SimFileSystem, meta: &TableMeta) -> Vec<BlockHandle> {
     let table = open(fs, meta, 0);
     let resident = table.resident().unwrap();
     let footer = resident.footer;
-    (0..resident.index.len())
-        .map(|i| resident.index.handle(i))
+    (0..resident.index.resident().unwrap().len())
+        .map(|i| resident.index.resident().unwrap().handle(i))
         .chain(footer.filter)
         .chain([footer.properties, footer.index])
         .collect()

@@ -29,7 +29,7 @@ fn a_block_is_read_once_and_then_in_place() {
     let (fs, table) = mapped(options(), &even_keys(N));
     let blocks = table.block_count().unwrap() as u64;
     assert!(is_mapped(&table) && blocks > 10);
-    let index = &table.resident().unwrap().index;
+    let index = table.resident().unwrap().index.resident().unwrap();
     let stored: u64 = (0..index.len()).map(|i| index.handle(i).stored_len()).sum();
     let before = fs.reads();
     for pass in 1..=2 {
@@ -71,9 +71,10 @@ fn a_long_scan_reads_ahead_and_then_in_place() {
 fn a_block_that_does_not_verify_is_never_read_in_place() {
     let (fs, table) = mapped(options(), &even_keys(1000));
     let resident = table.resident().unwrap();
-    for i in 0..resident.index.len() {
-        let handle = resident.index.handle(i);
-        let key = even_keys(1000).into_iter().map(|entry| entry.0).find(|key| resident.find(key) == i).unwrap();
+    for i in 0..resident.index.resident().unwrap().len() {
+        let handle = resident.index.resident().unwrap().handle(i);
+        let key =
+            even_keys(1000).into_iter().map(|entry| entry.0).find(|key| table.block_at(key).unwrap() == i).unwrap();
         fs.corrupt(PATH, handle.offset + 100, 0x10).unwrap();
         for _ in 0..2 {
             let Error::Corruption { file, offset, .. } = get(&table, &key, MAX_SEQNO).unwrap_err() else { panic!() };

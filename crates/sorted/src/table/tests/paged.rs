@@ -1,6 +1,7 @@
 //! Filters for which there is no room as a whole.
 
 use super::*;
+use crate::format::span::KeySpan;
 use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::report::stats::ReadStats;
 use crate::table::resident::TableFilter;
@@ -8,27 +9,32 @@ use crate::vfs::{Fault, FaultMode};
 
 const N: u64 = 12_000;
 
-/// The table, opened beside others that leave `room` bytes for what can be done without, and
-/// `cache` bytes for the cache.
+/// The table, opened beside others that leave `room` bytes for filters, none of them for indexes
+/// if that is 0, and `cache` bytes for the cache.
 struct Fixture {
     table: Arc<Table>,
     budget: Arc<MemoryBudget>,
-    _others: MemoryCharge,
+    others: MemoryCharge,
 }
 
 impl Fixture {
     fn new(fs: &SimFileSystem, meta: &TableMeta, room: usize, cache: usize) -> Fixture {
         let budget = MemoryBudget::new(16 << 20);
-        let others = MemoryCharge::new(&budget, MemoryUse::Memtables, (8 << 20) - room);
+        let others = if room == 0 { 14 << 20 } else { (8 << 20) - room };
+        let others = MemoryCharge::new(&budget, MemoryUse::Memtables, others);
         let resources = TableResources::new(&budget, cache, 8);
         let context = TableContext::sharing(Arc::new(fs.clone()), Path::new("/db"), &resources, ReadMode::default());
         let table = Arc::new(Table::new(Arc::new(context), meta.clone()));
         table.resident().unwrap();
-        Fixture { table, budget, _others: others }
+        Fixture { table, budget, others }
     }
 
     fn is_paged(&self) -> bool {
         matches!(self.table.resident().unwrap().filter, TableFilter::Paged(_))
+    }
+
+    fn used(&self) -> usize {
+        self.budget.used(MemoryUse::Indexes) + self.budget.used(MemoryUse::Filters)
     }
 
     fn has(&self, key: impl AsRef<[u8]>, mode: FilterMode) -> bool {
@@ -53,11 +59,11 @@ fn a_filter_is_paged_if_there_is_no_room_for_it() {
     assert!(!whole.is_paged() && paged.is_paged());
     assert_eq!(whole.table.filter_state().unwrap(), paged.table.filter_state().unwrap());
     let [large, small] = [&whole, &paged].map(|of| of.table.resident_bytes());
-    assert_eq!((large, small), (whole.budget.used(MemoryUse::Tables), paged.budget.used(MemoryUse::Tables)));
+    assert_eq!((large, small), (whole.used(), paged.used()));
     assert!(large - small > 10 * 1000 && large - small < 20 * 1000, "{large} {small}");
     paged.table.verify().unwrap();
     drop(paged.table);
-    assert_eq!(paged.budget.used(MemoryUse::Tables), 0);
+    assert_eq!(paged.budget.total(), 14 << 20);
 }
 
 /// Answers, and counts but those of reads, are those of a whole filter, for each kind of filter.
@@ -76,7 +82,7 @@ fn pages_answer_as_the_whole_filter_does() {
                     }
                 }
                 let counts = |mut reads: ReadStats| {
-                    reads.filter_reads = 0;
+                    (reads.filter_reads, reads.index_reads) = (0, 0);
                     reads
                 };
                 assert_eq!(counts(whole.reads()), counts(paged.reads()), "{policy:?} {mode:?} {cache}");
@@ -179,4 +185,110 @@ fn a_read_that_fails_once_means_maybe_and_is_not_remembered() {
     assert_eq!(paged.reads().degraded, 1);
     assert!(!paged.has(odd_key(5), FilterMode::Use));
     assert_eq!((paged.reads().degraded, paged.reads().negatives), (1, 2));
+}
+
+/// Keys that share more bytes than a head has, a few per block: separators tie.
+fn tying_keys(n: u64) -> Vec<String> {
+    (0..n).map(|i| format!("a/common/prefix/{:09}/of/many/{i:06}", i / 50)).collect()
+}
+
+/// Everything that asks an index, over pages as over the whole.
+#[test]
+fn pages_of_an_index_answer_as_the_whole_does() {
+    let keys = [tying_keys(6000), (0..6000u32).map(|i| format!("{:08x}", i.wrapping_mul(0x9e37_79b9))).collect()];
+    for mut keys in keys {
+        keys.sort();
+        let fs = file_system();
+        let entries: Vec<_> = keys.iter().map(|key| put(key.clone(), 1, key.clone())).collect();
+        let meta = build(&fs, TableOptions { block_size: 256, ..options() }, &entries);
+        for cache in [0, 1 << 20] {
+            let (whole, paged) = (Fixture::new(&fs, &meta, 1 << 20, cache), Fixture::new(&fs, &meta, 0, cache));
+            assert_eq!(whole.reads().index_reads, 0);
+            let others = keys.iter().flat_map(|key| [key.clone(), format!("{key}0"), key[..key.len() - 1].to_owned()]);
+            for key in others.chain([String::new(), "~".to_owned()]) {
+                let key = key.as_bytes();
+                assert_eq!(whole.table.block_at(key).unwrap(), paged.table.block_at(key).unwrap());
+                assert_eq!(whole.has(key, FilterMode::Use), paged.has(key, FilterMode::Use));
+                let span = KeySpan { lower: Some(key), upper: None };
+                assert_eq!(whole.table.share(span).unwrap(), paged.table.share(span).unwrap());
+            }
+            let blocks = whole.table.block_count().unwrap();
+            assert_eq!(whole.table.block_bytes(7..blocks).unwrap(), paged.table.block_bytes(7..blocks).unwrap());
+            for seek in (0..keys.len()).step_by(37) {
+                let mut cursor = paged.table.cursor(true);
+                cursor.seek(keys[seek].as_bytes(), MAX_SEQNO).unwrap();
+                assert_eq!(cursor.key(), keys[seek].as_bytes());
+            }
+            paged.table.verify().unwrap();
+            let reads = paged.reads().index_reads;
+            assert!(if cache == 0 { reads > 20_000 } else { (2..80).contains(&reads) }, "{cache}: {reads}");
+        }
+    }
+}
+
+/// Each stretch of the index, after the table was opened: right answers, or an error that names
+/// the file.
+#[test]
+fn a_damaged_page_of_an_index_is_an_error() {
+    let (fs, meta) = built(FilterPolicy::None, None);
+    let handle = Fixture::new(&fs, &meta, 0, 0).table.resident().unwrap().footer.index;
+    let bytes = fs.read(PATH).unwrap();
+    let mut errors = 0;
+    for at in (handle.offset..handle.end().unwrap() - 5).step_by(501) {
+        let paged = Fixture::new(&fs, &meta, 0, 0);
+        fs.corrupt(PATH, at, 0x04).unwrap();
+        for i in (0..N).step_by(61) {
+            for (key, is_there) in [(even_key(i), true), (odd_key(i), false)] {
+                match look_up(&paged.table, &point_read(key.as_bytes(), MAX_SEQNO, FilterMode::Use), &mut Untraced) {
+                    Ok(hit) => assert_eq!(hit.is_some(), is_there),
+                    Err(Error::Corruption { file, .. }) => errors += usize::from(file == Path::new(PATH)),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        assert!(paged.table.verify().is_err());
+        fs.write(PATH, &bytes[..]).unwrap();
+    }
+    assert!(errors > 100, "{errors}");
+}
+
+#[test]
+fn an_index_page_that_cannot_be_read_once_is_an_error_once() {
+    let (fs, meta) = built(FilterPolicy::None, None);
+    let paged = Fixture::new(&fs, &meta, 0, 0);
+    let read = || look_up(&paged.table, &point_read(even_key(5).as_bytes(), MAX_SEQNO, FilterMode::Use), &mut Untraced);
+    fs.set_fault(Some(Fault { at: 1, mode: FaultMode::ReadError, sticky: false }));
+    assert!(matches!(read(), Err(Error::Io { .. })));
+    fs.set_fault(None);
+    assert!(read().unwrap().is_some());
+}
+
+/// Filter and index stay in pages only as long as there is no room for them.
+#[test]
+fn what_was_opened_in_pages_becomes_whole_when_there_is_room() {
+    let (fs, meta) = built(FilterPolicy::DEFAULT, None);
+    let mut paged = Fixture::new(&fs, &meta, 0, 0);
+    let table = Arc::clone(&paged.table);
+    let ask = |n: u64| {
+        let before = table.ledger().reads;
+        for i in 0..n {
+            let read = |key: String| {
+                let read = point_read(key.as_bytes(), MAX_SEQNO, FilterMode::Shadow);
+                look_up(&table, &read, &mut Untraced).unwrap().is_some()
+            };
+            assert!(read(even_key(i)) && !read(odd_key(i)));
+        }
+        let after = table.ledger().reads;
+        (after.filter_reads - before.filter_reads, after.index_reads - before.index_reads)
+    };
+    let (filter, index) = ask(500);
+    assert!(filter > 500 && index > 500, "no room: {filter} {index}");
+    let used = paged.used();
+    paged.others.resize(0);
+    ask(500);
+    assert_eq!(ask(500), (0, 0));
+    let whole = Fixture::new(&fs, &meta, 1 << 20, 0).used();
+    assert!(paged.used() > used && paged.used() >= whole);
+    drop((table, paged.table));
+    assert_eq!(paged.budget.total(), 0);
 }

@@ -225,7 +225,7 @@ fn no_more_files_stay_open_than_allowed() {
 #[test]
 fn sampled_keys_cut_a_table_into_pieces_of_the_wanted_size() {
     let (_, table) = table_of(FilterPolicy::DEFAULT, &even_keys(6000), 0);
-    let index = &table.resident().unwrap().index;
+    let index = table.resident().unwrap().index.resident().unwrap();
     let lens: Vec<u64> = (0..index.len()).map(|i| index.handle(i).stored_len()).collect();
     let (total, longest) = (lens.iter().sum::<u64>(), lens.iter().max().unwrap());
     assert!(lens.len() > 20);
