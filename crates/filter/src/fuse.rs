@@ -33,6 +33,8 @@ use crate::FINGERPRINT_BITS;
 use tamis_base::format::coding::{get_u32, set_u32};
 use tamis_base::format::{Decoded, Malformed};
 
+/// Memory that building takes, beside the filter.
+pub(super) const BYTES_PER_KEY: usize = 25;
 /// Slots per key. Part of the format.
 pub(super) const ARITY: u8 = 3;
 /// Most attempts to build a filter. Part of the format.

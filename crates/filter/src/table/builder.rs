@@ -1,5 +1,6 @@
 //! Makes a filter block from the hashes of a table's keys.
 
+use super::hash_list::HashList;
 use super::info::FilterInfo;
 use super::reader::Filter;
 use crate::fuse;
@@ -23,7 +24,9 @@ pub struct FilterBuilder {
     prefixes: Option<PrefixExtractor>,
     /// Hash of the prefix that was added last.
     last_prefix: Option<u64>,
-    hashes: Vec<u64>,
+    hashes: HashList,
+    /// How many distinct ones a binary fuse found.
+    distinct: Option<usize>,
     /// A hash under another seed was added: whatever the bits, they would deny that key.
     foreign: bool,
 }
@@ -48,7 +51,8 @@ impl FilterBuilder {
             seed,
             prefixes: None,
             last_prefix: None,
-            hashes: Vec::new(),
+            hashes: HashList::default(),
+            distinct: None,
             foreign: false,
         }
     }
@@ -79,19 +83,26 @@ impl FilterBuilder {
             return;
         }
         self.foreign |= hash.seed() != self.seed;
-        if self.hashes.last() != Some(&hash.value()) {
+        if self.hashes.last() != Some(hash.value()) {
             self.hashes.push(hash.value());
         }
     }
 
     /// Distinct keys and prefixes so far; 0 if the policy is no filter.
     pub fn key_count(&self) -> u64 {
-        self.hashes.len() as u64
+        self.distinct.unwrap_or(self.hashes.len()) as u64
     }
 
     /// Bytes of memory that the builder takes, with those of the block that it will make.
     pub fn memory(&self) -> usize {
-        self.hashes.capacity() * size_of::<u64>() + 2 * self.hashes.len()
+        let keys = self.hashes.len();
+        let building = match self.policy {
+            FilterPolicy::BinaryFuse { .. } => keys * fuse::BYTES_PER_KEY,
+            _ => 0,
+        };
+        // The lines, the block, and the filter that verifies it.
+        let finished = 3 * u64::from(self.policy.millibits()) * keys as u64 / 8000;
+        self.hashes.memory() + building + usize::try_from(finished).unwrap_or(usize::MAX)
     }
 
     /// The block, or `None` if the policy is no filter.
@@ -107,12 +118,12 @@ impl FilterBuilder {
 
     /// `None` if there are too few keys for a binary fuse, or every attempt fails.
     fn encode_fuse(&mut self, fingerprint_bits: u8) -> Option<Vec<u8>> {
-        self.hashes.sort_unstable();
-        self.hashes.dedup();
-        if self.hashes.len() < fuse::MIN_KEYS {
+        let hashes = self.hashes.sorted();
+        self.distinct = Some(hashes.len());
+        if hashes.len() < fuse::MIN_KEYS {
             return None;
         }
-        let (shape, lines) = fuse::build(fingerprint_bits, &self.hashes)?;
+        let (shape, lines) = fuse::build(fingerprint_bits, &hashes)?;
         Some(header::encode(&self.header(FilterContent::Fuse(shape)), &lines))
     }
 
@@ -126,12 +137,12 @@ impl FilterBuilder {
     }
 
     fn encode(&self, groups: Groups) -> Vec<u8> {
-        if self.hashes.is_empty() {
+        if self.hashes.len() == 0 {
             return header::encode::<FilterLine>(&self.header(FilterContent::Empty), &[]);
         }
         let count = line_count(self.key_count(), spent_millibits(bloom_millibits(self.policy)));
         let mut lines: Vec<FilterLine> = (0..count).map(|_| FilterLine::default()).collect();
-        for &hash in &self.hashes {
+        for hash in self.hashes.iter() {
             split::insert(groups, &mut lines[..], hash);
         }
         header::encode(&self.header(FilterContent::Lines(Layout::Split(groups))), &lines)
@@ -143,7 +154,7 @@ impl FilterBuilder {
         let filter = Filter::open(&bytes, self.seed);
         let holds_all = || {
             let mut hashes = self.hashes.iter();
-            hashes.all(|&hash| filter.may_contain(KeyHash::from_value(self.seed, hash)))
+            hashes.all(|hash| filter.may_contain(KeyHash::from_value(self.seed, hash)))
         };
         let fault = if self.foreign {
             Some("a key was hashed under another seed than the filter's")

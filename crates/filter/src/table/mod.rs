@@ -2,6 +2,7 @@
 
 pub(crate) mod bank;
 pub(crate) mod builder;
+mod hash_list;
 pub(crate) mod info;
 pub(crate) mod outline;
 pub(crate) mod reader;

@@ -38,7 +38,9 @@ const OWNER_STEP: usize = 1021;
 /// inserted; hits take none. Capacity 0 keeps nothing.
 ///
 /// When others need memory of its budget, the cache evicts as many blocks as necessary, and gives
-/// their memory back to the system. Readers in progress may delay that.
+/// their memory back to the system, in pieces of at least [`MIN_DISCARD`]. Readers in progress may
+/// delay that. Memory that cannot be given back, because other blocks have parts of its pages,
+/// counts as the cache's, which evicts more instead.
 ///
 /// Each table has slots of its own, so that stores never find each other's blocks.
 pub struct BlockCache {
@@ -47,9 +49,16 @@ pub struct BlockCache {
     arena: Arc<FrameArena>,
     shards: Box<[Mutex<CacheShard>]>,
     capacity: usize,
-    /// Charged for what the cache holds.
+    /// Charged for what the cache and the arena hold.
     budget: Arc<MemoryBudget>,
+    /// Idle bytes of the arena that are charged.
+    idle: AtomicUsize,
 }
+
+/// Memory is given back to the system in pieces of at least this, and of at least this part of the
+/// limit.
+const MIN_DISCARD: usize = 1 << 20;
+const DISCARD_FRACTION: usize = 64;
 
 /// A store that uses a cache. Its readers pin its own epoch: a long read holds up the reuse of the
 /// blocks of its store alone.
@@ -94,7 +103,8 @@ impl BlockCache {
         let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
         let shard = || Mutex::new(CacheShard::new(capacity / count));
         let (shards, budget) = ((0..count).map(|_| shard()).collect(), Arc::clone(budget));
-        BlockCache { owners: AtomicUsize::new(0), arena: FrameArena::new(capacity), shards, capacity, budget }
+        let (owners, idle) = Default::default();
+        BlockCache { owners, arena: FrameArena::new(capacity), shards, capacity, budget, idle }
     }
 
     /// Another store that uses the cache.
@@ -112,6 +122,12 @@ impl BlockCache {
         self.shards.iter().map(|shard| shard.lock().used()).sum()
     }
 
+    /// Bytes without blocks that are charged, too.
+    #[cfg(test)]
+    fn idle(&self) -> usize {
+        self.idle.load(Ordering::Relaxed)
+    }
+
     /// Returns a frame for the block at position `i` of a table, of `len` bytes with its trailer,
     /// or `None` if the block is not admitted. The caller reads the block into the frame and
     /// [inserts](BlockCache::insert) it.
@@ -127,18 +143,31 @@ impl BlockCache {
     /// Evicts what exceeds the cache's present share of the budget.
     fn give_way(&self) {
         (0..self.shards.len()).for_each(|at| self.in_shard(at, |_| ()));
-        self.arena.discard_free();
+        self.discard(0);
+    }
+
+    /// Gives free memory back if it is more than `least` bytes; charges for what is left.
+    fn discard(&self, least: usize) {
+        if self.arena.idle().saturating_sub(self.arena.stuck()) > least {
+            self.arena.discard_free();
+        }
+        let idle = self.arena.idle();
+        self.budget.note_cache(self.idle.swap(idle, Ordering::Relaxed), idle);
     }
 
     /// Calls `work` with a shard, which first gives way to other uses of the budget.
     #[inline]
     fn in_shard<T>(&self, at: usize, work: impl FnOnce(&mut CacheShard) -> T) -> T {
-        let capacity = self.capacity.min(self.budget.left_for_cache()) / self.shards.len();
         let mut shard = self.shards[at].lock();
+        let left = self.budget.left_for_cache().saturating_sub(self.arena.stuck());
         let before = shard.used();
-        shard.set_capacity(capacity);
+        shard.set_capacity(self.capacity.min(left) / self.shards.len());
         let result = work(&mut shard);
         self.budget.note_cache(before, shard.used());
+        drop(shard);
+        if left < self.capacity {
+            self.discard(MIN_DISCARD.max(self.budget.limit() / DISCARD_FRACTION));
+        }
         result
     }
 
@@ -172,5 +201,6 @@ impl Drop for BlockCache {
         // A value or a cursor that outlives the cache keeps its block, and with it the arena, but
         // none of the arena's free memory.
         self.arena.discard_free();
+        self.budget.note_cache(*self.idle.get_mut(), 0);
     }
 }

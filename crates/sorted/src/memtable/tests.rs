@@ -151,7 +151,7 @@ fn dropped_memtables_return_memory_to_the_pool() {
     drop(memtable);
     assert_eq!(pool.idle(), 0);
     drop(cursor);
-    assert_eq!(pool.idle(), CHUNK_LEN);
+    assert_eq!(pool.idle(), CHUNK_LEN + CHUNK_LEN / 2);
     let memtable = Memtable::new(2, 4 * CHUNK_LEN, SEED, &pool);
     memtable.writer().insert(0, b"l", 1, ValueKind::Put, b"v");
     assert_eq!(pool.idle(), 0);

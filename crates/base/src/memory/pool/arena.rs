@@ -1,5 +1,9 @@
 //! [`FrameArena`]: the memory of cached blocks, in huge pages where the system has them.
 //!
+//! What is free takes memory all the same, unless it was given back, which takes whole pages. The
+//! arena counts it, so that a cache that must shrink knows what it still has ([`FrameArena::idle`])
+//! and what of that it cannot give back ([`FrameArena::stuck`]).
+//!
 //! A processor's translation tables cover only some 16 MiB in pages of 4 KiB. Random access to
 //! more, as to cached blocks, misses them at every access, unless the memory is in huge pages.
 //!
@@ -13,12 +17,14 @@
 //! allocator.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::CHUNK_LEN;
 use super::extents::{Extents, SEGMENT};
-use super::region::Region;
+use super::region::{Region, page_len};
 use crate::sync::{Mutex, thread};
 
 /// Alignment of pieces; their length is a multiple of it. A cache line.
@@ -26,7 +32,11 @@ pub const ALIGN: usize = 64;
 /// Bytes available at once, in small pages: half of what the processor's tables cover. A cache that
 /// needs only half of that starts no thread.
 const FIRST: usize = 4 * CHUNK_LEN;
-/// The thread starts when less than `LOW` is free, and goes on until `HIGH` is.
+/// In an arena of this length all is available at once: what is made ready ahead of use would be
+/// much beside it.
+const SMALL: usize = 16 * CHUNK_LEN;
+/// The thread starts when less than `LOW` is free, and goes on until `HIGH` is, or a sixteenth of
+/// the arena.
 const LOW: usize = 2 * CHUNK_LEN;
 const HIGH: usize = 8 * CHUNK_LEN;
 
@@ -36,6 +46,8 @@ const HIGH: usize = 8 * CHUNK_LEN;
 pub struct FrameArena {
     len: usize,
     state: Mutex<ArenaState>,
+    idle: AtomicUsize,
+    stuck: AtomicUsize,
 }
 
 /// Why [`FrameArena::take`] returned no piece.
@@ -54,8 +66,10 @@ struct ArenaState {
     places: BTreeMap<usize, usize>,
     /// Free pieces before `ready`.
     free: Extents,
-    /// End of the places that are touched and may be taken.
+    /// End of the places that may be taken.
     ready: usize,
+    /// Pages of these places that take no memory: never touched, or given back.
+    absent: PageSet,
     /// Longest piece that a caller waits for. There may be enough free bytes, but in shorter
     /// pieces.
     wanted: usize,
@@ -66,7 +80,26 @@ struct ArenaState {
 impl FrameArena {
     /// An arena of `len` bytes, rounded down to a multiple of [`CHUNK_LEN`].
     pub fn new(len: usize) -> Arc<FrameArena> {
-        Arc::new(FrameArena { len: len - len % CHUNK_LEN, state: Mutex::default() })
+        let (state, idle, stuck) = Default::default();
+        Arc::new(FrameArena { len: len - len % CHUNK_LEN, state, idle, stuck })
+    }
+
+    /// Bytes of memory that no piece has.
+    pub fn idle(&self) -> usize {
+        self.idle.load(Ordering::Relaxed)
+    }
+
+    /// Of the idle bytes, those that [`discard_free`](FrameArena::discard_free) could not give back
+    /// because pieces have parts of their pages.
+    pub fn stuck(&self) -> usize {
+        self.stuck.load(Ordering::Relaxed)
+    }
+
+    /// Counts what is idle, after a change of `state`.
+    fn count_idle(&self, state: &ArenaState) -> usize {
+        let idle = state.free.bytes().saturating_sub(state.absent.count * page_len());
+        self.idle.store(idle, Ordering::Relaxed);
+        idle
     }
 
     /// `len` bytes of any content; `len` is a multiple of [`ALIGN`] and not 0.
@@ -74,9 +107,16 @@ impl FrameArena {
         assert!(len > 0 && len.is_multiple_of(ALIGN), "the length of a piece is a positive multiple of ALIGN");
         let mut state = self.state.lock();
         if state.ready == 0 {
-            state.make_ready(FIRST.min(self.len), self.len);
+            let first = if self.len <= SMALL { self.len } else { FIRST };
+            state.make_ready(first, self.len);
+            state.absent.insert(0..first / page_len());
         }
         let place = state.free.take(len);
+        if let Some(at) = place {
+            state.absent.remove(at / page_len()..(at + len).div_ceil(page_len()));
+            let idle = self.count_idle(&state);
+            self.stuck.fetch_min(idle, Ordering::Relaxed);
+        }
         // SAFETY: free pieces lie within a segment.
         let piece = place.map(|at| unsafe { state.segments[at / SEGMENT].start().add(at % SEGMENT) });
         if state.ready == self.len || len > SEGMENT {
@@ -105,18 +145,28 @@ impl FrameArena {
         let mut state = self.state.lock();
         if let Some((&address, &place)) = state.places.range(..=piece.addr().get()).next_back() {
             state.free.put(place + (piece.addr().get() - address), len);
+            self.count_idle(&state);
         }
     }
 
     /// Gives the memory of free pieces back to the system. They can still be taken.
     pub fn discard_free(&self) {
-        let state = self.state.lock();
-        for free in state.free.within(0..state.ready) {
+        let (mut state, page) = (self.state.lock(), page_len());
+        let ArenaState { segments, free, ready, absent, .. } = &mut *state;
+        for free in free.within(0..*ready) {
+            let pages = free.start.div_ceil(page)..free.end / page;
+            if pages.is_empty() || absent.has_all(pages.clone()) {
+                continue;
+            }
             let start = free.start % SEGMENT;
             // SAFETY: the piece is free as long as the lock is held, and no free piece crosses a
             // segment's end.
-            unsafe { state.segments[free.start / SEGMENT].discard(start, start + free.len()) };
+            if unsafe { segments[free.start / SEGMENT].discard(start, start + free.len()) } {
+                absent.insert(pages);
+            }
         }
+        let idle = self.count_idle(&state);
+        self.stuck.store(idle, Ordering::Relaxed);
     }
 
     #[cold]
@@ -127,13 +177,14 @@ impl FrameArena {
             let mut state = self.state.lock();
             state.make_ready(CHUNK_LEN, self.len);
             state.preparing = false;
+            self.count_idle(&state);
         }
     }
 
     /// The place of the chunk to make ready next, and its segment; `None` if enough is ready.
     fn next_chunk(&self) -> Option<(usize, Arc<Region>)> {
         let mut state = self.state.lock();
-        if state.ready == self.len || state.has(HIGH) {
+        if state.ready == self.len || state.has(HIGH.min(self.len / 16).max(LOW)) {
             state.preparing = false;
             return None;
         }
@@ -174,7 +225,54 @@ fn prepare(arena: &Weak<FrameArena>) {
     while let Some((at, segment)) = arena.upgrade().and_then(|arena| arena.next_chunk()) {
         segment.populate_huge(at % SEGMENT);
         let Some(arena) = arena.upgrade() else { return };
-        arena.state.lock().make_ready(CHUNK_LEN, arena.len);
+        let mut state = arena.state.lock();
+        state.make_ready(CHUNK_LEN, arena.len);
+        arena.count_idle(&state);
+    }
+}
+
+/// Numbers of pages.
+#[derive(Default)]
+struct PageSet {
+    words: Vec<u64>,
+    count: usize,
+}
+
+impl PageSet {
+    const BITS: usize = u64::BITS as usize;
+
+    /// The words of these pages, with the bits of each.
+    fn masks(pages: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+        let words = pages.start / Self::BITS..pages.end.div_ceil(Self::BITS);
+        words.map(move |word| {
+            let first = word * Self::BITS;
+            let (from, to) = (pages.start.max(first) - first, pages.end.min(first + Self::BITS) - first);
+            (word, (u64::MAX >> (Self::BITS - (to - from))) << from)
+        })
+    }
+
+    fn insert(&mut self, pages: Range<usize>) {
+        self.words.resize(self.words.len().max(pages.end.div_ceil(Self::BITS)), 0);
+        for (word, mask) in Self::masks(pages) {
+            self.count += (mask & !self.words[word]).count_ones() as usize;
+            self.words[word] |= mask;
+        }
+    }
+
+    fn remove(&mut self, pages: Range<usize>) {
+        if self.count == 0 {
+            return;
+        }
+        for (word, mask) in Self::masks(pages) {
+            if let Some(bits) = self.words.get_mut(word) {
+                self.count -= (mask & *bits).count_ones() as usize;
+                *bits &= !mask;
+            }
+        }
+    }
+
+    fn has_all(&self, pages: Range<usize>) -> bool {
+        Self::masks(pages).all(|(word, mask)| self.words.get(word).is_some_and(|bits| mask & !bits == 0))
     }
 }
 
@@ -211,7 +309,7 @@ mod tests {
 
     #[test]
     fn ready_memory_stays_a_little_ahead_of_use() {
-        let chunks = if cfg!(miri) { 5 } else { 15 };
+        let chunks = if cfg!(miri) { 17 } else { 24 };
         let arena = FrameArena::new(chunks * CHUNK_LEN);
         let mut pieces = vec![arena.take(CHUNK_LEN / 2).unwrap()];
         for (value, _) in (1u8..).zip(1..2 * chunks) {
@@ -287,5 +385,39 @@ mod tests {
             let is_given_back = cfg!(all(target_os = "linux", not(miri)));
             assert_eq!(again.read(), if is_given_back { 0 } else { 7 });
         }
+    }
+
+    /// What no piece has is idle, and what a discard leaves of that is stuck: only whole pages go
+    /// back.
+    #[test]
+    #[cfg_attr(not(all(target_os = "linux", not(miri))), ignore = "memory comes from the allocator")]
+    fn idle_memory_is_counted_and_goes_back_by_whole_pages() {
+        let arena = FrameArena::new(4 * CHUNK_LEN);
+        let (len, page) = (4096 + 64, page_len());
+        let pieces: Vec<_> = (0..1000).map(|_| arena.take(len).unwrap()).collect();
+        assert!(arena.idle() < page, "nothing is touched ahead: {}", arena.idle());
+        let put = |parity: usize| {
+            for piece in pieces.iter().skip(parity).step_by(2) {
+                // SAFETY: the piece is this long, and nothing else has it.
+                unsafe { arena.put(*piece, len) };
+            }
+        };
+        put(0);
+        assert_eq!((arena.idle() / len, arena.stuck()), (500, 0));
+        arena.discard_free();
+        // A page that begins within a free piece ends behind it, but for one in 65.
+        assert_eq!(arena.idle(), arena.stuck());
+        assert!(arena.stuck() > 450 * len && arena.stuck() < 500 * len, "{}", arena.stuck());
+        let again = arena.take(len).unwrap();
+        assert!(arena.stuck() <= 500 * len - len && arena.idle() >= arena.stuck());
+        // SAFETY: as above.
+        unsafe { arena.put(again, len) };
+        put(1);
+        arena.discard_free();
+        assert_eq!((arena.idle(), arena.stuck()), (0, 0));
+        let whole = arena.take(4 * CHUNK_LEN).unwrap();
+        // SAFETY: the piece is this long.
+        assert_eq!(unsafe { whole.add(1000 * len).read() }, 0);
+        assert_eq!(arena.idle(), 0);
     }
 }

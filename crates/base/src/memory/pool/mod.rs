@@ -6,8 +6,9 @@
 //! dropped chunks go back there. The pool keeps up to its limit of idle chunks and gives the rest
 //! to the system.
 //!
-//! Chunks below [`CHUNK_LEN`] come from the allocator, which handles that size well, and go back to
-//! it.
+//! Chunks below [`LEAST_MAPPED`] come from the allocator, which handles that size well, and go back
+//! to it. Longer ones do not: an allocator may keep what was freed. glibc does so with pieces as
+//! long as the longest that it ever mapped, which would be memtables here.
 //!
 //! Cached blocks are cut from a [`FrameArena`]. What an open table keeps in memory is a
 //! [`TableArray`] in [`TableMemory`].
@@ -37,6 +38,10 @@ pub use table_memory::TableMemory;
 /// Smallest length that the pool keeps: a huge page on x86-64, and on AArch64 with pages of 4 KiB.
 /// Longer chunks are multiples of it.
 pub const CHUNK_LEN: usize = 2 << 20;
+/// Shorter chunks come from the allocator.
+const LEAST_MAPPED: usize = 128 << 10;
+/// Chunks between the two are multiples of this.
+const SMALL_LEN: usize = 64 << 10;
 
 /// Memory for memtables, kept for reuse. Stores may share a pool.
 pub struct MemtablePool {
@@ -132,10 +137,10 @@ impl MemtablePool {
             self.budget.add(MemoryUse::Memtables, region.len());
             (region, false)
         };
-        if len < CHUNK_LEN {
+        if len < LEAST_MAPPED {
             return new(len);
         }
-        let len = len.next_multiple_of(CHUNK_LEN);
+        let len = len.next_multiple_of(if len < CHUNK_LEN { SMALL_LEN } else { CHUNK_LEN });
         let mut free = self.free.lock();
         if let Some(at) = free.regions.iter().rposition(|region| region.len() == len) {
             free.bytes -= len;
@@ -152,7 +157,7 @@ impl MemtablePool {
     }
 
     fn keep(&self, region: Region) {
-        if region.len() >= CHUNK_LEN && self.budget.has_room(MemoryUse::Memtables, 0) {
+        if region.len() >= LEAST_MAPPED && self.budget.has_room(MemoryUse::Memtables, 0) {
             let mut free = self.free.lock();
             if free.bytes + region.len() <= self.limit {
                 free.bytes += region.len();
@@ -285,7 +290,7 @@ mod tests {
     #[test]
     fn chunks_are_zero_at_first_and_aligned() {
         let pool = MemtablePool::new(0);
-        for len in [0, 1, 64, 4096, CHUNK_LEN, CHUNK_LEN + 1] {
+        for len in [0, 1, 64, 4096, LEAST_MAPPED - 1, LEAST_MAPPED + 1, CHUNK_LEN - 1, CHUNK_LEN, CHUNK_LEN + 1] {
             let mut chunk = pool.take(len);
             assert!(chunk.len() >= len);
             assert_eq!(chunk.start().as_ptr() as usize % 64, 0);

@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-use super::CHUNK_LEN;
+use super::{CHUNK_LEN, LEAST_MAPPED};
 
 /// A cache line. Allocated regions are a multiple of it long.
 const LINE: usize = 64;
@@ -25,11 +25,11 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// At least `len` bytes; exactly `len` if that is a multiple of [`CHUNK_LEN`]. A mapped region
-    /// is advised to take huge pages at the first touch.
+    /// At least `len` bytes; exactly `len` if that is mapped. A mapped region as long as a huge
+    /// page is advised to take huge pages at the first touch.
     pub(super) fn new(len: usize) -> Region {
         let region = Region::in_small_pages(len);
-        if region.mapped {
+        if region.mapped && region.len >= CHUNK_LEN {
             system::advise_huge(region.start, region.len);
         }
         region
@@ -42,7 +42,7 @@ impl Region {
 
     /// Like [`in_small_pages`](Region::in_small_pages), but `None` if the system maps no memory.
     pub(super) fn mapped(len: usize) -> Option<Region> {
-        let start = if len >= CHUNK_LEN { system::map(len) } else { None };
+        let start = if len >= LEAST_MAPPED { system::map(len) } else { None };
         start.map(|start| Region { start, len, mapped: true })
     }
 
@@ -99,18 +99,27 @@ impl Region {
     }
 
     /// Gives the memory of the whole pages between `start` and `end` back to the system, if it was
-    /// mapped. The addresses stay valid and read as zeros.
+    /// mapped, and returns whether it was. The addresses stay valid and read as zeros. Chunks that
+    /// lose a part only are left to small pages: the system would join them to huge ones again.
     ///
     /// # Safety
     ///
     /// Both lie within the region, and nothing else uses what is between them.
-    pub(super) unsafe fn discard(&self, start: usize, end: usize) {
-        let page = system::page_len();
+    pub(super) unsafe fn discard(&self, start: usize, end: usize) -> bool {
+        let page = page_len();
         let (start, end) = (start.next_multiple_of(page), end - end % page);
-        if self.mapped && start < end {
-            // SAFETY: by the contract above.
-            unsafe { system::discard(self.start.add(start), end - start) };
+        if !self.mapped || start >= end {
+            return false;
         }
+        for at in [start, end] {
+            if !at.is_multiple_of(CHUNK_LEN) {
+                // SAFETY: the chunk lies within the region.
+                system::advise_small(unsafe { self.start.add(at - at % CHUNK_LEN) }, CHUNK_LEN);
+            }
+        }
+        // SAFETY: by the contract above.
+        unsafe { system::discard(self.start.add(start), end - start) };
+        true
     }
 }
 
@@ -124,6 +133,11 @@ impl Drop for Region {
             unsafe { dealloc(self.start.as_ptr(), layout(self.len)) };
         }
     }
+}
+
+/// Length of the system's pages.
+pub(super) fn page_len() -> usize {
+    system::page_len()
 }
 
 fn layout(len: usize) -> Layout {
@@ -154,13 +168,16 @@ mod system {
         fn madvise_by_number(start: *mut c_void, len: usize, advice: c_int) -> c_int;
     }
 
-    /// Maps `len` bytes, a multiple of [`CHUNK_LEN`], aligned to [`CHUNK_LEN`]; `None` if the
-    /// system has no memory.
+    /// Maps `len` bytes, a multiple of a page, aligned to `CHUNK_LEN` if they are as many; `None`
+    /// if the system has no memory.
     pub(super) fn map(len: usize) -> Option<NonNull<u8>> {
-        let more = len.checked_add(CHUNK_LEN)?;
+        let more = if len < CHUNK_LEN { len } else { len.checked_add(CHUNK_LEN)? };
         // SAFETY: new memory at an address of the system's choice.
         let start = unsafe { mmap_anonymous(null_mut(), more, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
         let start = start.ok()?.cast::<u8>();
+        if len < CHUNK_LEN {
+            return NonNull::new(start);
+        }
         let before = start.addr().next_multiple_of(CHUNK_LEN) - start.addr();
         let after = CHUNK_LEN - before;
         // SAFETY: `before + len + after` bytes were mapped above, and nothing else knows of them
@@ -182,6 +199,12 @@ mod system {
         // SAFETY: the advice changes the size of pages only; advice that the system ignores does no
         // harm.
         let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
+    }
+
+    /// Asks for small pages in memory from [`map`].
+    pub(super) fn advise_small(start: NonNull<u8>, len: usize) {
+        // SAFETY: as in `advise_huge`.
+        let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxNoHugepage) };
     }
 
     /// Touches all pages of `len` bytes from [`map`]; returns whether the system did (Linux 5.14
@@ -231,6 +254,8 @@ mod system {
     }
 
     pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
+
+    pub(super) fn advise_small(_: NonNull<u8>, _: usize) {}
 
     pub(super) fn populate(_: NonNull<u8>, _: usize) -> bool {
         true
