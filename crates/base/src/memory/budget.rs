@@ -7,6 +7,9 @@
 //! in memory, a byte of theirs saves most reads. What a store cannot do without (memtables within
 //! their own limit, the outlines of a table that is read) is charged in any case.
 //!
+//! Before filters and indexes do without, and before the cache gives way, memory that is kept for
+//! the next memtables goes.
+//!
 //! A sixteenth of the limit is kept free of cached blocks, so that scans and jobs that come and go
 //! evict none.
 
@@ -63,13 +66,15 @@ pub struct MemoryBudget {
     coming: AtomicUsize,
     /// Called before the sum exceeds the limit.
     relief: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Frees what is kept for reuse only; returns the bytes.
+    idle: OnceLock<Box<dyn Fn() -> usize + Send + Sync>>,
 }
 
 impl MemoryBudget {
     /// A budget of `limit` bytes, of which [`usize::MAX`] is none.
     pub fn new(limit: usize) -> Arc<MemoryBudget> {
         let (used, coming) = Default::default();
-        Arc::new(MemoryBudget { limit, used, coming, relief: OnceLock::new() })
+        Arc::new(MemoryBudget { limit, used, coming, relief: OnceLock::new(), idle: OnceLock::new() })
     }
 
     /// A budget without a limit.
@@ -96,6 +101,17 @@ impl MemoryBudget {
         let _ = self.relief.set(Box::new(relief));
     }
 
+    /// Has `free_idle` called when memory is short: it frees what is kept for reuse only, and
+    /// returns how many bytes. It must take no lock under which memory is charged. A budget has one
+    /// at most.
+    pub fn on_shortage(&self, free_idle: impl Fn() -> usize + Send + Sync + 'static) {
+        let _ = self.idle.set(Box::new(free_idle));
+    }
+
+    fn free_idle(&self) -> usize {
+        self.idle.get().map_or(0, |free_idle| free_idle())
+    }
+
     /// Bytes that the cache may take now.
     pub fn left_for_cache(&self) -> usize {
         if self.limit == usize::MAX {
@@ -119,7 +135,8 @@ impl MemoryBudget {
         if bytes == 0 {
             return;
         }
-        let is_short = self.limit < usize::MAX && self.total().saturating_add(bytes) > self.limit;
+        let is_short = || self.limit < usize::MAX && self.total().saturating_add(bytes) > self.limit;
+        let is_short = is_short() && (self.free_idle() == 0 || is_short());
         let relief = self.relief.get().filter(|_| is_short && self.used(MemoryUse::Cache) > 0);
         if let Some(relief) = relief {
             self.coming.fetch_add(bytes, Ordering::Relaxed);
@@ -175,7 +192,9 @@ impl MemoryCharge {
 
     /// Charges `bytes` in all, if they are no more than before or there is room for them.
     pub fn try_resize(&mut self, bytes: usize) -> bool {
-        let fits = bytes <= self.bytes || self.budget.has_room(self.of, bytes - self.bytes);
+        let fits = || bytes <= self.bytes || self.budget.has_room(self.of, bytes - self.bytes);
+        let stays = matches!(self.of, MemoryUse::Indexes | MemoryUse::Filters);
+        let fits = fits() || (stays && self.budget.free_idle() > 0 && fits());
         if fits {
             self.resize(bytes);
         }
@@ -229,6 +248,29 @@ mod tests {
         budget.note_cache(90, 0);
         charge.resize(200);
         assert_eq!(calls.load(Ordering::Relaxed), 1, "there is nothing to give up");
+    }
+
+    #[test]
+    fn what_is_idle_goes_first() {
+        let (budget, idle) = (MemoryBudget::new(800), Arc::new(AtomicUsize::new(0)));
+        let (weak, kept) = (Arc::downgrade(&budget), Arc::clone(&idle));
+        budget.on_shortage(move || {
+            let bytes = kept.swap(0, Ordering::Relaxed);
+            weak.upgrade().unwrap().sub(MemoryUse::Memtables, bytes);
+            bytes
+        });
+        let keep = |bytes| {
+            budget.add(MemoryUse::Memtables, bytes);
+            idle.fetch_add(bytes, Ordering::Relaxed);
+        };
+        keep(300);
+        let mut charges = [MemoryUse::Scans, MemoryUse::Filters].map(|of| MemoryCharge::new(&budget, of, 0));
+        assert!(!charges[0].try_resize(200), "not for what comes and goes");
+        assert!(charges[1].try_resize(200));
+        assert_eq!((idle.load(Ordering::Relaxed), budget.total()), (0, 200));
+        keep(500);
+        charges[0].resize(300);
+        assert_eq!(budget.total(), 500);
     }
 
     #[test]

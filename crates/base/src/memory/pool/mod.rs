@@ -82,8 +82,19 @@ impl MemtablePool {
     /// A pool whose memory is charged to `budget`. It keeps idle bytes only as long as the budget
     /// has room for what can be done without.
     pub fn charging(budget: &Arc<MemoryBudget>, limit: usize) -> Arc<MemtablePool> {
-        let (budget, free) = (Arc::clone(budget), Mutex::default());
-        Arc::new(MemtablePool { budget, limit, free, taken: AtomicUsize::new(0), watcher: OnceLock::new() })
+        let (charged, free) = (Arc::clone(budget), Mutex::default());
+        let (taken, watcher) = (AtomicUsize::new(0), OnceLock::new());
+        let pool = Arc::new(MemtablePool { budget: charged, limit, free, taken, watcher });
+        let weak = Arc::downgrade(&pool);
+        budget.on_shortage(move || weak.upgrade().map_or(0, |pool| pool.free_idle()));
+        pool
+    }
+
+    /// Gives idle chunks back to the system; returns their bytes.
+    fn free_idle(&self) -> usize {
+        let idle = std::mem::take(&mut *self.free.lock());
+        self.budget.sub(MemoryUse::Memtables, idle.bytes);
+        idle.bytes
     }
 
     /// Has `watcher` called after each change. It must take no lock of a store unless memory was
@@ -243,6 +254,7 @@ impl Drop for MemtableChunk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::budget::MemoryCharge;
 
     #[test]
     fn a_dropped_chunk_is_reused() {
@@ -257,6 +269,19 @@ mod tests {
         assert_eq!((chunk.start(), chunk.slice::<u8>()[5], pool.idle()), (start, 7, 0));
         drop(chunk);
         assert_eq!(pool.take_zeroed(CHUNK_LEN).slice::<u8>()[5], 0);
+    }
+
+    #[test]
+    fn idle_chunks_go_when_filters_need_their_memory() {
+        let budget = MemoryBudget::new(8 * CHUNK_LEN);
+        let pool = MemtablePool::charging(&budget, usize::MAX);
+        drop([pool.take(CHUNK_LEN), pool.take(CHUNK_LEN), pool.take(1)]);
+        assert_eq!((pool.idle(), budget.total()), (2 * CHUNK_LEN, 2 * CHUNK_LEN));
+        let held = pool.take(CHUNK_LEN);
+        let mut filter = MemoryCharge::new(&budget, MemoryUse::Filters, 0);
+        assert!(filter.try_resize(3 * CHUNK_LEN) && !filter.try_resize(3 * CHUNK_LEN + 1));
+        assert_eq!((pool.idle(), budget.total()), (0, 4 * CHUNK_LEN));
+        drop(held);
     }
 
     #[test]
