@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,6 +22,7 @@ use crate::format::coding::get_u32;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
 use crate::memory::budget::{MemoryCharge, MemoryUse};
+use crate::memory::pool::TableArray;
 use crate::report::stats::ReadCounters;
 
 /// The rule that a file breaks which is shorter than its table.
@@ -72,10 +73,13 @@ impl Fetcher {
     }
 
     /// Reads and verifies a filter, properties or index block.
-    pub(super) fn meta_block(&self, handle: BlockHandle) -> Result<Vec<u8>> {
-        let stored = self.bytes(handle.offset, handle.stored_len())?;
+    pub(super) fn meta_block(&self, handle: BlockHandle) -> Result<MetaBlock> {
+        let len = self.checked_len(handle.offset, handle.stored_len())?;
+        let fill = |bytes: &mut [u8]| self.file.fill(bytes, handle.offset, None, SHORT);
+        let (stored, filled) = TableArray::filled(&self.context.memory, len, fill);
+        filled?;
         match self.verified(handle, &stored)? {
-            (Compression::None, _) => Ok(without_trailer(stored.into())),
+            (Compression::None, _) => Ok(MetaBlock(stored)),
             _ => Err(self.corrupt(handle.offset, "a filter, properties or index block is compressed")),
         }
     }
@@ -211,6 +215,17 @@ impl Fetcher {
                 known: highest_code().into(),
             }),
         }
+    }
+}
+
+/// A filter, properties or index block.
+pub(super) struct MetaBlock(TableArray<u8>);
+
+impl Deref for MetaBlock {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0[..self.0.len().saturating_sub(TRAILER_LEN)]
     }
 }
 

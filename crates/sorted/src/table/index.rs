@@ -21,7 +21,7 @@ use heads::IndexHeads;
 pub(super) use heads::{HeadsNode, UpperRows, WIDTH};
 
 use super::footer::{BlockHandle, HANDLE_LEN, PAGE};
-use crate::format::coding::{Decoder, put_u16, put_u32, put_u64};
+use crate::format::coding::{Decoder, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{HEAD8_LEN, common_prefix_len, compare, head8, strip};
 use crate::format::{Decoded, Malformed};
@@ -30,6 +30,8 @@ use crate::memory::prefetch::prefetch;
 
 /// Longest common prefix that is removed from the separators. Part of the format.
 const MAX_PREFIX_LEN: usize = 0xffff;
+/// Length of a separator's end. Part of the format.
+pub(super) const END_LEN: usize = 4;
 
 /// The shortest key that is at least `last`, the last key of a block, and less than `next`, the
 /// first key of the next block. Returns `last` if the two are equal or no shorter prefix of `next`
@@ -130,20 +132,20 @@ impl Index {
         if n == 0 || zero != 0 {
             return Err(Malformed("the header of the index is not valid"));
         }
-        let arrays_len = n.checked_mul(HEAD8_LEN + HANDLE_LEN + 4);
+        let arrays_len = n.checked_mul(HEAD8_LEN + HANDLE_LEN + END_LEN);
         if arrays_len.is_none_or(|len| len > fields.remaining()) {
             return Err(Malformed("the index is cut short"));
         }
-        let heads = (0..n).map(|_| fields.u64()).collect::<Decoded<Box<[u64]>>>()?;
-        if !heads.is_sorted() {
+        let (heads, _) = fields.take(n * HEAD8_LEN)?.as_chunks();
+        if !heads.iter().map(get_u64).is_sorted() {
             return Err(Malformed("the heads of the index are out of order"));
         }
-        let handles = (0..n).map(|_| fields.array().copied()).collect::<Decoded<Box<[[u8; HANDLE_LEN]]>>>()?;
-        let ends = (0..=n).map(|_| fields.u32()).collect::<Decoded<Box<[u32]>>>()?;
+        let (handles, _) = fields.take(n * HANDLE_LEN)?.as_chunks();
+        let (ends, _) = fields.take((n + 1) * END_LEN)?.as_chunks();
         let index = Index {
-            heads: IndexHeads::new(&heads, memory),
+            heads: IndexHeads::new(heads, get_u64, memory),
             handles: TableArray::new(memory, handles.iter().copied()),
-            ends: TableArray::new(memory, ends.iter().copied()),
+            ends: TableArray::new(memory, ends.iter().map(get_u32)),
             prefix: fields.take(prefix_len)?.into(),
             rests: TableArray::new(memory, fields.take(fields.remaining())?.iter().copied()),
         };

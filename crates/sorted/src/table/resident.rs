@@ -317,7 +317,7 @@ impl TableFilter {
             return TableFilter::Degraded(fetcher.corrupt(handle.offset, rule));
         }
         let of = (properties.number, footer.seed);
-        let filter = Filter::open_in(room.then_some(&fetcher.context.memory), &block, footer.seed);
+        let filter = Filter::open_in(Some(&fetcher.context.memory), &block, footer.seed);
         let mismatch = || filter.info().and_then(|info| filter_contradiction(properties, info));
         match filter.degraded().or_else(mismatch) {
             Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),

@@ -9,7 +9,7 @@ use std::ops::Deref;
 
 use super::fetch::Fetcher;
 use super::footer::{BlockHandle, HANDLE_LEN};
-use super::index::{HeadsNode, Index, UpperRows, WIDTH};
+use super::index::{END_LEN, HeadsNode, Index, UpperRows, WIDTH};
 use super::pages::{Pages, Whole};
 use crate::cache::BlockSlots;
 use crate::error::Result;
@@ -194,7 +194,6 @@ impl TableIndex {
 
 /// Offset of the heads in the block; `index` has the table.
 const HEADS_AT: usize = 8;
-const END_LEN: usize = 4;
 
 impl PagedIndex {
     fn find(&self, fetcher: &Fetcher, key: &[u8]) -> Result<usize> {

@@ -86,6 +86,17 @@ impl<T> TableArray<T> {
     }
 }
 
+impl TableArray<u8> {
+    /// An array of `len` bytes that `fill` writes, and what that returns. For bytes that are needed
+    /// for a moment: an allocator would keep memory between pieces that stay.
+    pub fn filled<R>(memory: &Arc<TableMemory>, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> (TableArray<u8>, R) {
+        let array = TableArray::new(Some(memory), std::iter::repeat_n(0, len));
+        // SAFETY: these are the array's bytes, and nobody else knows of them yet.
+        let result = fill(unsafe { std::slice::from_raw_parts_mut(array.start.as_ptr(), array.len) });
+        (array, result)
+    }
+}
+
 impl<T> Default for TableArray<T> {
     fn default() -> TableArray<T> {
         TableArray { start: NonNull::dangling(), len: 0, memory: None }
@@ -144,6 +155,19 @@ mod tests {
             }
         }
         assert!(TableArray::<u64>::default().is_empty());
+    }
+
+    #[test]
+    fn bytes_are_those_that_were_filled_in() {
+        let memory = TableMemory::with_chunks(1);
+        for len in [0, 1, 70_000, 3] {
+            let (bytes, filled) = TableArray::filled(&memory, len, |bytes| {
+                assert!(bytes.iter().all(|&byte| byte == 0));
+                bytes.fill(7);
+                bytes.len()
+            });
+            assert_eq!((filled, &bytes[..]), (len, &vec![7; len][..]));
+        }
     }
 
     /// An iterator that lies about its length.

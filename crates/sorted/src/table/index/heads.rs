@@ -33,8 +33,9 @@ pub(super) struct IndexHeads {
 pub(in crate::table) struct UpperRows(Box<[TableArray<HeadsNode>]>);
 
 impl IndexHeads {
-    pub(super) fn new(numbers: &[u64], memory: Option<&Arc<TableMemory>>) -> IndexHeads {
-        let lowest = nodes(memory, numbers, |&number| number);
+    /// `number` reads the numbers.
+    pub(super) fn new<T>(numbers: &[T], number: impl Fn(&T) -> u64, memory: Option<&Arc<TableMemory>>) -> IndexHeads {
+        let lowest = nodes(memory, numbers, number);
         IndexHeads { len: numbers.len(), rows: UpperRows::over(&lowest, memory), lowest }
     }
 
@@ -152,7 +153,7 @@ mod tests {
             number in prop_oneof![0u64..510, any::<u64>(), Just(u64::MAX)],
         ) {
             numbers.sort_unstable();
-            let heads = IndexHeads::new(&numbers, None);
+            let heads = IndexHeads::new(&numbers, |&number| number, None);
             for number in numbers.iter().copied().chain([number]) {
                 let mut prefetch_among = 0..0;
                 let count = heads.count_less(number, |range| prefetch_among = range);
