@@ -23,17 +23,19 @@ fn memory_by(read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
-        let (root, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
+        let (root, files) = match controllers {
+            // Above `high` the group is slowed down.
+            "" => ("/sys/fs/cgroup", &["memory.max", "memory.high"][..]),
             _ if controllers.split(',').any(|name| name == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+                ("/sys/fs/cgroup/memory", &["memory.limit_in_bytes"][..])
             }
             _ => return None,
         };
         // The limit of each group holds for those below it. In a container, the group may have
         // another name than here: its own limit is then that of the root.
         let dirs = Path::new(group.trim_start_matches('/')).ancestors().map(PathBuf::from);
-        dirs.filter_map(|dir| read(&Path::new(root).join(dir).join(file))?.trim().parse().ok()).min()
+        let limits = dirs.flat_map(|dir| files.iter().map(move |file| Path::new(root).join(&dir).join(file)));
+        limits.filter_map(|path| read(&path)?.trim().parse().ok()).min()
     });
     limits.chain(all).min()
 }
@@ -58,6 +60,8 @@ mod tests {
         let v2 = group("0::/user/app\n");
         assert_eq!(memory(&[machine, v2, ("/sys/fs/cgroup/user/app/memory.max", "max\n")]), Some(all));
         assert_eq!(memory(&[machine, v2, ("/sys/fs/cgroup/user/app/memory.max", "1000\n")]), Some(1000));
+        let high = ("/sys/fs/cgroup/user/app/memory.high", "800\n");
+        assert_eq!(memory(&[machine, v2, ("/sys/fs/cgroup/user/app/memory.max", "1000\n"), high]), Some(800));
         let above = ("/sys/fs/cgroup/user/memory.max", "900\n");
         assert_eq!(memory(&[machine, v2, ("/sys/fs/cgroup/user/app/memory.max", "1000\n"), above]), Some(900));
         assert_eq!(memory(&[machine, group("0::/\n"), ("/sys/fs/cgroup/memory.max", "70000\n")]), Some(70000));
