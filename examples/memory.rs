@@ -37,7 +37,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = format!("memory/{} M keys", keys / 1_000_000);
     let command =
         format!("cargo run --release --example memory -- {keys} {memory} {bits_per_key} {block_size} {order}");
-    let mut table = Table::new(&name, &command, &["", "", "filter pages", "index pages", "data blocks"]);
+    let mut table =
+        Table::new(&name, &command, &["", "resident, counted", "filter pages", "index pages", "data blocks"]);
     let before = resident("RssAnon");
     let mut most = before;
     for start in (0..keys).step_by(usize::try_from(BATCH)?) {
@@ -61,7 +62,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let filter = each(after.filter_reads - reads.filter_reads);
             let index = each(after.index_reads - reads.index_reads);
             let blocks = each(after.block_reads - reads.block_reads);
-            table.row([&format!("{kind}, {round}"), "", &filter, &index, &blocks]);
+            let now =
+                format!("{} of {}", mib(resident("RssAnon") - before), mib(db.stats().memory.usage.total() as u64));
+            table.row([&format!("{kind}, {round}"), &now, &filter, &index, &blocks]);
         }
     }
     let mut by_hour = Vec::new();

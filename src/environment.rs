@@ -101,7 +101,7 @@ impl EnvironmentOptions {
         EnvironmentOptions::default()
     }
 
-    /// Bytes of memory for all stores together, 1 MiB or more. Default: half of the machine's
+    /// Bytes of memory for all stores together, 64 KiB or more. Default: half of the machine's
     /// memory, or of what its control group allows (Linux).
     ///
     /// Within it are memtables, cached blocks, filters and indexes of open tables, range deletes,

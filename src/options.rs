@@ -183,7 +183,7 @@ impl Options {
         self
     }
 
-    /// Bytes of memory for all of the store, 1 MiB or more. Default: half of the machine's memory,
+    /// Bytes of memory for all of the store, 64 KiB or more. Default: half of the machine's memory,
     /// or of what its control group allows (Linux). See [`EnvironmentOptions::memory`], which says
     /// what is within it. [`MemoryStats::usage`](crate::MemoryStats::usage) has what is used.
     ///

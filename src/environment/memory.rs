@@ -14,7 +14,7 @@ const DEFAULT_CACHE: usize = 64 << 20;
 const LARGEST_PART: usize = 8;
 const LEAST_PART: usize = 64 << 10;
 /// The least limit.
-pub(super) const LEAST_MEMORY: usize = 1 << 20;
+pub(super) const LEAST_MEMORY: usize = 64 << 10;
 
 /// How much memory an environment may take, as its options say.
 #[derive(Clone, Copy, Debug, Default)]

@@ -111,11 +111,16 @@ fn weighed(rng: &mut Rng, mut weights: impl Iterator<Item = u32> + Clone) -> usi
 }
 
 pub(super) fn any_setup(rng: &mut Rng) -> Setup {
+    let (memtable, table) = (4096 << rng.u32(0..2), 4096 << rng.u32(0..3));
+    let cache = pick(rng, &[0, 64 << 10]);
+    let open_files = 8 + rng.usize(0..8);
     Setup {
-        memtable: 4096 << rng.u32(0..2),
-        table: 4096 << rng.u32(0..3),
-        cache: pick(rng, &[0, 64 << 10]),
-        open_files: 8 + rng.usize(0..8),
+        memtable,
+        table,
+        cache,
+        open_files,
+        // Not drawn: the histories of known seeds stay what they are.
+        memory: (open_files % 4 == 0).then_some(64 << 10),
         write_calls: rng.bool(),
         mmap: rng.bool(),
         paranoid: rng.u8(0..8) == 0,

@@ -86,6 +86,8 @@ pub(super) struct Setup {
     pub(super) table: u64,
     pub(super) cache: usize,
     pub(super) open_files: usize,
+    /// The limit of all memory, within which filters and indexes have hardly any room.
+    pub(super) memory: Option<usize>,
     /// Whether the log is written by calls, and not through memory.
     pub(super) write_calls: bool,
     pub(super) mmap: bool,

@@ -84,6 +84,7 @@ impl World {
         let environment = history.environment.map(|limits| {
             let options = EnvironmentOptions::new().memtable_budget(limits.memtables).cache_size(limits.cache);
             let options = options.max_open_files(limits.open_files).executor(Arc::clone(&executor));
+            let options = history.setup.memory.into_iter().fold(options, EnvironmentOptions::memory);
             Environment::new(options).unwrap()
         });
         World::within(history, environment, executor)
@@ -155,6 +156,7 @@ impl World {
             .wal_mode(if setup.write_calls { WalMode::Write } else { WalMode::Auto })
             .read_mode(if setup.mmap { ReadMode::Mmap } else { ReadMode::Auto })
             .paranoid(setup.paranoid);
+        let options = setup.memory.into_iter().fold(options, Options::memory);
         let options = match &self.environment {
             Some(environment) => options.environment(environment),
             None => options,

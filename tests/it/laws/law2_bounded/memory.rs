@@ -186,12 +186,14 @@ fn stores_of_one_environment_share_its_limit() {
 #[test]
 fn too_small_a_limit_is_refused() {
     for result in [
-        Options::new().memory(MIB - 1).open_in_memory().map(drop),
+        Options::new().memory(MIB / 16 - 1).open_in_memory().map(drop),
         Environment::new(EnvironmentOptions::new().memory(0)).map(drop),
     ] {
         assert!(matches!(result, Err(Error::InvalidArgument(_))));
     }
-    let db = Options::new().memory(MIB).open_in_memory().unwrap();
-    writes(&db);
-    gets(&db);
+    for limit in [MIB / 16, MIB] {
+        let db = Options::new().memory(limit).open_in_memory().unwrap();
+        writes(&db);
+        gets(&db);
+    }
 }
