@@ -35,7 +35,7 @@ use crate::report::event::{BackgroundWork, Event};
 use crate::sorted::table::TableMeta;
 use crate::sync::atomic::Ordering;
 use crate::sync::{thread, time};
-use crate::tree::compaction::picker::{Debt, L0_SLOWDOWN, L0_TRIGGER, Picker, Requested, has_garbage};
+use crate::tree::compaction::picker::{Debt, L0_SLOWDOWN, L0_TRIGGER, Picker, Requested, Shape, has_garbage};
 use crate::tree::compaction::task::Task;
 use crate::tree::version::ValueGarbage;
 
@@ -419,6 +419,7 @@ impl Store {
         pick(&Picker {
             levels: &tree.version.metas(),
             running: &jobs.running(tree.id),
+            shape: Shape::USUAL,
             base_size: self.base_size(),
             is_idle,
             oldest_snapshot,

@@ -23,6 +23,7 @@
 //! entries that it cannot drop.
 
 mod garbage;
+mod shape;
 mod windows;
 
 use std::ops::Range;
@@ -37,12 +38,9 @@ use crate::version::{DeletedBytes, LEVELS, LevelMetas, TombstoneWeights, ValueGa
 use super::task::Task;
 pub use garbage::has_garbage;
 use garbage::{Judge, expired, garbage};
-use windows::cheapest_first;
+pub use shape::{L0_TRIGGER, LevelTargets, Shape};
+use windows::{Neighbours, cheapest_first};
 
-/// Number of level-0 runs that starts a compaction. Each run costs a get a filter probe and a seek
-/// a block. Merging more runs at once rewrites the level below less often. Measured by
-/// `simulation`: a write amplification of 3.3 for 100 memtables and 8.6 for 1000.
-pub const L0_TRIGGER: usize = 12;
 /// Number of level-0 runs at which writes begin to slow down. From here on, reducing the runs is
 /// worth more writing.
 pub const L0_SLOWDOWN: usize = 2 * L0_TRIGGER;
@@ -51,17 +49,12 @@ const MIN_RELIEF: usize = L0_TRIGGER / 2;
 /// For each further step of this many runs in level 0, removing a run may cost twice as much
 /// writing.
 const RELIEF_STEP: usize = L0_TRIGGER / 3;
-/// Ratio of a level's target to that of the level above.
-const FANOUT: u64 = 10;
-/// Level 0 is compacted straight into a level of up to this many times the base size. Below that
-/// size, a level in between would rewrite every byte once and save less than that.
-const BASE_FANOUT: u64 = 8;
 /// Data above the base level is merged into it if that reads at most this many times the data
 /// above. Therefore at most the size of the base level, plus a full level 0, accumulates above it.
 const MAX_COST: u64 = 2;
 /// [`MAX_COST`] if no free level can take level 0: a little more than what a full level 0 costs
 /// with the largest base level. Smaller runs in level 0 are first merged among themselves.
-const MAX_COST_IF_FULL: u64 = BASE_FANOUT + 4;
+const MAX_COST_IF_FULL: u64 = shape::BASE_FANOUT + 4;
 /// [`MAX_COST`] when the store is idle and nothing else is due. Less than a seventh of the store
 /// may then remain above the base level, even if it overwrites data below.
 const MAX_COST_IDLE: u64 = 8;
@@ -95,6 +88,7 @@ pub struct Picker<'a> {
     pub levels: &'a LevelMetas<'a>,
     /// Tasks in progress.
     pub running: &'a [Task],
+    pub shape: Shape,
     /// Size of a full level 0, in bytes.
     pub base_size: u64,
     /// Whether the store is idle: no data is in memory that a flush would bring to level 0.
@@ -139,15 +133,6 @@ impl Descent {
     }
 }
 
-/// Target sizes of the levels.
-#[derive(Debug, PartialEq, Eq)]
-pub struct LevelTargets {
-    /// The level into which level 0 is compacted.
-    pub base_level: usize,
-    /// In bytes; 0 above the base level.
-    pub sizes: [u64; LEVELS],
-}
-
 /// Compaction backlog.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
@@ -169,17 +154,7 @@ pub enum Requested {
 
 impl<'a> Picker<'a> {
     pub fn level_targets(&self) -> LevelTargets {
-        let limit = self.base_size.saturating_mul(BASE_FANOUT);
-        let mut sizes = [0; LEVELS];
-        let mut level = LAST;
-        let mut target = size_of_level(&self.levels[LAST]).max(limit);
-        sizes[level] = target;
-        while target > limit && level > 1 {
-            target /= FANOUT;
-            level -= 1;
-            sizes[level] = target.max(self.base_size);
-        }
-        LevelTargets { base_level: level, sizes }
+        self.shape.targets(size_of_level(&self.levels[LAST]), self.base_size)
     }
 
     /// The backlog: not zero as long as a task is due or running.
@@ -189,7 +164,7 @@ impl<'a> Picker<'a> {
         let tasks = || self.running.iter().chain(&due);
         let mut data = 0;
         for (level, tables) in self.levels[..targets.base_level].iter().enumerate() {
-            let is_full = level == 0 && tables.len() >= L0_TRIGGER;
+            let is_full = level == 0 && tables.len() >= self.shape.l0_trigger;
             let is_taken = |number: u64| tasks().any(|task| task.takes(level, number));
             data += tables.iter().filter(|t| is_full || is_taken(t.number)).map(|t| t.size).sum::<u64>();
         }
@@ -217,7 +192,7 @@ impl<'a> Picker<'a> {
         let targets = self.level_targets();
         // In thousandths of the target.
         let mut scores = [0; LAST];
-        scores[0] = self.unclaimed(0).count() as u64 * 1000 / L0_TRIGGER as u64;
+        scores[0] = self.unclaimed(0).count() as u64 * 1000 / self.shape.l0_trigger as u64;
         for (level, score) in scores.iter_mut().enumerate().skip(targets.base_level) {
             let size: u64 = self.unclaimed(level).map(|table| table.size.saturating_add(self.weight(table))).sum();
             let target = targets.sizes[level].max(1);
@@ -401,7 +376,7 @@ impl<'a> Picker<'a> {
     }
 
     fn memtable_size(&self) -> u64 {
-        self.base_size / L0_TRIGGER as u64
+        self.base_size / self.shape.l0_trigger as u64
     }
 
     /// Merges the runs above the base level, or the newest of them, into one: the most that are
@@ -424,26 +399,34 @@ impl<'a> Picker<'a> {
         })
     }
 
-    /// Compacts the table that rewrites least of the next level for what it moves down and frees.
+    /// Compacts the neighbours that rewrite least of the next level for what they move down and
+    /// free.
     fn pick_level(&self, level: usize) -> Option<Task> {
-        let overlap = |table: &TableMeta| size_of_level(self.overlapping(level + 1, &span_of_table(table)));
-        let gain = |table: &TableMeta| table.size.saturating_add(self.weight(table)).max(1);
-        let mut tables: Vec<(u64, &TableMeta)> =
-            self.unclaimed(level).map(|table| (overlap(table).saturating_mul(1000) / gain(table), table)).collect();
-        tables.sort_by_key(|&(cost, table)| (cost, table.number));
-        tables.into_iter().find_map(|(_, table)| self.task(level, level + 1, &[table]))
+        let tables = &self.levels[level];
+        let neighbours = Neighbours {
+            gains: tables.iter().map(|table| table.size.saturating_add(self.weight(table))).collect(),
+            overlapped: tables.iter().map(|table| self.positions(level + 1, &span_of_table(table))).collect(),
+            below: &self.levels[level + 1],
+        };
+        let may_move = |at: usize| !self.is_busy(level, tables[at]);
+        let windows = neighbours.cheapest_first(self.shape.neighbours, may_move);
+        windows.into_iter().find_map(|window| self.task(level, level + 1, &tables[window]))
     }
 
     /// The tables of a level below level 0 that overlap `keys`.
     fn overlapping(&self, level: usize, keys: &KeySpan<Vec<u8>>) -> &'a [&'a TableMeta] {
+        &self.levels[level][self.positions(level, keys)]
+    }
+
+    /// Where these tables are in their level.
+    fn positions(&self, level: usize, keys: &KeySpan<Vec<u8>>) -> Range<usize> {
         let tables = &self.levels[level];
         let is_before = |table: &&TableMeta| {
             count_comparison();
             keys.lower.as_ref().is_some_and(|lower| *table.largest < **lower)
         };
         let from = tables.partition_point(is_before);
-        let len = tables[from..].partition_point(|table| overlaps(keys, table));
-        &tables[from..from + len]
+        from..from + tables[from..].partition_point(|table| overlaps(keys, table))
     }
 
     /// Bytes that the tombstones of a table below level 0 and above the last level delete in lower
@@ -773,6 +756,8 @@ fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_mo
 
 #[cfg(test)]
 mod churn;
+#[cfg(test)]
+mod rivals;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

@@ -140,6 +140,7 @@ impl ModelStore {
         pick(&Picker {
             levels: &metas,
             running,
+            shape: Shape::USUAL,
             base_size: MEMTABLE * L0_TRIGGER as u64,
             is_idle,
             oldest_snapshot: self.snapshot.unwrap_or(SeqNo::MAX),

@@ -1,20 +1,71 @@
 //! Measures the picker's choices in bytes: a tree of made-up tables with evenly spread keys is
 //! flushed into and compacted as picked, at sizes that no test could write.
+//!
+//! Between two bounds of tables entries are spread evenly, and tables keep how dense they are: what
+//! has just moved down leaves few entries behind.
 
 use super::*;
 use crate::format::span::KeySpan;
 
 const MIB: u64 = 1 << 20;
+/// Compactions that run at once.
+const THREADS: usize = 2;
+/// Runs in level 0 at which writers stop.
+const L0_STOP: usize = 4 * L0_TRIGGER;
+/// Tables of the next level that a table may overlap.
+const MAX_OVERLAPPED: usize = 10;
 
-struct SimulatedTree {
-    levels: [Vec<TableMeta>; LEVELS],
+/// What decides on the tasks of a tree.
+#[derive(Clone, Copy)]
+pub(super) enum Policy {
+    /// The picker, with one shape or another.
+    Picker(Shape),
+    /// Another one, which has no idle time.
+    Other(fn(&SimulatedTree) -> Option<Task>),
+}
+
+#[derive(Clone)]
+pub(super) struct SimulatedTree {
+    pub(super) levels: [Vec<TableMeta>; LEVELS],
+    pub(super) policy: Policy,
     memtable: u64,
-    table_size: u64,
-    /// Whether all writes overwrite existing keys, so that the last level does not grow.
-    overwrites: bool,
+    /// Bytes of a flushed memtable.
+    pub(super) flush_size: u64,
+    pub(super) table_size: u64,
+    /// Bytes of all keys, each of which exists, if writes overwrite them at random. Otherwise all
+    /// writes are of new keys.
+    pub(super) existing: Option<u64>,
     next_number: u64,
     flushed: u64,
-    compacted: u64,
+    /// Bytes written to each level by compactions.
+    compacted: [u64; LEVELS],
+    /// Tasks in progress, with the bytes that are left to do.
+    running: Vec<(f64, Task)>,
+    pub(super) samples: Samples,
+    /// The last key that moved down from each level.
+    pub(super) moved_until: [Box<[u8]>; LEVELS],
+}
+
+/// Sums over all flushes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Samples {
+    count: f64,
+    /// Runs that a seek, or a get of an absent key, meets.
+    runs: f64,
+    /// Bytes above the last level for each byte in it.
+    above: f64,
+}
+
+impl Samples {
+    /// The mean number of runs.
+    pub(super) fn runs(&self) -> f64 {
+        self.runs / self.count
+    }
+
+    /// The mean share above the last level.
+    pub(super) fn above(&self) -> f64 {
+        self.above / self.count
+    }
 }
 
 fn key(number: u64) -> Box<[u8]> {
@@ -25,10 +76,33 @@ fn number(key: &[u8]) -> u64 {
     u64::from_be_bytes(key.try_into().unwrap())
 }
 
+/// Bytes of a table between two keys, if its entries are spread evenly.
+fn bytes_between(table: &TableMeta, from: f64, to: f64) -> f64 {
+    let (smallest, largest) = bounds(table);
+    let common = (to.min(largest) - from.max(smallest)).max(0.0);
+    table.size as f64 * common / (largest - smallest)
+}
+
+fn bounds(table: &TableMeta) -> (f64, f64) {
+    (number(&table.smallest) as f64, number(&table.largest) as f64 + 1.0)
+}
+
 impl SimulatedTree {
-    fn new(memtable: u64, table_size: u64) -> SimulatedTree {
-        let levels = Default::default();
-        SimulatedTree { levels, memtable, table_size, overwrites: false, next_number: 1, flushed: 0, compacted: 0 }
+    pub(super) fn new(memtable: u64, table_size: u64) -> SimulatedTree {
+        SimulatedTree {
+            levels: Default::default(),
+            policy: Policy::Picker(Shape::USUAL),
+            memtable,
+            flush_size: memtable,
+            table_size,
+            existing: None,
+            next_number: 1,
+            flushed: 0,
+            compacted: [0; LEVELS],
+            running: Vec::new(),
+            samples: Samples::default(),
+            moved_until: Default::default(),
+        }
     }
 
     fn add(&mut self, level: usize, size: u64, from: u64, to: u64) {
@@ -52,78 +126,219 @@ impl SimulatedTree {
             smallest: key(from),
             largest: key(to),
         });
+        self.sort(level);
+    }
+
+    fn sort(&mut self, level: usize) {
         match level {
             0 => self.levels[0].sort_by_key(|table| std::cmp::Reverse(table.largest_seqno)),
             _ => self.levels[level].sort_by(|a, b| a.smallest.cmp(&b.smallest)),
         }
     }
 
-    /// Tables of `size` bytes in total that divide the range between two keys evenly.
-    fn add_tables(&mut self, level: usize, size: u64, from: u64, to: u64) {
-        let count = if level == 0 { 1 } else { size.div_ceil(self.table_size) };
-        let at = |i: u64| u64::try_from(u128::from(from) + u128::from(to - from) * u128::from(i) / u128::from(count));
+    /// Tables of `size` bytes in total that divide the key space evenly.
+    pub(super) fn add_tables(&mut self, level: usize, size: u64) {
+        let count = size.div_ceil(self.table_size);
+        let step = u64::MAX / count;
         for i in 0..count {
-            let last = if i + 1 == count { to } else { at(i + 1).unwrap() - 1 };
-            self.add(level, size / count, at(i).unwrap(), last);
+            let last = if i + 1 == count { u64::MAX } else { (i + 1) * step - 1 };
+            self.add(level, size / count, i * step, last);
         }
     }
 
-    fn flush(&mut self) {
-        self.add(0, self.memtable, 0, u64::MAX);
-        self.flushed += self.memtable;
-        self.settle(false);
+    fn with_picker<R>(&self, running: &[Task], is_idle: bool, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
+        let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| self.levels[level].iter().collect());
+        let shape = self.shape();
+        pick(&Picker {
+            levels: &metas,
+            running,
+            shape,
+            base_size: self.memtable * shape.l0_trigger as u64,
+            is_idle,
+            oldest_snapshot: SeqNo::MAX,
+            now: 0,
+            moves_to_last: true,
+            weights: &TombstoneWeights::new(),
+            value_garbage: &ValueGarbage::default(),
+            deleted: &DeletedBytes::new(),
+            flushed: SeqNo::MAX,
+            combines: true,
+        })
     }
 
-    /// Runs all tasks that are picked.
-    fn settle(&mut self, is_idle: bool) {
-        loop {
-            let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| self.levels[level].iter().collect());
-            let base_size = self.memtable * L0_TRIGGER as u64;
-            let (oldest_snapshot, moves_to_last, weights) = (SeqNo::MAX, true, &TombstoneWeights::new());
-            let picker = Picker {
-                levels: &metas,
-                running: &[],
-                base_size,
-                is_idle,
-                oldest_snapshot,
-                now: 0,
-                moves_to_last,
-                weights,
-                value_garbage: &ValueGarbage::default(),
-                deleted: &DeletedBytes::new(),
-                flushed: SeqNo::MAX,
-                combines: true,
-            };
-            let Some((_, task)) = picker.pick() else { return };
+    fn shape(&self) -> Shape {
+        match self.policy {
+            Policy::Picker(shape) => shape,
+            Policy::Other(_) => Shape::USUAL,
+        }
+    }
+
+    fn pick(&self, running: &[Task], is_idle: bool) -> Option<Task> {
+        match self.policy {
+            Policy::Picker(_) => self.with_picker(running, is_idle, |picker| Some(picker.pick()?.1)),
+            Policy::Other(pick) => pick(self),
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.add(0, self.flush_size, 0, u64::MAX);
+        self.flushed += self.flush_size;
+        self.settle(false);
+        self.sample();
+    }
+
+    /// Runs all tasks that are picked, at once.
+    pub(super) fn settle(&mut self, is_idle: bool) {
+        while let Some(task) = self.pick(&[], is_idle) {
             self.carry_out(&task);
         }
     }
 
-    fn carry_out(&mut self, task: &Task) {
-        let (mut bytes, mut bytes_of_output, mut moved) = (0, 0, Vec::new());
-        let output = usize::from(task.output_level);
-        for (level, tables) in self.levels.iter_mut().enumerate() {
-            for table in tables.extract_if(.., |table| task.takes(level, table.number)) {
-                bytes += table.size;
-                bytes_of_output += if level == output { table.size } else { 0 };
-                moved.push(table);
+    /// A memtable arrives; compactions process `speed` bytes for each of its bytes meanwhile.
+    pub(super) fn flush_while_compacting(&mut self, speed: f64) {
+        self.add(0, self.flush_size, 0, u64::MAX);
+        self.flushed += self.flush_size;
+        self.work(speed);
+        // Writers wait.
+        while self.levels[0].len() >= L0_STOP {
+            self.work(speed / 4.0);
+        }
+        self.sample();
+    }
+
+    fn work(&mut self, speed: f64) {
+        let mut time = speed * self.flush_size as f64;
+        while time > 0.0 {
+            while let Some(task) = self.next_task() {
+                match task.is_move {
+                    true => self.carry_out(&task),
+                    false => self.running.push((task.bytes as f64, task)),
+                }
+            }
+            let Some(least) = self.running.iter().map(|(left, _)| *left).min_by(f64::total_cmp) else { return };
+            let count = self.running.len() as f64;
+            let spent = least.min(time / count);
+            time -= spent * count;
+            self.running.iter_mut().for_each(|(left, _)| *left -= spent);
+            while let Some(at) = self.running.iter().position(|(left, _)| *left < 1.0) {
+                let (_, task) = self.running.swap_remove(at);
+                self.carry_out(&task);
             }
         }
+    }
+
+    /// What begins beside the tasks in progress. Beyond [`THREADS`] only relief does.
+    fn next_task(&self) -> Option<Task> {
+        let running: Vec<Task> = self.running.iter().map(|(_, task)| task.clone()).collect();
+        match running.len() {
+            ..THREADS => self.pick(&running, false),
+            THREADS => self.with_picker(&running, false, |picker| picker.pick_relief()),
+            _ => None,
+        }
+    }
+
+    /// Ends what runs, and does all that is due in an idle store.
+    pub(super) fn idle(&mut self) {
+        for (_, task) in std::mem::take(&mut self.running) {
+            self.carry_out(&task);
+        }
+        self.settle(true);
+    }
+
+    fn carry_out(&mut self, task: &Task) {
+        let (mut inputs, output) = (Vec::new(), usize::from(task.output_level));
+        for (level, tables) in self.levels.iter_mut().enumerate() {
+            inputs.extend(tables.extract_if(.., |table| task.takes(level, table.number)));
+        }
         if task.is_move {
-            self.levels[output].extend(moved);
-            return self.levels[output].sort_by(|a, b| a.smallest.cmp(&b.smallest));
+            self.levels[output].extend(inputs);
+            return self.sort(output);
         }
-        if self.overwrites && output == LAST && bytes_of_output > 0 {
-            bytes = bytes_of_output;
-        }
-        self.compacted += bytes;
-        let (lower, upper) = (task.keys.lower.as_ref().unwrap(), task.keys.upper.as_ref().unwrap());
-        self.add_tables(output, bytes, number(lower), number(&upper[..upper.len() - 1]));
+        let upper = task.keys.upper.as_ref().unwrap();
+        self.moved_until[usize::from(task.start_level)] = upper[..upper.len() - 1].into();
+        let before = size_of(&self.levels[output]);
+        self.merge(output, &inputs);
+        self.compacted[output] += size_of(&self.levels[output]) - before;
         if output == 0 {
             // It is as old as its inputs.
             self.levels[0][0].largest_seqno = task.runs.1;
-            self.levels[0].sort_by_key(|table| std::cmp::Reverse(table.largest_seqno));
+            self.sort(0);
         }
+    }
+
+    /// Adds what a merge of tables writes to a level: tables of one size, as the parts of a task
+    /// are, each of which ends where it overlaps too much of the next level.
+    fn merge(&mut self, level: usize, inputs: &[TableMeta]) {
+        let below: Vec<f64> = match self.levels.get(level + 1) {
+            Some(tables) if level > 0 => tables.iter().map(|table| bounds(table).1).collect(),
+            _ => Vec::new(),
+        };
+        let pieces = self.pieces(inputs, &below);
+        let total: f64 = pieces.iter().map(|piece| piece.2).sum();
+        let count = if level == 0 { 1.0 } else { (total / (self.table_size as f64 * 7.0 / 8.0)).ceil() };
+        // Rounding must not leave a table without entries.
+        let most = total / count + 1.0;
+        let (mut start, end) = (pieces[0].0, pieces[pieces.len() - 1].1);
+        let (mut size, mut overlapped) = (0.0, 0);
+        for (mut from, to, mut bytes) in pieces {
+            while size + bytes > most {
+                let cut = from + (to - from) * (most - size) / bytes;
+                self.add_between(level, most, start, cut);
+                bytes -= most - size;
+                (start, from, size, overlapped) = (cut, cut, 0.0, 0);
+            }
+            size += bytes;
+            overlapped += usize::from(below.binary_search_by(|end| end.total_cmp(&to)).is_ok());
+            if overlapped > MAX_OVERLAPPED && to < end {
+                self.add_between(level, size, start, to);
+                (start, size, overlapped) = (to, 0.0, 0);
+            }
+        }
+        self.add_between(level, size, start, end);
+    }
+
+    /// The key space of a merge, cut at the ends of its inputs and of the tables below: the bytes
+    /// that it writes from one key to another.
+    fn pieces(&self, inputs: &[TableMeta], below: &[f64]) -> Vec<(f64, f64, f64)> {
+        let mut ends: Vec<f64> = inputs.iter().flat_map(|table| <[f64; 2]>::from(bounds(table))).collect();
+        ends.sort_by(f64::total_cmp);
+        let within = ends[0]..ends[ends.len() - 1];
+        ends.extend(below.iter().filter(|end| within.contains(end)));
+        ends.sort_by(f64::total_cmp);
+        ends.dedup();
+        let mut inputs: Vec<&TableMeta> = inputs.iter().collect();
+        inputs.sort_by(|a, b| a.smallest.cmp(&b.smallest));
+        let (mut inputs, mut open) = (inputs.into_iter().peekable(), Vec::<&TableMeta>::new());
+        let pieces = ends.windows(2).map(|pair| {
+            let (from, to) = (pair[0], pair[1]);
+            open.extend(std::iter::from_fn(|| inputs.next_if(|table| bounds(table).0 <= from)));
+            open.retain(|table| bounds(table).1 > from);
+            let parts = open.iter().map(|table| bytes_between(table, from, to));
+            let Some(existing) = self.existing else { return (from, to, parts.sum()) };
+            // Each input has some of all keys, at random.
+            let all = existing as f64 * (to - from) / 2f64.powi(64);
+            let missing: f64 = parts.map(|bytes| (1.0 - bytes / all).max(0.0)).product();
+            (from, to, all * (1.0 - missing))
+        });
+        pieces.collect()
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "keys are rounded")]
+    fn add_between(&mut self, level: usize, size: f64, from: f64, to: f64) {
+        // The casts saturate.
+        let last = if to >= 2f64.powi(64) { u64::MAX } else { (to as u64) - 1 };
+        self.add(level, size as u64, from as u64, last);
+    }
+
+    fn sample(&mut self) {
+        let (last, total) = (size_of(&self.levels[LAST]), self.levels.iter().map(|level| size_of(level)).sum::<u64>());
+        self.samples.count += 1.0;
+        self.samples.runs += self.runs() as f64;
+        self.samples.above += (total - last) as f64 / last.max(self.memtable * L0_TRIGGER as u64) as f64;
+    }
+
+    fn runs(&self) -> usize {
+        self.levels[0].len() + self.levels[1..].iter().filter(|tables| !tables.is_empty()).count()
     }
 
     /// Memtables arrive all the time while a caller has everything compacted at once. For each that
@@ -131,27 +346,7 @@ impl SimulatedTree {
     /// one, and otherwise the large task. Writes are slowed down as by the throttle, 50 times where
     /// they would be stopped. Returns the most runs that level 0 had.
     fn compact_under_load(&mut self, speed: u64) -> usize {
-        let pick_with = |tree: &SimulatedTree, running: &[Task], pick: &dyn Fn(&Picker<'_>) -> Option<Task>| {
-            let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| tree.levels[level].iter().collect());
-            let base_size = tree.memtable * L0_TRIGGER as u64;
-            let (is_idle, oldest_snapshot, moves_to_last) = (false, SeqNo::MAX, true);
-            let weights = &TombstoneWeights::new();
-            pick(&Picker {
-                levels: &metas,
-                running,
-                base_size,
-                is_idle,
-                oldest_snapshot,
-                now: 0,
-                moves_to_last,
-                weights,
-                value_garbage: &ValueGarbage::default(),
-                deleted: &DeletedBytes::new(),
-                flushed: SeqNo::MAX,
-                combines: true,
-            })
-        };
-        let all = pick_with(self, &[], &|picker| match picker.pick_range(&KeySpan::default(), false) {
+        let all = self.with_picker(&[], false, |picker| match picker.pick_range(&KeySpan::default(), false) {
             Requested::Task(task) => Some(task),
             _ => None,
         });
@@ -167,7 +362,7 @@ impl SimulatedTree {
             let mut time = (self.memtable as f64 * speed as f64 / 100.0 * 50f64.powf(pressure)) as u64;
             while time > 0 {
                 if relief.is_none() {
-                    let task = pick_with(self, std::slice::from_ref(&all), &|picker| picker.pick_relief());
+                    let task = self.with_picker(std::slice::from_ref(&all), false, |picker| picker.pick_relief());
                     relief = task.map(|task| (task.bytes, task));
                 }
                 let work = relief.as_mut().map_or(&mut left, |(left, _)| left);
@@ -185,14 +380,24 @@ impl SimulatedTree {
         panic!("{} MiB are left", left / MIB);
     }
 
-    /// Bytes written to tables per byte flushed.
-    fn amplification(&self) -> f64 {
-        (self.flushed + self.compacted) as f64 / self.flushed as f64
+    /// What was written so far does not count.
+    pub(super) fn forget(&mut self) {
+        (self.flushed, self.compacted, self.samples) = (0, [0; LEVELS], Samples::default());
     }
 
-    fn runs(&self) -> usize {
-        self.levels[0].len() + self.levels[1..].iter().filter(|tables| !tables.is_empty()).count()
+    /// Bytes that compactions have written to each level per byte flushed.
+    pub(super) fn written(&self) -> [f64; LEVELS] {
+        self.compacted.map(|bytes| bytes as f64 / self.flushed as f64)
     }
+
+    /// Bytes written to tables per byte flushed.
+    pub(super) fn amplification(&self) -> f64 {
+        (self.flushed + self.compacted.iter().sum::<u64>()) as f64 / self.flushed as f64
+    }
+}
+
+pub(super) fn size_of(tables: &[TableMeta]) -> u64 {
+    tables.iter().map(|table| table.size).sum()
 }
 
 /// A tree after `flushes` flushes into an empty store, then idle.
@@ -216,7 +421,7 @@ fn few_runs_are_left_when_a_store_is_idle() {
     for flushes in 1..200_u64 {
         let tree = filled(flushes);
         // From there on, two levels are full.
-        let levels = 1 + usize::from(flushes > L0_TRIGGER as u64 * BASE_FANOUT);
+        let levels = 1 + usize::from(flushes > L0_TRIGGER as u64 * shape::BASE_FANOUT);
         assert!(tree.runs() <= levels + 1, "{flushes} flushes: {} runs", tree.runs());
     }
 }
@@ -245,9 +450,9 @@ fn amplification_grows_slowly_with_the_store() {
 #[test]
 fn overwriting_a_small_store_at_most_doubles_it_plus_a_full_level_0() {
     let mut tree = SimulatedTree::new(64 * MIB, 64 * MIB);
-    tree.overwrites = true;
     let last = 4096 * MIB;
-    tree.add_tables(LAST, last, 0, u64::MAX);
+    tree.existing = Some(last);
+    tree.add_tables(LAST, last);
     let mut most = 0;
     for _ in 0..500 {
         tree.flush();
@@ -264,9 +469,9 @@ fn a_store_of_10_tib_does_not_degenerate() {
     // All sizes but the store's are 16 times the defaults, to keep the number of tables small
     // enough for a test.
     let mut tree = SimulatedTree::new(GIB, GIB);
-    tree.overwrites = true;
+    tree.existing = Some(10240 * GIB);
     for (level, size) in [(6, 10240), (5, 1024), (4, 102), (3, 10)] {
-        tree.add_tables(level, size * GIB, 0, u64::MAX);
+        tree.add_tables(level, size * GIB);
     }
     (0..300).for_each(|_| tree.flush());
     let sizes = tree.levels.each_ref().map(|level| level.iter().map(|table| table.size / GIB).sum::<u64>());
@@ -279,7 +484,7 @@ fn a_store_of_10_tib_does_not_degenerate() {
 #[test]
 fn a_store_that_is_flushed_all_the_time_is_not_rewritten_all_the_time() {
     let mut tree = SimulatedTree::new(64 * MIB, 64 * MIB);
-    tree.add_tables(LAST, 2048 * MIB, 0, u64::MAX);
+    tree.add_tables(LAST, 2048 * MIB);
     let base = tree.memtable * L0_TRIGGER as u64;
     for _ in 0..2000 {
         tree.add(0, MIB / 8, 0, u64::MAX);
@@ -296,11 +501,12 @@ fn a_store_that_is_flushed_all_the_time_is_not_rewritten_all_the_time() {
 fn level_0_stays_short_while_a_large_task_runs_issue_13() {
     for speed in [100, 300, 1000] {
         let mut tree = SimulatedTree::new(64 * MIB, 64 * MIB);
-        tree.add_tables(LAST, 20_000 * MIB, 0, u64::MAX);
+        tree.add_tables(LAST, 20_000 * MIB);
         (0..9).for_each(|_| tree.flush());
-        let (flushed, compacted) = (tree.flushed, tree.compacted);
+        let (flushed, compacted) = (tree.flushed, tree.compacted.iter().sum::<u64>());
         let most = tree.compact_under_load(speed);
-        let (flushed, compacted) = ((tree.flushed - flushed) / MIB, (tree.compacted - compacted) / MIB);
+        let (flushed, compacted) =
+            ((tree.flushed - flushed) / MIB, (tree.compacted.iter().sum::<u64>() - compacted) / MIB);
         println!("speed {speed} %: at most {most} runs, {flushed} MiB arrived, {compacted} were compacted");
         assert!(most < 2 * L0_SLOWDOWN, "writers are stopped");
         assert!(compacted < 21_000 + 3 * flushed);

@@ -50,6 +50,7 @@ fn with_picker<R>(
     check(Picker {
         levels: &levels,
         running,
+        shape: Shape::USUAL,
         base_size: 64 * MIB,
         is_idle: false,
         oldest_snapshot,
@@ -519,6 +520,7 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
     let picker = Picker {
         levels: &levels,
         running: &[],
+        shape: Shape::USUAL,
         base_size: 800 * MIB,
         is_idle: false,
         oldest_snapshot: SeqNo::MAX,
