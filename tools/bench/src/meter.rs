@@ -31,6 +31,8 @@ pub struct Io {
     /// Bytes of dirtied pages, which go to a device; through mappings too. A page written twice
     /// before its write-back counts once.
     pub device_written: u64,
+    /// Bytes that system calls have written.
+    pub bytes_written: u64,
 }
 
 impl Moment {
@@ -60,6 +62,7 @@ impl Io {
             bytes_read: figure("rchar"),
             device_read: figure("read_bytes"),
             device_written: figure("write_bytes"),
+            bytes_written: figure("wchar"),
         }
     }
 
@@ -70,7 +73,15 @@ impl Io {
             bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
             device_read: self.device_read.saturating_sub(earlier.device_read),
             device_written: self.device_written.saturating_sub(earlier.device_written),
+            bytes_written: self.bytes_written.saturating_sub(earlier.bytes_written),
         }
+    }
+
+    /// Bytes written, for write amplification. System calls do not show what is written through
+    /// mappings, as LMDB does; dirtied pages do not show a log that is recycled while its pages
+    /// are still dirty, as RocksDB's when tuned.
+    pub fn written(self) -> u64 {
+        self.device_written.max(self.bytes_written)
     }
 }
 
@@ -185,10 +196,11 @@ mod tests {
     #[test]
     fn figures_are_those_of_the_named_lines() {
         let text = "rchar: 4096\nwchar: 7\nsyscr: 3\nsyscw: 1\nread_bytes: 512\nwrite_bytes: 8192\n";
-        let io = Io { read_calls: 3, bytes_read: 4096, device_read: 512, device_written: 8192 };
+        let io = Io { read_calls: 3, bytes_read: 4096, device_read: 512, device_written: 8192, bytes_written: 7 };
         assert_eq!(Io::parse(text), io);
         assert_eq!(io.since(Io::default()), io);
         assert_eq!(Io::parse("nothing"), Io::default());
+        assert_eq!((io.written(), Io { bytes_written: 9000, ..io }.written()), (8192, 9000));
     }
 
     #[test]

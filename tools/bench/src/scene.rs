@@ -302,7 +302,7 @@ impl Stage<'_> {
                 bytes: per_op(io.bytes_read as f64),
                 device_bytes: per_op(io.device_read as f64),
             },
-            bytes_written: io.device_written,
+            bytes_written: io.written(),
             settled: None,
             extra: tally.extra.iter().map(|&(name, figure)| (name.to_owned(), figure)).collect(),
         }
