@@ -122,6 +122,27 @@ fn entries_are_found_in_any_number_of_chunks() {
     assert_eq!(memtable.keyspaces(), [(0, 1200)]);
 }
 
+/// No insert pays for all: one that grew the whole index would make a writer wait.
+#[test]
+#[cfg_attr(miri, ignore = "it takes a hundred thousand keys")]
+fn a_large_index_grows_part_by_part() {
+    let memtable = new(12 << 20);
+    let (mut number, mut longest, first) = (0u64, 0, memtable.index.grown());
+    // Past three quarters of its 2^17 slots.
+    while number < 110_000 {
+        let before = memtable.index.grown();
+        number += 1;
+        memtable.writer().insert(0, &number.to_le_bytes()[..3], number, ValueKind::Delete, b"");
+        longest = longest.max(memtable.index.grown() - before);
+    }
+    let part = (2 << 14) * size_of::<u64>();
+    assert_eq!((first, longest, memtable.index.grown()), (0, part, 8 * part));
+    for number in 1..=number {
+        let entry = get(&memtable, 0, &number.to_le_bytes()[..3], MAX_SEQNO).expect("it was inserted");
+        assert_eq!(entry.seqno, number);
+    }
+}
+
 /// Small entries need a larger index than the memtable began with. The index grows, and its growth
 /// counts as used.
 #[test]
