@@ -70,7 +70,10 @@ pub struct ThreadPool {
 #[derive(Default)]
 struct PoolShared {
     queue: Mutex<PoolQueue>,
+    /// Wakes threads for all jobs.
     wake: Condvar,
+    /// Wakes the thread for urgent ones.
+    wake_urgent: Condvar,
 }
 
 #[derive(Default)]
@@ -79,6 +82,8 @@ struct PoolQueue {
     jobs: [VecDeque<Job>; 4],
     /// Jobs with a delay, and when they become jobs of high priority.
     delayed: Vec<(Instant, Job)>,
+    /// Whether the thread for urgent jobs waits for one.
+    urgent_waits: bool,
     closing: bool,
 }
 
@@ -112,6 +117,11 @@ impl PoolQueue {
         };
         accepted.iter_mut().find_map(VecDeque::pop_front)
     }
+
+    /// Whether the thread for urgent jobs takes all of them, without another's help.
+    fn is_left_to_urgent(&self) -> bool {
+        self.urgent_waits && self.jobs[..2].iter().map(VecDeque::len).sum::<usize>() <= 1
+    }
 }
 
 impl ThreadPool {
@@ -131,19 +141,36 @@ impl ThreadPool {
 }
 
 impl PoolShared {
+    fn wake_all(&self) {
+        self.wake.notify_all();
+        self.wake_urgent.notify_all();
+    }
+
     fn run(&self, accepts: Accepts) {
+        let wake = match accepts {
+            Accepts::All => &self.wake,
+            Accepts::Urgent => &self.wake_urgent,
+        };
         let mut queue = self.queue.lock();
         loop {
             if let Some(job) = queue.pop(accepts) {
+                if queue.jobs.iter().any(|jobs| !jobs.is_empty()) {
+                    // This thread may have been woken for another job than it takes.
+                    self.wake.notify_one();
+                }
                 // A store's job reports its own panics. A panic must not end a thread that other
                 // stores share.
                 let _ = MutexGuard::unlocked(&mut queue, || catch_unwind(AssertUnwindSafe(job)));
             } else if queue.closing {
                 return;
-            } else if let Some(at) = queue.delayed.iter().map(|(at, _)| *at).min() {
-                self.wake.wait_until(&mut queue, at);
             } else {
-                self.wake.wait(&mut queue);
+                let is_urgent = matches!(accepts, Accepts::Urgent);
+                queue.urgent_waits |= is_urgent;
+                match queue.delayed.iter().map(|(at, _)| *at).min() {
+                    Some(at) => _ = wake.wait_until(&mut queue, at),
+                    None => wake.wait(&mut queue),
+                }
+                queue.urgent_waits &= !is_urgent;
             }
         }
     }
@@ -151,16 +178,25 @@ impl PoolShared {
 
 impl Executor for ThreadPool {
     fn spawn(&self, priority: Priority, job: Job) {
-        self.shared.queue.lock().push(priority, job);
-        // All threads, since not every thread takes every job.
-        self.shared.wake.notify_all();
+        let mut queue = self.shared.queue.lock();
+        queue.push(priority, job);
+        let is_urgent = matches!(priority, Priority::High | Priority::Medium);
+        let is_left_to_urgent = queue.is_left_to_urgent();
+        drop(queue);
+        // No more threads than needed: each may take the caller's processor for some milliseconds.
+        if is_urgent {
+            self.shared.wake_urgent.notify_one();
+        }
+        if !(is_urgent && is_left_to_urgent) {
+            self.shared.wake.notify_one();
+        }
     }
 
     fn spawn_after(&self, delay: Duration, job: Job) {
         // A time that the system cannot tell never comes.
         if let Some(at) = time::now().checked_add(delay) {
             self.shared.queue.lock().delayed.push((at, job));
-            self.shared.wake.notify_all();
+            self.shared.wake_all();
         }
     }
 
@@ -178,7 +214,7 @@ impl Executor for ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.queue.lock().closing = true;
-        self.shared.wake.notify_all();
+        self.shared.wake_all();
         while self.step() {}
         let current = thread::current().id();
         for thread in self.threads.drain(..) {
@@ -275,6 +311,29 @@ mod tests {
         assert!([Priority::Medium, Priority::High].iter().all(|priority| urgent.contains(priority)), "{urgent:?}");
         drop(release);
         assert_eq!(is_done.recv(), Ok(Priority::Help));
+    }
+
+    #[test]
+    fn jobs_that_are_spawned_at_once_run_at_once() {
+        for priorities in [[Priority::High; 2], [Priority::High, Priority::Low], [Priority::Low; 2]] {
+            let pool = ThreadPool::new(2);
+            let together = Arc::new(std::sync::Barrier::new(2));
+            let (done, is_done) = std::sync::mpsc::channel();
+            for _ in 0..50 {
+                for priority in priorities {
+                    let (together, done) = (Arc::clone(&together), done.clone());
+                    let meet = move || {
+                        together.wait();
+                        done.send(()).unwrap();
+                    };
+                    pool.spawn(priority, Box::new(meet));
+                }
+                // Each waits for the other: two threads must have been woken.
+                for _ in priorities {
+                    is_done.recv_timeout(Duration::from_secs(60)).expect("both run");
+                }
+            }
+        }
     }
 
     #[test]
