@@ -17,6 +17,8 @@ pub(super) struct Region {
     len: usize,
     /// Whether it is mapped from the system.
     mapped: bool,
+    /// Whether it is mapped in small pages only.
+    small: bool,
 }
 
 // SAFETY: a region is the only owner of its memory.
@@ -28,9 +30,10 @@ impl Region {
     /// At least `len` bytes; exactly `len` if that is mapped. A mapped region as long as a huge
     /// page is advised to take huge pages at the first touch.
     pub(super) fn new(len: usize) -> Region {
-        let region = Region::in_small_pages(len);
+        let mut region = Region::in_small_pages(len);
         if region.mapped && region.len >= CHUNK_LEN {
             system::advise_huge(region.start, region.len);
+            region.small = false;
         }
         region
     }
@@ -43,14 +46,14 @@ impl Region {
     /// Like [`in_small_pages`](Region::in_small_pages), but `None` if the system maps no memory.
     pub(super) fn mapped(len: usize) -> Option<Region> {
         let start = if len >= LEAST_MAPPED { system::map(len) } else { None };
-        start.map(|start| Region { start, len, mapped: true })
+        start.map(|start| Region { start, len, mapped: true, small: len >= CHUNK_LEN })
     }
 
     fn allocated(len: usize) -> Region {
         let layout = layout(len.max(1).next_multiple_of(LINE));
         // SAFETY: the layout's size is not 0.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        Region { start, len: layout.size(), mapped: false }
+        Region { start, len: layout.size(), mapped: false, small: false }
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -61,6 +64,25 @@ impl Region {
         self.len
     }
 
+    /// Whether it is mapped from the system.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
+    /// Whether it is in small pages although it could be in huge ones.
+    pub(super) fn is_small(&self) -> bool {
+        self.small
+    }
+
+    /// Replaces the memory, of which nothing is needed, by huge pages if the system has them, and
+    /// touches them. The content may be anything afterwards.
+    pub(super) fn renew_huge(&mut self) {
+        // SAFETY: nothing else uses the region, which is borrowed mutably.
+        unsafe { self.discard(0, self.len) };
+        (0..self.len).step_by(CHUNK_LEN).for_each(|chunk| self.populate_huge(chunk));
+        self.small = false;
+    }
+
     /// Touches the chunk at `start`, which nothing may have used yet, as a huge page if the system
     /// has one. Later users then do not wait for its first touch.
     pub(super) fn populate_huge(&self, start: usize) {
@@ -69,6 +91,10 @@ impl Region {
             // SAFETY: the chunk lies within the region.
             let chunk = unsafe { self.start.add(start) };
             system::advise_huge(chunk, CHUNK_LEN);
+            // By a fault, which keeps no other thread from mapping memory: populating it would, for
+            // the milliseconds that a huge page may take.
+            // SAFETY: a byte of the chunk, which nothing else uses.
+            unsafe { chunk.write_volatile(0) };
             if !system::populate(chunk, CHUNK_LEN) {
                 // An older system, or one that is short of memory.
                 for page in (0..CHUNK_LEN).step_by(LEAST_PAGE) {
@@ -91,8 +117,7 @@ impl Region {
         // page here and give it back: the system takes that one next (0.7 ms instead of 7,
         // measured). If there is none, joining reports it.
         if let Some(page) = Region::mapped(CHUNK_LEN) {
-            system::advise_huge(page.start, CHUNK_LEN);
-            system::populate(page.start, CHUNK_LEN);
+            page.populate_huge(0);
         }
         // SAFETY: the chunk lies within the region.
         system::join_pages(unsafe { self.start.add(start) }, CHUNK_LEN)
