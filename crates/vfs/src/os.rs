@@ -246,7 +246,10 @@ impl WritableFile for OsWritable {
             use rustix::fs::{FallocateFlags, fallocate};
             match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len) {
                 // Some file systems cannot reserve.
-                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {
+                    self.tail.note_reserved(len);
+                    Ok(())
+                }
                 Err(error) => {
                     // Otherwise, what was reserved before space ran out would stay, and the disk
                     // full: setting the length frees it.
