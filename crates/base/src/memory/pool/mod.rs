@@ -7,10 +7,9 @@
 //! to the system.
 //!
 //! While a pool grows, a thread touches chunks ahead of their use. A chunk of entries that is taken
-//! before it is ready is in small pages, whose first touches are spread over many writes; it is
-//! made anew once it is idle. Gain: on a virtual machine whose host has yet to find the memory,
-//! thirty puts of each new memtable took 5 ms. To remove it, have `region` make all chunks in huge
-//! pages.
+//! before it is ready is in small pages, whose first touches are spread over many writes. Gain: on
+//! a virtual machine whose host has yet to find the memory, thirty puts of each new memtable took 5
+//! ms. To remove it, have `region` make all chunks in huge pages.
 //!
 //! Chunks below [`LEAST_MAPPED`] come from the allocator, which handles that size well, and go back
 //! to it. Longer ones do not: an allocator may keep what was freed. glibc does so with pieces as
@@ -80,13 +79,15 @@ struct Free {
     /// use of what it finds.
     regions: Vec<Region>,
     bytes: usize,
+    /// Whether a chunk had to be made since one was last given back: more will be needed.
+    growing: bool,
     /// Whether the thread that makes chunks ready is running.
     preparing: bool,
 }
 
 impl Free {
-    fn take(&mut self, is_meant: impl Fn(&Region) -> bool) -> Option<Region> {
-        let at = self.regions.iter().rposition(is_meant)?;
+    fn take(&mut self, len: usize) -> Option<Region> {
+        let at = self.regions.iter().rposition(|region| region.len() == len)?;
         let region = self.regions.remove(at);
         self.bytes -= region.len();
         Some(region)
@@ -99,12 +100,8 @@ impl Free {
 
     /// Bytes of chunks that a writer may take without waiting.
     fn ready(&self) -> usize {
-        self.regions.iter().filter(|region| is_ready_chunk(region)).count() * CHUNK_LEN
+        self.regions.iter().filter(|region| region.len() == CHUNK_LEN).count() * CHUNK_LEN
     }
-}
-
-fn is_ready_chunk(region: &Region) -> bool {
-    region.len() == CHUNK_LEN && !region.is_small()
 }
 
 impl MemtablePool {
@@ -190,11 +187,11 @@ impl MemtablePool {
         let len = len.next_multiple_of(if len < CHUNK_LEN { SMALL_LEN } else { CHUNK_LEN });
         let is_prepared = len == CHUNK_LEN && self.ahead() > 0;
         let mut free = self.free.lock();
-        let found = free.take(|region| region.len() == len && !region.is_small());
-        let found = found.or_else(|| free.take(|region| region.len() == len && may_be_small));
+        let found = free.take(len);
+        free.growing |= is_prepared && found.is_none();
         // No more is made ready than is in use.
         let is_short = is_prepared && free.ready() <= self.ahead() / 2 && self.taken() >= self.ahead();
-        let begins = is_short && !free.preparing;
+        let begins = is_short && free.growing && !free.preparing;
         free.preparing |= begins;
         drop(free);
         let taken = match found {
@@ -223,16 +220,13 @@ impl MemtablePool {
         }
     }
 
-    /// The next chunk to make ready: an idle one in small pages, or a new one. `None` if enough
-    /// are, or there is no room for more.
+    /// A new chunk to make ready. `None` if enough are, or there is no room for more.
     fn next_unready(&self) -> Option<Region> {
         let mut free = self.free.lock();
-        let is_enough = free.ready() >= self.ahead() || !self.budget.has_room(MemoryUse::Memtables, CHUNK_LEN);
-        let idle = if is_enough { None } else { free.take(|region| region.len() == CHUNK_LEN && region.is_small()) };
-        let is_full = free.bytes + CHUNK_LEN > self.limit;
-        free.preparing = idle.is_some() || !is_enough && !is_full;
-        if idle.is_some() || !free.preparing {
-            return idle;
+        let is_full = free.bytes + CHUNK_LEN > self.limit || !self.budget.has_room(MemoryUse::Memtables, CHUNK_LEN);
+        free.preparing = free.growing && free.ready() < self.ahead() && !is_full;
+        if !free.preparing {
+            return None;
         }
         drop(free);
         let new = Region::mapped(CHUNK_LEN);
@@ -244,13 +238,17 @@ impl MemtablePool {
     }
 
     fn put(&self, region: Region) {
+        if region.len() >= CHUNK_LEN {
+            self.free.lock().growing = false;
+        }
         self.taken.fetch_sub(region.len(), Ordering::Relaxed);
         self.keep(region);
         self.tell(PoolChange::GivenBack);
     }
 
-    fn keep(&self, region: Region) {
+    fn keep(&self, mut region: Region) {
         if region.len() >= LEAST_MAPPED && self.budget.has_room(MemoryUse::Memtables, 0) {
+            region.allow_huge();
             let mut free = self.free.lock();
             if free.bytes + region.len() <= self.limit {
                 return free.put(region);
@@ -270,8 +268,8 @@ impl Drop for MemtablePool {
 
 /// Makes chunks ready while they are needed and the pool lives.
 fn prepare(pool: &Weak<MemtablePool>) {
-    while let Some(mut region) = pool.upgrade().and_then(|pool| pool.next_unready()) {
-        region.renew_huge();
+    while let Some(region) = pool.upgrade().and_then(|pool| pool.next_unready()) {
+        region.populate_huge(0);
         let Some(pool) = pool.upgrade() else { return };
         pool.keep(region);
     }
@@ -378,21 +376,24 @@ mod tests {
         }
         let is_small = |chunk: &MemtableChunk| chunk.region().is_small();
         assert!(chunks[..5].iter().all(is_small), "nobody waits for a huge page");
-        assert!(!is_small(&pool.take_zeroed(CHUNK_LEN)));
+        let zeroed = pool.take_zeroed(CHUNK_LEN);
+        assert!(!is_small(&zeroed));
         for _ in 0..10 {
             let ready = settle(&pool);
             assert!((ahead / 2 + 1..=ahead + CHUNK_LEN).contains(&ready), "{ready}");
             chunks.push(pool.take(CHUNK_LEN));
         }
         assert!(!chunks[6..].iter().any(is_small));
-        // Those in small pages are made anew when they are needed.
-        drop(chunks);
-        assert!(settle(&pool) < pool.idle());
-        let mut chunks = Vec::new();
-        while settle(&pool) < pool.idle() {
-            chunks.push(pool.take(CHUNK_LEN));
+        // A pool that has what its users need makes no more.
+        let idle = pool.idle() + CHUNK_LEN * (chunks.len() + 1);
+        drop((chunks, zeroed));
+        for _ in 0..3 {
+            let chunks: Vec<MemtableChunk> = (0..17).map(|_| pool.take(CHUNK_LEN)).collect();
+            assert!(!chunks.iter().any(is_small));
+            drop(chunks);
+            settle(&pool);
+            assert_eq!(pool.idle(), idle);
         }
-        assert!(!chunks.iter().any(is_small));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(super) struct Region {
     len: usize,
     /// Whether it is mapped from the system.
     mapped: bool,
-    /// Whether it is mapped in small pages only.
+    /// Whether it is in small pages although it could be in huge ones.
     small: bool,
 }
 
@@ -70,17 +70,17 @@ impl Region {
     }
 
     /// Whether it is in small pages although it could be in huge ones.
+    #[cfg(test)]
     pub(super) fn is_small(&self) -> bool {
         self.small
     }
 
-    /// Replaces the memory, of which nothing is needed, by huge pages if the system has them, and
-    /// touches them. The content may be anything afterwards.
-    pub(super) fn renew_huge(&mut self) {
-        // SAFETY: nothing else uses the region, which is borrowed mutably.
-        unsafe { self.discard(0, self.len) };
-        (0..self.len).step_by(CHUNK_LEN).for_each(|chunk| self.populate_huge(chunk));
-        self.small = false;
+    /// Lets the system join the small pages to huge ones, when it finds the time.
+    pub(super) fn allow_huge(&mut self) {
+        if self.small {
+            system::advise_huge(self.start, self.len);
+            self.small = false;
+        }
     }
 
     /// Touches the chunk at `start`, which nothing may have used yet, as a huge page if the system
