@@ -126,16 +126,16 @@ fn entries_are_found_in_any_number_of_chunks() {
 #[test]
 #[cfg_attr(miri, ignore = "it takes a hundred thousand keys")]
 fn a_large_index_grows_part_by_part() {
-    let memtable = new(12 << 20);
+    let memtable = new(48 << 20);
     let (mut number, mut longest, first) = (0u64, 0, memtable.index.grown());
-    // Past three quarters of its 2^17 slots.
-    while number < 110_000 {
+    // Past three quarters of its 2^19 slots.
+    while number < 440_000 {
         let before = memtable.index.grown();
         number += 1;
         memtable.writer().insert(0, &number.to_le_bytes()[..3], number, ValueKind::Delete, b"");
         longest = longest.max(memtable.index.grown() - before);
     }
-    let part = (2 << 14) * size_of::<u64>();
+    let part = (2 << 16) * size_of::<u64>();
     assert_eq!((first, longest, memtable.index.grown()), (0, part, 8 * part));
     for number in 1..=number {
         let entry = get(&memtable, 0, &number.to_le_bytes()[..3], MAX_SEQNO).expect("it was inserted");
