@@ -47,6 +47,8 @@ pub enum Workload {
     ReadRandomFresh,
     /// [`ReadMissing`] right after a random fill.
     ReadMissingFresh,
+    /// [`SeekRandom`] right after a random fill.
+    SeekRandomFresh,
     /// [`ReadRandom`] with cold caches.
     ReadRandomCold,
     /// [`ReadMissing`] with cold caches.
@@ -143,6 +145,7 @@ const WORKLOADS: &[(Workload, &str)] = &[
     (ReadMissing, "readmissing"),
     (ReadRandomFresh, "readrandom-fresh"),
     (ReadMissingFresh, "readmissing-fresh"),
+    (SeekRandomFresh, "seekrandom-fresh"),
     (ReadRandomCold, "readrandom-cold"),
     (ReadMissingCold, "readmissing-cold"),
     (ReadHot, "readhot"),
@@ -468,7 +471,10 @@ pub const GROUPS: &[Group] = &[
         name: "grown",
         about: "ten times as many keys, and ten times the cache",
         settings: GroupSettings { keys_percent: 1000, ..USUAL },
-        scenes: &[filled(FillRandom, &[ReadRandom, ReadMissing, ReadHot, SeekRandom])],
+        scenes: &[
+            fresh(&[ReadRandomFresh, ReadMissingFresh, SeekRandomFresh]),
+            filled(FillRandom, &[ReadRandom, ReadMissing, ReadHot, SeekRandom]),
+        ],
     },
     Group {
         name: "queue",

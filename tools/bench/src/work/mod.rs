@@ -102,7 +102,7 @@ impl<E: Engine> Bench<'_, E> {
             Workload::ReadMissing | Workload::ReadMissingFresh | Workload::ReadMissingCold => self.read_missing(),
             Workload::ReadHot => self.read_existing(1, 100),
             Workload::ReadRandom2 => self.read_existing(2, 1),
-            Workload::SeekRandom => self.scan_random(10),
+            Workload::SeekRandom | Workload::SeekRandomFresh => self.scan_random(10),
             Workload::Scan100 => self.scan_random(100),
             Workload::MultiGet100 | Workload::MultiGet100Cold => self.multi_get(),
             Workload::YcsbA => self.ycsb(&mixed::YCSB_A),
