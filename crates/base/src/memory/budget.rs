@@ -3,20 +3,21 @@
 //! Each part of a store charges what it takes to the budget it was given, by use. The block cache
 //! has what the others leave: it shrinks when they grow, and the budget tells it when. A part that
 //! can do without asks first ([`MemoryCharge::try_resize`]): there is room for it until all uses
-//! but the cache fill half of the limit. Indexes have room up to seven eighths: of all that stays
-//! in memory, a byte of theirs saves most reads. What a store cannot do without (memtables within
-//! their own limit, the outlines of a table that is read) is charged in any case.
+//! but the cache fill half of the limit. Indexes, of which a byte saves most reads, have room until
+//! all but the cache and memtables fill five eighths: the rest is what memtables may take at most.
+//! What a store cannot do without (memtables within their own limit, the outlines of a table that
+//! is read) is charged in any case.
 //!
 //! Before filters and indexes do without, and before the cache gives way, memory that is kept for
-//! the next memtables goes.
+//! the next memtables goes, as much as is needed.
 //!
 //! A sixteenth of the limit is kept free of cached blocks, so that scans and jobs that come and go
 //! evict none.
 
 use std::sync::Arc;
 
-use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, OnceLock};
 
 /// The part of the limit, as a divisor, that is kept for scans and jobs.
 const RESERVE: usize = 16;
@@ -41,11 +42,6 @@ pub enum MemoryUse {
 }
 
 impl MemoryUse {
-    /// The part of `limit` up to which there is room for what can be done without.
-    fn optional(self, limit: usize) -> usize {
-        if self == MemoryUse::Indexes { limit - limit / 8 } else { limit / 2 }
-    }
-
     pub const ALL: [MemoryUse; 7] = [
         MemoryUse::Memtables,
         MemoryUse::Cache,
@@ -66,15 +62,18 @@ pub struct MemoryBudget {
     coming: AtomicUsize,
     /// Called before the sum exceeds the limit.
     relief: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Frees what is kept for reuse only; returns the bytes.
-    idle: OnceLock<Box<dyn Fn() -> usize + Send + Sync>>,
+    /// Bytes that are kept for reuse only, and what frees at least so many of them, if there are.
+    idle: AtomicUsize,
+    freeing: Mutex<Vec<FreeIdle>>,
 }
+
+type FreeIdle = Box<dyn Fn(usize) + Send + Sync>;
 
 impl MemoryBudget {
     /// A budget of `limit` bytes, of which [`usize::MAX`] is none.
     pub fn new(limit: usize) -> Arc<MemoryBudget> {
-        let (used, coming) = Default::default();
-        Arc::new(MemoryBudget { limit, used, coming, relief: OnceLock::new(), idle: OnceLock::new() })
+        let (used, coming, idle, freeing) = Default::default();
+        Arc::new(MemoryBudget { limit, used, coming, relief: OnceLock::new(), idle, freeing })
     }
 
     /// A budget without a limit.
@@ -101,15 +100,30 @@ impl MemoryBudget {
         let _ = self.relief.set(Box::new(relief));
     }
 
-    /// Has `free_idle` called when memory is short: it frees what is kept for reuse only, and
-    /// returns how many bytes. It must take no lock under which memory is charged. A budget has one
-    /// at most.
-    pub fn on_shortage(&self, free_idle: impl Fn() -> usize + Send + Sync + 'static) {
-        let _ = self.idle.set(Box::new(free_idle));
+    /// Has `free_idle` called when so many bytes are short: it frees what is kept for reuse only,
+    /// of which it tells [`note_idle`](MemoryBudget::note_idle). It must take no lock under which
+    /// memory is charged.
+    pub fn on_shortage(&self, free_idle: impl Fn(usize) + Send + Sync + 'static) {
+        self.freeing.lock().push(Box::new(free_idle));
     }
 
-    fn free_idle(&self) -> usize {
-        self.idle.get().map_or(0, |free_idle| free_idle())
+    /// Counts what is kept for reuse only: `after` bytes instead of `before`. They are charged.
+    pub fn note_idle(&self, before: usize, after: usize) {
+        match after.checked_sub(before) {
+            Some(more) => _ = self.idle.fetch_add(more, Ordering::Relaxed),
+            None => _ = self.idle.fetch_sub(before - after, Ordering::Relaxed),
+        }
+    }
+
+    #[cold]
+    fn free_idle(&self, bytes: usize) {
+        let until = self.idle.load(Ordering::Relaxed).saturating_sub(bytes);
+        for free_idle in &*self.freeing.lock() {
+            let more = self.idle.load(Ordering::Relaxed).saturating_sub(until);
+            if more > 0 {
+                free_idle(more);
+            }
+        }
     }
 
     /// Bytes that the cache may take now.
@@ -126,8 +140,18 @@ impl MemoryBudget {
 
     /// Whether there is room for `bytes` of a use that can be done without.
     pub fn has_room(&self, of: MemoryUse, bytes: usize) -> bool {
+        self.shortage(of, bytes) == 0
+    }
+
+    /// Bytes that are missing for that.
+    fn shortage(&self, of: MemoryUse, bytes: usize) -> usize {
         let others = self.total().saturating_sub(self.used(MemoryUse::Cache));
-        self.limit == usize::MAX || others.saturating_add(bytes) <= of.optional(self.limit)
+        let (others, room) = match of {
+            _ if self.limit == usize::MAX => return 0,
+            MemoryUse::Indexes => (others.saturating_sub(self.used(MemoryUse::Memtables)), self.limit / 8 * 5),
+            _ => (others, self.limit / 2),
+        };
+        others.saturating_add(bytes).saturating_sub(room)
     }
 
     /// Counts `bytes` more for a use.
@@ -135,8 +159,15 @@ impl MemoryBudget {
         if bytes == 0 {
             return;
         }
-        let is_short = || self.limit < usize::MAX && self.total().saturating_add(bytes) > self.limit;
-        let is_short = is_short() && (self.free_idle() == 0 || is_short());
+        let shortage = || match self.limit {
+            usize::MAX => 0,
+            limit => self.total().saturating_add(bytes).saturating_sub(limit),
+        };
+        let short = shortage();
+        if short > 0 && self.idle.load(Ordering::Relaxed) > 0 {
+            self.free_idle(short);
+        }
+        let is_short = short > 0 && shortage() > 0;
         let relief = self.relief.get().filter(|_| is_short && self.used(MemoryUse::Cache) > 0);
         if let Some(relief) = relief {
             self.coming.fetch_add(bytes, Ordering::Relaxed);
@@ -183,6 +214,11 @@ impl MemoryCharge {
         self.bytes
     }
 
+    /// Ends the charge, and leaves its bytes charged.
+    pub fn leave(mut self) {
+        self.bytes = 0;
+    }
+
     /// Charges `bytes` in all.
     pub fn resize(&mut self, bytes: usize) {
         self.budget.add(self.of, bytes.saturating_sub(self.bytes));
@@ -192,9 +228,18 @@ impl MemoryCharge {
 
     /// Charges `bytes` in all, if they are no more than before or there is room for them.
     pub fn try_resize(&mut self, bytes: usize) -> bool {
-        let fits = || bytes <= self.bytes || self.budget.has_room(self.of, bytes - self.bytes);
-        let stays = matches!(self.of, MemoryUse::Indexes | MemoryUse::Filters);
-        let fits = fits() || (stays && self.budget.free_idle() > 0 && fits());
+        let shortage = || match bytes.saturating_sub(self.bytes) {
+            0 => 0,
+            more => self.budget.shortage(self.of, more),
+        };
+        // For what stays.
+        if self.of == MemoryUse::Filters {
+            let short = shortage();
+            if short > 0 && short <= self.budget.idle.load(Ordering::Relaxed) {
+                self.budget.free_idle(short);
+            }
+        }
+        let fits = shortage() == 0;
         if fits {
             self.resize(bytes);
         }
@@ -222,6 +267,7 @@ mod tests {
         assert_eq!(budget.left_for_cache(), 1100, "within the reserve");
         assert!(scan.try_resize(400) && !scan.try_resize(401) && scan.try_resize(400));
         let mut index = MemoryCharge::new(&budget, MemoryUse::Indexes, 0);
+        // Beside the scan's 400, and whatever memtables take.
         assert!(index.try_resize(600) && !index.try_resize(601) && !scan.try_resize(401));
         index.resize(0);
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 800));
@@ -252,25 +298,34 @@ mod tests {
 
     #[test]
     fn what_is_idle_goes_first() {
-        let (budget, idle) = (MemoryBudget::new(800), Arc::new(AtomicUsize::new(0)));
-        let (weak, kept) = (Arc::downgrade(&budget), Arc::clone(&idle));
-        budget.on_shortage(move || {
-            let bytes = kept.swap(0, Ordering::Relaxed);
-            weak.upgrade().unwrap().sub(MemoryUse::Memtables, bytes);
-            bytes
+        let budget = MemoryBudget::new(800);
+        // Two that keep memory, each in pieces of 50 bytes.
+        let kept = [(); 2].map(|()| {
+            let (kept, weak) = (Arc::new(AtomicUsize::new(0)), Arc::downgrade(&budget));
+            let of = Arc::clone(&kept);
+            budget.on_shortage(move |bytes| {
+                let (budget, before) = (weak.upgrade().unwrap(), of.load(Ordering::Relaxed));
+                let after = before.saturating_sub(bytes.next_multiple_of(50));
+                of.store(after, Ordering::Relaxed);
+                budget.note_idle(before, after);
+                budget.sub(MemoryUse::Memtables, before - after);
+            });
+            kept
         });
-        let keep = |bytes| {
-            budget.add(MemoryUse::Memtables, bytes);
-            idle.fetch_add(bytes, Ordering::Relaxed);
-        };
-        keep(300);
+        for of in &kept {
+            budget.add(MemoryUse::Memtables, 150);
+            budget.note_idle(0, 150);
+            of.store(150, Ordering::Relaxed);
+        }
+        let left = || kept.each_ref().map(|of| of.load(Ordering::Relaxed));
         let mut charges = [MemoryUse::Scans, MemoryUse::Filters].map(|of| MemoryCharge::new(&budget, of, 0));
-        assert!(!charges[0].try_resize(200), "not for what comes and goes");
-        assert!(charges[1].try_resize(200));
-        assert_eq!((idle.load(Ordering::Relaxed), budget.total()), (0, 200));
-        keep(500);
-        charges[0].resize(300);
-        assert_eq!(budget.total(), 500);
+        assert!(!charges[0].try_resize(101), "not for what comes and goes");
+        assert!(!charges[1].try_resize(401), "nor if that is not enough");
+        assert_eq!(left(), [150, 150]);
+        assert!(charges[1].try_resize(110));
+        assert_eq!((left(), budget.total()), ([100, 150], 360));
+        charges[0].resize(600);
+        assert_eq!((left(), budget.total()), ([0, 90 - 40], 760));
     }
 
     #[test]

@@ -38,9 +38,9 @@ const OWNER_STEP: usize = 1021;
 /// inserted; hits take none. Capacity 0 keeps nothing.
 ///
 /// When others need memory of its budget, the cache evicts as many blocks as necessary, and gives
-/// their memory back to the system, in pieces of at least [`MIN_DISCARD`]. Readers in progress may
-/// delay that. Memory that cannot be given back, because other blocks have parts of its pages,
-/// counts as the cache's, which evicts more instead.
+/// their memory back to the system, at least a megabyte at a time. Readers in progress may delay
+/// that. Memory that cannot be given back, because other blocks have parts of its pages, counts as
+/// the cache's, which evicts more instead, but at most half of what it may have.
 ///
 /// Each table has slots of its own, so that stores never find each other's blocks.
 pub struct BlockCache {
@@ -51,12 +51,13 @@ pub struct BlockCache {
     capacity: usize,
     /// Charged for what the cache and the arena hold.
     budget: Arc<MemoryBudget>,
-    /// Idle bytes of the arena that are charged.
+    /// Idle bytes of the arena that are charged. The lock is held while they change.
     idle: AtomicUsize,
+    charging: Mutex<()>,
 }
 
-/// Memory is given back to the system in pieces of at least this, and of at least this part of the
-/// limit.
+/// So much memory is given back to the system at a time, beside what the arena makes ready ahead of
+/// use, and at least so much of the limit.
 const MIN_DISCARD: usize = 1 << 20;
 const DISCARD_FRACTION: usize = 64;
 
@@ -103,8 +104,8 @@ impl BlockCache {
         let count = (capacity / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
         let shard = || Mutex::new(CacheShard::new(capacity / count));
         let (shards, budget) = ((0..count).map(|_| shard()).collect(), Arc::clone(budget));
-        let (owners, idle) = Default::default();
-        BlockCache { owners, arena: FrameArena::new(capacity), shards, capacity, budget, idle }
+        let (owners, idle, charging) = Default::default();
+        BlockCache { owners, arena: FrameArena::new(capacity), shards, capacity, budget, idle, charging }
     }
 
     /// Another store that uses the cache.
@@ -151,6 +152,7 @@ impl BlockCache {
         if self.arena.idle().saturating_sub(self.arena.stuck()) > least {
             self.arena.discard_free();
         }
+        let _charging = self.charging.lock();
         let idle = self.arena.idle();
         self.budget.note_cache(self.idle.swap(idle, Ordering::Relaxed), idle);
     }
@@ -159,14 +161,15 @@ impl BlockCache {
     #[inline]
     fn in_shard<T>(&self, at: usize, work: impl FnOnce(&mut CacheShard) -> T) -> T {
         let mut shard = self.shards[at].lock();
-        let left = self.budget.left_for_cache().saturating_sub(self.arena.stuck());
+        let left = self.budget.left_for_cache();
+        let left = left - self.arena.stuck().min(left / 2);
         let before = shard.used();
         shard.set_capacity(self.capacity.min(left) / self.shards.len());
         let result = work(&mut shard);
         self.budget.note_cache(before, shard.used());
         drop(shard);
-        if left < self.capacity {
-            self.discard(MIN_DISCARD.max(self.budget.limit() / DISCARD_FRACTION));
+        if left < self.capacity || self.idle.load(Ordering::Relaxed) > 0 {
+            self.discard(MIN_DISCARD.max(self.budget.limit() / DISCARD_FRACTION) + self.arena.ahead());
         }
         result
     }

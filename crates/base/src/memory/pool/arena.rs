@@ -84,7 +84,7 @@ impl FrameArena {
         Arc::new(FrameArena { len: len - len % CHUNK_LEN, state, idle, stuck })
     }
 
-    /// Bytes of memory that no piece has.
+    /// Bytes of mapped memory that no piece has.
     pub fn idle(&self) -> usize {
         self.idle.load(Ordering::Relaxed)
     }
@@ -95,9 +95,18 @@ impl FrameArena {
         self.stuck.load(Ordering::Relaxed)
     }
 
-    /// Counts what is idle, after a change of `state`.
+    /// Bytes that may be made ready ahead of their use.
+    pub fn ahead(&self) -> usize {
+        if self.len <= SMALL { 0 } else { HIGH.min(self.len / 16).max(LOW) + CHUNK_LEN }
+    }
+
+    /// Counts what is idle, after a change of `state`. Where nothing can be given back, nothing
+    /// counts.
     fn count_idle(&self, state: &ArenaState) -> usize {
-        let idle = state.free.bytes().saturating_sub(state.absent.count * page_len());
+        let idle = match state.segments.iter().all(|segment| segment.is_mapped()) {
+            true => state.free.bytes().saturating_sub(state.absent.count * page_len()),
+            false => 0,
+        };
         self.idle.store(idle, Ordering::Relaxed);
         idle
     }

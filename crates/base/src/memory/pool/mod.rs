@@ -11,7 +11,7 @@
 //! a virtual machine whose host has yet to find the memory, thirty puts of each new memtable took 5
 //! ms. To remove it, have `region` make all chunks in huge pages.
 //!
-//! Chunks below [`LEAST_MAPPED`] come from the allocator, which handles that size well, and go back
+//! Chunks below 128 KiB come from the allocator, which handles that size well, and go back
 //! to it. Longer ones do not: an allocator may keep what was freed. glibc does so with pieces as
 //! long as the longest that it ever mapped, which would be memtables here.
 //!
@@ -26,7 +26,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::budget::{MemoryBudget, MemoryUse};
+use super::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::sync::{Mutex, OnceLock, thread};
 
 mod arena;
@@ -46,7 +46,7 @@ pub const CHUNK_LEN: usize = 2 << 20;
 /// Shorter chunks come from the allocator.
 const LEAST_MAPPED: usize = 128 << 10;
 /// Chunks between the two are multiples of this.
-const SMALL_LEN: usize = 64 << 10;
+const SMALL_LEN: usize = 16 << 10;
 /// So much of a pool's limit, as a divisor, is touched ahead of its use, and at most so much.
 const AHEAD: usize = 8;
 const MOST_AHEAD: usize = 8 * CHUNK_LEN;
@@ -117,18 +117,36 @@ impl MemtablePool {
         let (taken, watcher) = (AtomicUsize::new(0), OnceLock::new());
         let pool = Arc::new(MemtablePool { budget: charged, limit, free, taken, watcher });
         let weak = Arc::downgrade(&pool);
-        budget.on_shortage(move || weak.upgrade().map_or(0, |pool| pool.free_idle()));
+        budget.on_shortage(move |bytes| {
+            if let Some(pool) = weak.upgrade() {
+                pool.free_idle(bytes);
+            }
+        });
         pool
     }
 
-    /// Gives idle chunks back to the system; returns their bytes.
-    fn free_idle(&self) -> usize {
+    /// Gives so many bytes of idle chunks back to the system, or a little more, if there are.
+    fn free_idle(&self, bytes: usize) {
+        let mut freed = Vec::new();
+        self.changed(|free| {
+            let until = free.bytes.saturating_sub(bytes);
+            while free.bytes > until
+                && let Some(region) = free.regions.pop()
+            {
+                free.bytes -= region.len();
+                freed.push(region);
+            }
+        });
+        self.budget.sub(MemoryUse::Memtables, freed.iter().map(Region::len).sum());
+    }
+
+    /// Changes what is idle, and tells the budget.
+    fn changed<T>(&self, change: impl FnOnce(&mut Free) -> T) -> T {
         let mut free = self.free.lock();
-        let (regions, bytes) = (std::mem::take(&mut free.regions), std::mem::take(&mut free.bytes));
-        drop(free);
-        drop(regions);
-        self.budget.sub(MemoryUse::Memtables, bytes);
-        bytes
+        let before = free.bytes;
+        let result = change(&mut free);
+        self.budget.note_idle(before, free.bytes);
+        result
     }
 
     /// Has `watcher` called after each change. It must take no lock of a store unless memory was
@@ -186,14 +204,15 @@ impl MemtablePool {
         }
         let len = len.next_multiple_of(if len < CHUNK_LEN { SMALL_LEN } else { CHUNK_LEN });
         let is_prepared = len == CHUNK_LEN && self.ahead() > 0;
-        let mut free = self.free.lock();
-        let found = free.take(len);
-        free.growing |= is_prepared && found.is_none();
-        // No more is made ready than is in use.
-        let is_short = is_prepared && free.ready() <= self.ahead() / 2 && self.taken() >= self.ahead();
-        let begins = is_short && free.growing && !free.preparing;
-        free.preparing |= begins;
-        drop(free);
+        let (found, begins) = self.changed(|free| {
+            let found = free.take(len);
+            free.growing |= is_prepared && found.is_none();
+            // No more is made ready than is in use.
+            let is_short = is_prepared && free.ready() <= self.ahead() / 2 && self.taken() >= self.ahead();
+            let begins = is_short && free.growing && !free.preparing;
+            free.preparing |= begins;
+            (found, begins)
+        });
         let taken = match found {
             Some(region) => (region, true),
             None if is_prepared && may_be_small => new(Region::in_small_pages(len)),
@@ -221,7 +240,7 @@ impl MemtablePool {
     }
 
     /// A new chunk to make ready. `None` if enough are, or there is no room for more.
-    fn next_unready(&self) -> Option<Region> {
+    fn next_unready(&self) -> Option<(Region, MemoryCharge)> {
         let mut free = self.free.lock();
         let is_full = free.bytes + CHUNK_LEN > self.limit || !self.budget.has_room(MemoryUse::Memtables, CHUNK_LEN);
         free.preparing = free.growing && free.ready() < self.ahead() && !is_full;
@@ -229,12 +248,11 @@ impl MemtablePool {
             return None;
         }
         drop(free);
-        let new = Region::mapped(CHUNK_LEN);
-        match &new {
-            Some(region) => self.budget.add(MemoryUse::Memtables, region.len()),
-            None => self.free.lock().preparing = false,
-        }
-        new
+        let Some(region) = Region::mapped(CHUNK_LEN) else {
+            self.free.lock().preparing = false;
+            return None;
+        };
+        Some((region, MemoryCharge::new(&self.budget, MemoryUse::Memtables, CHUNK_LEN)))
     }
 
     fn put(&self, region: Region) {
@@ -249,10 +267,15 @@ impl MemtablePool {
     fn keep(&self, mut region: Region) {
         if region.len() >= LEAST_MAPPED && self.budget.has_room(MemoryUse::Memtables, 0) {
             region.allow_huge();
-            let mut free = self.free.lock();
-            if free.bytes + region.len() <= self.limit {
-                return free.put(region);
-            }
+            let refused = self.changed(|free| match free.bytes + region.len() <= self.limit {
+                true => {
+                    free.put(region);
+                    None
+                }
+                false => Some(region),
+            });
+            let Some(refused) = refused else { return };
+            region = refused;
         }
         // Unmapping is slow: not under the lock.
         self.budget.sub(MemoryUse::Memtables, region.len());
@@ -262,15 +285,18 @@ impl MemtablePool {
 
 impl Drop for MemtablePool {
     fn drop(&mut self) {
-        self.budget.sub(MemoryUse::Memtables, self.free.get_mut().bytes);
+        let idle = self.free.get_mut().bytes;
+        self.budget.note_idle(idle, 0);
+        self.budget.sub(MemoryUse::Memtables, idle);
     }
 }
 
 /// Makes chunks ready while they are needed and the pool lives.
 fn prepare(pool: &Weak<MemtablePool>) {
-    while let Some(region) = pool.upgrade().and_then(|pool| pool.next_unready()) {
+    while let Some((region, charge)) = pool.upgrade().and_then(|pool| pool.next_unready()) {
         region.populate_huge(0);
         let Some(pool) = pool.upgrade() else { return };
+        charge.leave();
         pool.keep(region);
     }
 }
@@ -341,7 +367,6 @@ impl Drop for MemtableChunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::budget::MemoryCharge;
 
     #[test]
     fn a_dropped_chunk_is_reused() {

@@ -124,8 +124,9 @@ impl Region {
     }
 
     /// Gives the memory of the whole pages between `start` and `end` back to the system, if it was
-    /// mapped, and returns whether it was. The addresses stay valid and read as zeros. Chunks that
-    /// lose a part only are left to small pages: the system would join them to huge ones again.
+    /// mapped, and returns whether it was. The addresses stay valid and read as zeros. The chunks
+    /// are left to small pages: a first touch of huge ones takes long, and the system would join
+    /// what is left of the others.
     ///
     /// # Safety
     ///
@@ -136,12 +137,9 @@ impl Region {
         if !self.mapped || start >= end {
             return false;
         }
-        for at in [start, end] {
-            if !at.is_multiple_of(CHUNK_LEN) {
-                // SAFETY: the chunk lies within the region.
-                system::advise_small(unsafe { self.start.add(at - at % CHUNK_LEN) }, CHUNK_LEN);
-            }
-        }
+        let first = start - start % CHUNK_LEN;
+        // SAFETY: the chunk lies within the region.
+        system::advise_small(unsafe { self.start.add(first) }, end.next_multiple_of(CHUNK_LEN).min(self.len) - first);
         // SAFETY: by the contract above.
         unsafe { system::discard(self.start.add(start), end - start) };
         true

@@ -63,6 +63,15 @@ impl Drop for Memory {
 impl<T> TableArray<T> {
     /// An array of `values`, in table memory if that is given and the array is long enough.
     pub fn new(memory: Option<&Arc<TableMemory>>, values: impl ExactSizeIterator<Item = T>) -> TableArray<T> {
+        let array = TableArray::unjoined(memory, values);
+        if let (Some(Memory::Table(_)), Some(memory)) = (array.memory.as_deref(), memory) {
+            memory.join_pages();
+        }
+        array
+    }
+
+    /// As [`TableArray::new`], in small pages.
+    fn unjoined(memory: Option<&Arc<TableMemory>>, values: impl ExactSizeIterator<Item = T>) -> TableArray<T> {
         const { assert!(!std::mem::needs_drop::<T>() && size_of::<T>() > 0 && align_of::<T>() <= ALIGN) };
         let capacity = values.len();
         let layout = match Layout::array::<T>(capacity) {
@@ -79,9 +88,6 @@ impl<T> TableArray<T> {
             unsafe { start.add(i).write(value) };
             len = i + 1;
         }
-        if let (Memory::Table(_), Some(memory)) = (&held, memory) {
-            memory.join_pages();
-        }
         TableArray { start, len, memory: Some(Arc::new(held)) }
     }
 }
@@ -90,7 +96,7 @@ impl TableArray<u8> {
     /// An array of `len` bytes that `fill` writes, and what that returns. For bytes that are needed
     /// for a moment: an allocator would keep memory between pieces that stay.
     pub fn filled<R>(memory: &Arc<TableMemory>, len: usize, fill: impl FnOnce(&mut [u8]) -> R) -> (TableArray<u8>, R) {
-        let array = TableArray::new(Some(memory), std::iter::repeat_n(0, len));
+        let array = TableArray::unjoined(Some(memory), std::iter::repeat_n(0, len));
         // SAFETY: these are the array's bytes, and nobody else knows of them yet.
         let result = fill(unsafe { std::slice::from_raw_parts_mut(array.start.as_ptr(), array.len) });
         (array, result)

@@ -21,7 +21,7 @@ impl Fixture {
     fn new(fs: &SimFileSystem, meta: &TableMeta, room: usize, cache: usize) -> Fixture {
         let budget = MemoryBudget::new(16 << 20);
         let others = if room == 0 { 14 << 20 } else { (8 << 20) - room };
-        let others = MemoryCharge::new(&budget, MemoryUse::Memtables, others);
+        let others = MemoryCharge::new(&budget, MemoryUse::Ranges, others);
         let resources = TableResources::new(&budget, cache, 8);
         let context = TableContext::sharing(Arc::new(fs.clone()), Path::new("/db"), &resources, ReadMode::default());
         let table = Arc::new(Table::new(Arc::new(context), meta.clone()));
