@@ -42,7 +42,8 @@ impl HashList {
 
     /// The hashes in order, each once.
     pub(super) fn sorted(&self) -> Vec<u64> {
-        let mut hashes: Vec<u64> = self.iter().collect();
+        let mut hashes = Vec::with_capacity(self.len());
+        hashes.extend(self.iter());
         hashes.sort_unstable();
         hashes.dedup();
         hashes

@@ -155,9 +155,10 @@ impl<T: Whole> Pages<T> {
         &self.slots
     }
 
-    /// Bytes of memory without those of the cache, and of the whole block, which is charged apart.
+    /// Bytes of memory without those of the cache. The whole block is charged apart.
     pub(super) fn memory(&self) -> usize {
-        size_of::<Pages<T>>() + size_of_val(&*self.checksums) + self.slots.memory()
+        let whole = self.whole().map_or(0, T::memory);
+        size_of::<Pages<T>>() + size_of_val(&*self.checksums) + self.slots.memory() + whole
     }
 }
 

@@ -632,9 +632,9 @@ impl<'p> Probe<'p> {
         Ok(())
     }
 
-    /// The handle of that block. The read reports why there is none.
+    /// The handle of that block, if it is in memory.
     fn handle(&self) -> Option<BlockHandle> {
-        self.resident.index.handle(&self.table.fetcher, self.position).ok()
+        self.resident.index.known_handle(&self.table.fetcher, self.position)
     }
 
     /// Prefetches the block if it is in memory. Returns false if the block must be read from the

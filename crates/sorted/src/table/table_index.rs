@@ -150,7 +150,15 @@ impl TableIndex {
     pub(super) fn handle(&self, fetcher: &Fetcher, i: usize) -> Result<BlockHandle> {
         match self.form() {
             Ok(index) => Ok(index.handle(i)),
-            Err(paged) => paged.handle(fetcher, i),
+            Err(paged) => Ok(paged.handle(fetcher, i, true)?.unwrap_or_default()),
+        }
+    }
+
+    /// [`Index::handle`], if it is in memory: for hints, which must not read.
+    pub(super) fn known_handle(&self, fetcher: &Fetcher, i: usize) -> Option<BlockHandle> {
+        match self.form() {
+            Ok(index) => Some(index.handle(i)),
+            Err(paged) => paged.handle(fetcher, i, false).ok()?,
         }
     }
 
@@ -231,10 +239,11 @@ impl PagedIndex {
 
     #[cold]
     #[inline(never)]
-    fn handle(&self, fetcher: &Fetcher, i: usize) -> Result<BlockHandle> {
+    fn handle(&self, fetcher: &Fetcher, i: usize, may_read: bool) -> Result<Option<BlockHandle>> {
         let mut bytes = [0; HANDLE_LEN];
-        self.pages.copy(fetcher, HEADS_AT + self.len * HEAD8_LEN + i * HANDLE_LEN, &mut bytes, true)?;
-        Ok(BlockHandle::from_bytes(&bytes))
+        let at = HEADS_AT + self.len * HEAD8_LEN + i * HANDLE_LEN;
+        let is_copied = self.pages.copy(fetcher, at, &mut bytes, may_read)?;
+        Ok(is_copied.then(|| BlockHandle::from_bytes(&bytes)))
     }
 
     /// What follows the prefix in the separator after block `i`.
