@@ -47,7 +47,10 @@ const MIN_SLOTS: usize = if cfg!(any(loom, miri)) { 4 } else { 64 };
 /// 64 MiB fills 44 % of its 2^20 slots.
 const BYTES_PER_SLOT: usize = 96;
 
-/// Slots of a part of a new index that has several.
+/// An index has so many parts, fewer if each would have fewer slots than the least, more if each
+/// would have more slots than others.
+const PARTS: usize = 16;
+const LEAST_PART_SLOTS: usize = 1 << 11;
 const PART_SLOTS: usize = 1 << 16;
 const MAX_PARTS: usize = 1 << 8;
 
@@ -88,7 +91,7 @@ impl HashIndex {
     /// An empty index sized for about `size` bytes of entries.
     pub(super) fn new(size: usize, pool: &Arc<MemtablePool>) -> HashIndex {
         let slots = (size / BYTES_PER_SLOT).next_power_of_two().max(MIN_SLOTS);
-        let count = (slots / PART_SLOTS).clamp(1, MAX_PARTS);
+        let count = (slots / LEAST_PART_SLOTS).clamp(1, PARTS).max(slots / PART_SLOTS).min(MAX_PARTS);
         let memory = SlotMemory::new(slots, pool);
         let table = |_| SlotTable::new(memory.take(slots / count), count, std::ptr::null_mut());
         let parts = (0..count).map(table).map(|table| AtomicPtr::new(Box::into_raw(Box::new(table)))).collect();

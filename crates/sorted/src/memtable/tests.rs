@@ -135,8 +135,8 @@ fn a_large_index_grows_part_by_part() {
         memtable.writer().insert(0, &number.to_le_bytes()[..3], number, ValueKind::Delete, b"");
         longest = longest.max(memtable.index.grown() - before);
     }
-    let part = (2 << 16) * size_of::<u64>();
-    assert_eq!((first, longest, memtable.index.grown()), (0, part, 8 * part));
+    let part = (2 << 15) * size_of::<u64>();
+    assert_eq!((first, longest, memtable.index.grown()), (0, part, 16 * part));
     for number in 1..=number {
         let entry = get(&memtable, 0, &number.to_le_bytes()[..3], MAX_SEQNO).expect("it was inserted");
         assert_eq!(entry.seqno, number);
