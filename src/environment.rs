@@ -178,7 +178,7 @@ impl EnvironmentOptions {
             return Err(Error::invalid("max_open_files must be at least 8"));
         }
         if self.memory.all.is_some_and(|bytes| bytes < LEAST_MEMORY) {
-            return Err(Error::invalid("memory must be at least 1 MiB"));
+            return Err(Error::invalid("memory must be at least 64 KiB"));
         }
         if self.memtable_budget < LEAST_BUDGET {
             return Err(Error::invalid("memtable_budget must be at least 64 KiB"));
@@ -342,7 +342,7 @@ impl Environment {
     pub fn new(options: EnvironmentOptions) -> Result<Environment> {
         options.validate()?;
         let (all, _) = options.memory.bytes();
-        let budget = options.memtable_budget.min(all / MEMTABLES).max(LEAST_BUDGET);
+        let budget = options.memtable_budget.min(all / MEMTABLES);
         Ok(Environment::with_pool(options.memtable_budget(budget), budget / SHARED_OUT))
     }
 

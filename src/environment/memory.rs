@@ -12,7 +12,7 @@ const DEFAULT_CACHE: usize = 64 << 20;
 /// The part of the limit, as a divisor, that a memtable may have at most; and the length that it
 /// may have in any case.
 const LARGEST_PART: usize = 8;
-const LEAST_PART: usize = 64 << 10;
+const LEAST_PART: usize = 8 << 10;
 /// The least limit.
 pub(super) const LEAST_MEMORY: usize = 64 << 10;
 

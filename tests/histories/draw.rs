@@ -120,7 +120,7 @@ pub(super) fn any_setup(rng: &mut Rng) -> Setup {
         cache,
         open_files,
         // Not drawn: the histories of known seeds stay what they are.
-        memory: (open_files % 4 == 0).then_some(64 << 10),
+        memory: open_files.is_multiple_of(4).then_some(64 << 10),
         write_calls: rng.bool(),
         mmap: rng.bool(),
         paranoid: rng.u8(0..8) == 0,
