@@ -282,7 +282,7 @@ mod tests {
         let (tail, end) = (PreparedTail::default(), Arc::new(AtomicU64::new(0)));
         tail.note_reserved(2 * GIVEN_BACK);
         let mut given_back = Vec::new();
-        for step in 1..=2 * GIVEN_BACK >> 16 {
+        for step in 1..=(2 * GIVEN_BACK) >> 16 {
             if !tail.prepare(&file, end.load(Ordering::Relaxed), step << 16).unwrap() {
                 return; // This directory is on a file system that has no windows.
             }
