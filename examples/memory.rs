@@ -78,6 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         by_hour.push(resident("RssAnon"));
+        most = most.max(resident("RssAnon"));
     }
     let quarter = by_hour.len() / 4;
     for (part, hours) in [("first", &by_hour[..quarter]), ("last", &by_hour[by_hour.len() - quarter..])] {

@@ -112,9 +112,9 @@ impl EnvironmentOptions {
     /// through the cache.
     ///
     /// What stores cannot do without is taken even if it exceeds the limit: of the tables in use, 9
-    /// bytes per data block, and range deletes. Not counted are what calls
-    /// return and take (batches, transactions, values), blocks in use by reads in progress, and
-    /// pages that the system caches.
+    /// bytes per data block and their binary fuse filters, and range deletes. Not counted are what
+    /// calls return and take (batches, transactions, values), blocks in use by reads in progress,
+    /// and pages that the system caches.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory.all = Some(bytes);
         self

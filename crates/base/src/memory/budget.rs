@@ -8,8 +8,8 @@
 //! What a store cannot do without (memtables within their own limit, the outlines of a table that
 //! is read) is charged in any case.
 //!
-//! Before filters and indexes do without, and before the cache gives way, memory that is kept for
-//! the next memtables goes, as much as is needed.
+//! Before filters do without, and before the cache gives way, memory that is kept for the next
+//! memtables goes, as much as is needed.
 //!
 //! A sixteenth of the limit is kept free of cached blocks, so that scans and jobs that come and go
 //! evict none.
@@ -62,7 +62,7 @@ pub struct MemoryBudget {
     coming: AtomicUsize,
     /// Called before the sum exceeds the limit.
     relief: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Bytes that are kept for reuse only, and what frees at least so many of them, if there are.
+    /// Bytes that are kept for reuse only, and what frees as many of them as it is told, or more.
     idle: AtomicUsize,
     freeing: Mutex<Vec<FreeIdle>>,
 }
@@ -100,8 +100,8 @@ impl MemoryBudget {
         let _ = self.relief.set(Box::new(relief));
     }
 
-    /// Has `free_idle` called when so many bytes are short: it frees what is kept for reuse only,
-    /// of which it tells [`note_idle`](MemoryBudget::note_idle). It must take no lock under which
+    /// Has `free_idle` called with the bytes that are missing: it frees what is kept for reuse
+    /// only, and tells [`note_idle`](MemoryBudget::note_idle). It must take no lock under which
     /// memory is charged.
     pub fn on_shortage(&self, free_idle: impl Fn(usize) + Send + Sync + 'static) {
         self.freeing.lock().push(Box::new(free_idle));
@@ -232,7 +232,7 @@ impl MemoryCharge {
             0 => 0,
             more => self.budget.shortage(self.of, more),
         };
-        // For what stays.
+        // Scans come and go, and the room of indexes does not count memtables.
         if self.of == MemoryUse::Filters {
             let short = shortage();
             if short > 0 && short <= self.budget.idle.load(Ordering::Relaxed) {

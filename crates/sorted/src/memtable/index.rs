@@ -286,7 +286,7 @@ impl SlotMemory {
         SlotMemory { pool: Arc::clone(pool), chunks, allocated: AtomicUsize::new(0) }
     }
 
-    /// So many slots, initially 0.
+    /// An array of `slots` slots, initially 0.
     fn take(&self, slots: usize) -> SlotArray {
         let bytes = slots * size_of::<AtomicU64>();
         let mut chunks = self.chunks.lock();

@@ -128,7 +128,7 @@ const SMALL_BASE: Policy = Policy::Other(|tree| leveled(tree, 10 * MIB, false));
 
 /// `cargo test --release -p tamis-tree --lib rivals -- --ignored --nocapture`
 #[test]
-#[ignore = "prints a table"]
+#[ignore = "prints a table; cargo test --release -p tamis-tree --lib rivals -- --ignored --nocapture"]
 fn table_of_policies() {
     let with = |change: fn(&mut Shape)| {
         let mut shape = Shape::USUAL;
