@@ -50,6 +50,9 @@ pub(super) fn largest_part(all: usize) -> usize {
     (all / LARGEST_PART).max(LEAST_PART)
 }
 
+/// Under load the uses never agree: then the last reading counts.
+const MOST_READINGS: usize = 8;
+
 /// What the stores of an environment keep in memory, against its limit
 /// ([`EnvironmentOptions::memory`](crate::EnvironmentOptions::memory)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,8 +78,9 @@ pub struct MemoryUsage {
 }
 
 impl MemoryUsage {
+    /// Read anew if memory has moved from one use to another meanwhile, which would count twice.
     pub(super) fn of(budget: &MemoryBudget) -> MemoryUsage {
-        MemoryUsage {
+        let read = || MemoryUsage {
             limit: budget.limit(),
             memtables: budget.used(MemoryUse::Memtables),
             cache: budget.used(MemoryUse::Cache),
@@ -85,7 +89,16 @@ impl MemoryUsage {
             ranges: budget.used(MemoryUse::Ranges),
             scans: budget.used(MemoryUse::Scans),
             jobs: budget.used(MemoryUse::Jobs),
+        };
+        let mut usage = read();
+        for _ in 0..MOST_READINGS {
+            let again = read();
+            if again == usage {
+                break;
+            }
+            usage = again;
         }
+        usage
     }
 
     /// What counts against the limit: each use and its bytes.

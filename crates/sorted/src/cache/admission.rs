@@ -4,7 +4,8 @@
 //! memory. A full cache is a clock with a doorkeeper:
 //!
 //! - The doorkeeper admits a block only if an earlier read missed it too, at most as many misses
-//!   ago as there are blocks.
+//!   ago as the cache can hold blocks of its size. The larger a block, the sooner it must have been
+//!   missed again: a data block takes the place of several pages of filters.
 //! - Admitting a block moves the clock's hand on by the block's size. Blocks read since the hand's
 //!   last visit stay; the others are evicted. If that frees too little, the block is not admitted.
 //!
@@ -21,6 +22,8 @@
 //! makes no room for them. A read that takes long thus stops the exchange of the blocks of its own
 //! store; other stores that share the cache go on.
 
+use std::cmp::Reverse;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -91,7 +94,7 @@ impl CacheShard {
         self.reclaim();
         if !self.has_space(charge) {
             let last_miss = slots.mark(i, self.misses)?;
-            if self.misses.wrapping_sub(last_miss) > self.ring.len().max(MIN_REMEMBERED_MISSES) {
+            if self.misses.wrapping_sub(last_miss) > (self.capacity / charge).max(MIN_REMEMBERED_MISSES) {
                 return None;
             }
             self.advance_hand(slots.owner(), charge);
@@ -124,31 +127,42 @@ impl CacheShard {
     }
 
     /// Changes the limit. If it is exceeded, evicts blocks that were not read since the hand's last
-    /// visit, and then others.
-    pub(super) fn set_capacity(&mut self, capacity: usize) {
+    /// visit, and then others; to free whole `pages`, those at the end of the arena instead.
+    /// Returns whether it had to evict any.
+    pub(super) fn set_capacity(&mut self, capacity: usize, pages: bool) -> bool {
         self.capacity = capacity;
         if self.used <= capacity {
-            return;
+            return false;
         }
         self.reclaim();
         self.free_frames();
         let (mut evicted, mut excess) = (Vec::new(), (self.used - self.retiring).saturating_sub(capacity));
+        let mut order: Vec<usize> = Vec::new();
+        if pages && excess > 0 {
+            let address = |&at: &usize| self.ring[at].as_ref().map_or(0, |linked| ptr::from_ref(linked.block()).addr());
+            order = (0..self.ring.len()).collect();
+            order.sort_unstable_by_key(|at| Reverse(address(at)));
+        }
         // The second round finds no block that was read since.
-        for _ in 0..2 * self.ring.len() {
+        for step in 0..2 * self.ring.len() {
             if excess == 0 {
                 break;
             }
-            let position = self.hand;
-            self.hand = (self.hand + 1) % self.ring.len();
-            if let Some(linked) = self.ring[position].take_if(|linked| !linked.block().take_referenced()) {
+            let at = order.get(step).copied().unwrap_or(self.hand);
+            if order.is_empty() {
+                self.hand = (self.hand + 1) % self.ring.len();
+            }
+            if let Some(linked) = self.ring[at].take_if(|linked| pages || !linked.block().take_referenced()) {
                 excess = excess.saturating_sub(charge(linked.block().memory()));
                 evicted.push(linked);
-                self.empty.push(position);
+                self.empty.push(at);
             }
         }
+        let evicts = !evicted.is_empty();
         self.retire(evicted);
         self.reclaim();
         self.free_frames();
+        evicts
     }
 
     /// Frees frames until the limit is kept.

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use self::admission::CacheShard;
 pub(super) use self::slot::BlockSlots;
 use crate::block::{BlockRef, Frame};
-use crate::memory::budget::MemoryBudget;
+use crate::memory::budget::{MemoryBudget, MemoryUse};
 use crate::memory::epoch::Epoch;
 use crate::memory::pool::FrameArena;
 use crate::sync::Mutex;
@@ -38,9 +38,9 @@ const OWNER_STEP: usize = 1021;
 /// inserted; hits take none. Capacity 0 keeps nothing.
 ///
 /// When others need memory of its budget, the cache evicts as many blocks as necessary, and gives
-/// their memory back to the system, at least a megabyte at a time. Readers in progress may delay
+/// their memory back to the system, mostly a megabyte at a time. Readers in progress may delay
 /// that. Memory that cannot be given back, because other blocks have parts of its pages, counts as
-/// the cache's, which evicts more instead, but at most half of what it may have.
+/// the cache's, which evicts more instead, now by their place in memory.
 ///
 /// Each table has slots of its own, so that stores never find each other's blocks.
 pub struct BlockCache {
@@ -60,6 +60,9 @@ pub struct BlockCache {
 /// use, and at least so much of the limit.
 const MIN_DISCARD: usize = 1 << 20;
 const DISCARD_FRACTION: usize = 64;
+/// If more than this part of what the cache may have, as a divisor, cannot be given back, blocks
+/// are evicted by their place in memory, so that whole pages come free.
+const STUCK_FRACTION: usize = 16;
 
 /// A store that uses a cache. Its readers pin its own epoch: a long read holds up the reuse of the
 /// blocks of its store alone.
@@ -141,35 +144,53 @@ impl BlockCache {
         self.in_shard(self.shard_of(slots, i), |shard| shard.insert(slots, i, block));
     }
 
-    /// Evicts what exceeds the cache's present share of the budget.
+    /// Evicts what exceeds the cache's present share of the budget. A second round evicts for what
+    /// the first could not give back.
     fn give_way(&self) {
-        (0..self.shards.len()).for_each(|at| self.in_shard(at, |_| ()));
-        self.discard(0);
+        for _ in 0..2 {
+            (0..self.shards.len()).for_each(|at| self.in_shard(at, |_| ()));
+            self.discard(0);
+            if !self.is_over() {
+                break;
+            }
+        }
     }
 
-    /// Gives free memory back if it is more than `least` bytes; charges for what is left.
+    /// Charges for what is free. Gives it back if it is more than `least` bytes, or more than the
+    /// cache may have beside its blocks.
     fn discard(&self, least: usize) {
-        if self.arena.idle().saturating_sub(self.arena.stuck()) > least {
-            self.arena.discard_free();
-        }
         let _charging = self.charging.lock();
-        let idle = self.arena.idle();
-        self.budget.note_cache(self.idle.swap(idle, Ordering::Relaxed), idle);
+        let charge = || {
+            let idle = self.arena.idle();
+            self.budget.note_cache(self.idle.swap(idle, Ordering::Relaxed), idle);
+            idle.saturating_sub(self.arena.stuck())
+        };
+        let free = charge();
+        if free > least || free > 0 && self.is_over() {
+            self.arena.discard_free();
+            charge();
+        }
+    }
+
+    /// Whether the cache has more than the others leave.
+    fn is_over(&self) -> bool {
+        self.budget.used(MemoryUse::Cache) > self.budget.left_for_cache()
     }
 
     /// Calls `work` with a shard, which first gives way to other uses of the budget.
     #[inline]
     fn in_shard<T>(&self, at: usize, work: impl FnOnce(&mut CacheShard) -> T) -> T {
         let mut shard = self.shards[at].lock();
-        let left = self.budget.left_for_cache();
-        let left = left - self.arena.stuck().min(left / 2);
+        let (left, stuck) = (self.budget.left_for_cache(), self.arena.stuck());
+        let pages = stuck > left / STUCK_FRACTION;
         let before = shard.used();
-        shard.set_capacity(self.capacity.min(left) / self.shards.len());
+        let evicts = shard.set_capacity(self.capacity.min(left.saturating_sub(stuck)) / self.shards.len(), pages);
         let result = work(&mut shard);
         self.budget.note_cache(before, shard.used());
         drop(shard);
         if left < self.capacity || self.idle.load(Ordering::Relaxed) > 0 {
-            self.discard(MIN_DISCARD.max(self.budget.limit() / DISCARD_FRACTION) + self.arena.ahead());
+            let least = MIN_DISCARD.max(self.budget.limit() / DISCARD_FRACTION) + self.arena.ahead();
+            self.discard(if evicts && pages { 0 } else { least });
         }
         result
     }

@@ -119,6 +119,27 @@ fn blocks_make_way_for_other_uses_of_the_budget() {
     assert_eq!(fixture.cache.usage(), 0);
 }
 
+/// Blocks of other lengths than pages, of which every third has been read: what is evicted leaves
+/// gaps.
+#[test]
+#[cfg_attr(miri, ignore = "too slow under Miri: thousands of blocks")]
+fn small_blocks_make_way_in_small_steps() {
+    for value_len in [100, 900, 3000, 9000] {
+        let limit = 2 << 20;
+        let budget = MemoryBudget::new(limit);
+        let fixture = Fixture::beside(&BlockCache::within(&budget, limit), 1, 20_000);
+        let block = block(value_len);
+        (0..20_000).for_each(|i| _ = fixture.read_until_hit(2, 0, i, &block));
+        let mut other = MemoryCharge::new(&budget, MemoryUse::Memtables, 0);
+        for step in 1..=256 {
+            (0..20_000).step_by(3).for_each(|i| _ = fixture.hit(0, i));
+            other.resize(step * (limit / 256));
+            let cache = (fixture.cache.usage(), fixture.cache.idle(), fixture.cache.arena.stuck());
+            assert!(budget.total() <= limit, "values of {value_len}, {step}: {cache:?}");
+        }
+    }
+}
+
 #[test]
 fn usage_is_that_of_the_blocks() {
     let fixture = Fixture::new(1 << 20, 1, 100);

@@ -156,6 +156,36 @@ fn filters_beyond_the_limit_are_read_in_pages() {
     assert_eq!(db.keys(..).count(), count as usize);
 }
 
+/// Reads fill the room for indexes and filters; writes that come afterwards find theirs.
+#[test]
+fn writes_stay_within_the_limit_where_indexes_came_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let environment = Environment::new(EnvironmentOptions::new().memory(2 * MIB).background_threads(1)).unwrap();
+    let count = 150_000u32;
+    let filter = FilterPolicy::Bloom { bits_per_key: 24.0 };
+    let keyspace = KeyspaceOptions::new().filter(filter).block_size(512);
+    let options = Options::new().environment(&environment).default_keyspace(keyspace);
+    let db = options.clone().open(dir.path()).unwrap();
+    (0..count).for_each(|i| _ = db.put(i.to_be_bytes(), value(i, 60)).unwrap());
+    db.compact_range(..).unwrap();
+    db.close().unwrap();
+    let db = options.open(dir.path()).unwrap();
+    (0..count).step_by(7).for_each(|i| assert!(db.get(i.to_be_bytes()).unwrap().is_some()));
+    let read = environment.stats().usage;
+    assert!(read.indexes + read.filters > MIB * 3 / 4, "{read:?}");
+    let most = peak(
+        || environment.stats().usage,
+        || {
+            for i in 0..count {
+                db.put(i.to_be_bytes(), value(i, 70)).unwrap();
+            }
+        },
+    );
+    assert!(most.total() <= 2 * MIB + 2 * MIB / SLACK, "{most:?}");
+    assert!(most.memtables > 2 * MIB / 16, "{most:?}");
+    assert_eq!(db.keys(..).count(), count as usize);
+}
+
 /// Stores of one environment, all within its limit, whatever each of them asks for.
 #[test]
 fn stores_of_one_environment_share_its_limit() {
