@@ -23,15 +23,22 @@ pub enum LevelFilters {
     /// A policy for each level, from level 0; the last one also applies to all further levels. One
     /// to seven policies.
     Each(Vec<FilterPolicy>),
-    /// All filters together stay near a memory budget (see [`FilterBudget`]), divided among the
-    /// levels so that the fewest reads are wasted (Monkey, SIGMOD 2017). A run gets a Bloom filter
-    /// of 1 to 24 bits per key, or no filter, by the tree at the time it is written, whatever
-    /// [`KeyspaceOptions::filter`] says: binary fuse filters have too few sizes. That policy must
-    /// not be [`FilterPolicy::None`].
+    /// All filters together stay near a memory budget (see [`FilterBudget`]), divided among levels
+    /// and tables so that the fewest reads are wasted (Monkey, SIGMOD 2017). A table gets a Bloom
+    /// filter of 1 to 24 bits per key, or no filter, by the tree and by the look-ups at the time it
+    /// is written, whatever [`KeyspaceOptions::filter`] says: binary fuse filters have too few
+    /// sizes. That policy must not be [`FilterPolicy::None`].
     Budget(FilterBudget),
 }
 
 /// Memory for the filters of a keyspace.
+///
+/// Bits go where they save most reads: to tables that are often asked for keys that they do not
+/// hold, and to small ones. The store counts such look-ups from its opening on, and tables that
+/// replace others take over their counts. Until there are some, it assumes as many for every run,
+/// or as [`absent`](FilterBudget::absent) says. All tables that one compaction writes get the same
+/// bits per key; [`Keyspace::renew_filters`](struct.Keyspace.html#method.renew_filters) looks at
+/// each table.
 ///
 /// A table's filter is sized by this plan when the table is written, and stays until the table is
 /// rewritten. All filters together may therefore exceed the budget: by a quarter at most in the
@@ -49,9 +56,9 @@ pub enum LevelFilters {
 pub struct FilterBudget {
     /// The amount of memory.
     pub limit: BudgetLimit,
-    /// Share of look-ups that find nothing, 0 to 1, in steps of a thousandth. The others are
-    /// assumed to find their key in the last level, where filters are worth less the more look-ups
-    /// succeed. Default: 1.
+    /// Share of look-ups that find nothing, 0 to 1, in steps of a thousandth, assumed until look-ups
+    /// have been counted. The others are assumed to find their key in the last level, where filters
+    /// are worth less the more look-ups succeed. Default: 1.
     pub absent: f32,
 }
 

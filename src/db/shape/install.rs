@@ -21,6 +21,7 @@ use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableMeta};
 use crate::sorted::values::ValueFileMeta;
 use crate::sync::atomic::Ordering;
+use crate::tree::compaction::filters::hand_on;
 use crate::tree::manifest::{ManifestState, RANGE_LEVEL, UnfinishedTask, VersionEdit};
 
 /// The tables that an edit removes from a keyspace, and those that it adds, with their levels.
@@ -243,7 +244,10 @@ impl Store {
         let added: Vec<(u8, Arc<Table>)> = added.map(|(_, level, meta)| (*level, table_of(meta))).collect();
         let moved: HashSet<u64> = added.iter().map(|(_, table)| table.meta().number).collect();
         let gone = removed.iter().filter(|(_, number)| !moved.contains(number));
-        replaced.extend(gone.filter_map(|(level, number)| Some((tree.id, *level, Arc::clone(known.get(number)?)))));
+        let gone: Vec<(u8, &Arc<Table>)> =
+            gone.filter_map(|(level, number)| Some((*level, *known.get(number)?))).collect();
+        hand_on(&gone, added.iter().map(|(_, table)| table).filter(|table| !known.contains_key(&table.meta().number)));
+        replaced.extend(gone.into_iter().map(|(level, table)| (tree.id, level, Arc::clone(table))));
         (!removed.is_empty() || !added.is_empty()).then_some(ChangedTables { removed, added })
     }
 }

@@ -29,7 +29,7 @@ use crate::sorted::memtable::Memtable;
 use crate::sorted::table::{Origin, TableContext, TableMeta, TableOptions};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::compaction::covered::is_needed;
-use crate::tree::compaction::filters::policy_of_output;
+use crate::tree::compaction::filters::{planned, policy_of_output};
 use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{VersionEdit, encode_definition};
 
@@ -171,7 +171,7 @@ impl Store {
         for (keyspace, keys) in memtable.keyspaces() {
             let Some(tree) = view.tree(keyspace) else { continue };
             let held = || tree.filter_bytes(|_, _| false);
-            let filter = policy_of_output(&tree.options, &tree.version.metas(), 0, keys, held, |_, _| false);
+            let filter = policy_of_output(&tree.options, &planned(&tree.version), 0, keys, held, |_, _| false);
             let context = self.output_context(tree, filter, Compression::None, &new_number, &turn);
             let levels = tree.version.metas();
             let (tables, files) =

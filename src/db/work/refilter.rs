@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::filter::filter_bytes;
 use crate::options::LevelFilters;
 use crate::sorted::table::{Input, Origin, Table, TableMeta};
-use crate::tree::compaction::filters::policies;
+use crate::tree::compaction::filters::{planned, policies};
 use crate::tree::compaction::picker::{Picker, Requested};
 use crate::tree::compaction::task::Task;
 use crate::tree::manifest::VersionEdit;
@@ -106,7 +106,7 @@ impl Store {
     pub(super) fn refilter(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
         // The keyspace may have been dropped.
         let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(0) };
-        let tables = tree.version.tables().zip(policies(&tree.options, &tree.version.metas()));
+        let tables = tree.version.tables().zip(policies(&tree.options, &planned(&tree.version)));
         let taken = tables.map(|((level, table), policy)| (level, table, policy));
         let found = taken.into_iter().find(|(level, table, _)| task.takes(*level, table.meta().number));
         let Some((_, table, policy)) = found else { return Ok(0) };
@@ -153,7 +153,7 @@ impl Store {
 /// Number and size of the tables to refilter, and the count of the others.
 fn tables_to_refilter(tree: &Tree, scope: Scope) -> Result<(Vec<(u64, u64)>, u64)> {
     let (mut wanted, mut unchanged) = (Vec::new(), 0);
-    let policies = policies(&tree.options, &tree.version.metas());
+    let policies = policies(&tree.options, &planned(&tree.version));
     for ((_, table), policy) in tree.version.tables().zip(policies) {
         // A budget's share changes with every write: a few hundredths of a bit are not worth
         // copying a table.

@@ -262,9 +262,10 @@ pub enum ReadEvent {
     DeletedByRange,
     FilterRead,
     IndexRead,
+    SkippedAbsent,
 }
 
-const EVENTS: usize = 16;
+const EVENTS: usize = 17;
 
 /// Ordinary reads count in the first cache line only.
 #[repr(align(64))]
@@ -288,6 +289,8 @@ const SATURATED: u64 = 16;
 #[derive(Default)]
 pub struct ReadCounters {
     shards: [CounterShard; OWNED_SHARDS + 1],
+    /// See [`inherit`](ReadCounters::inherit).
+    inherited: AtomicU64,
     filter: OnceLock<FilterRates>,
 }
 
@@ -348,6 +351,22 @@ impl ReadCounters {
         self.shards[shard_number()].found_score.load(Ordering::Relaxed) > SATURATED / 2
     }
 
+    /// Look-ups of keys that the table does not hold, whether or not a filter was asked, and those
+    /// that were inherited.
+    pub fn absent(&self) -> u64 {
+        let events = [ReadEvent::Negative, ReadEvent::FalsePositive, ReadEvent::SkippedAbsent];
+        self.inherited.load(Ordering::Relaxed) + events.map(|event| self.sum(event)).iter().sum::<u64>()
+    }
+
+    /// Takes over `absent` look-ups from the tables in whose place this one is.
+    pub fn inherit(&self, absent: u64) {
+        self.inherited.fetch_add(absent, Ordering::Relaxed);
+    }
+
+    fn sum(&self, event: ReadEvent) -> u64 {
+        self.shards.iter().map(|shard| shard.counts[event as usize].load(Ordering::Relaxed)).sum()
+    }
+
     /// Sets the expected rates of the filter. Later calls have no effect.
     pub fn expect(&self, rates: FilterRates) {
         let _ = self.filter.set(rates);
@@ -362,9 +381,7 @@ impl ReadCounters {
     }
 
     fn read(&self) -> ReadStats {
-        let sum = |event: ReadEvent| -> u64 {
-            self.shards.iter().map(|shard| shard.counts[event as usize].load(Ordering::Relaxed)).sum()
-        };
+        let sum = |event: ReadEvent| self.sum(event);
         let (negatives, true_positives, false_positives) =
             (sum(ReadEvent::Negative), sum(ReadEvent::TruePositive), sum(ReadEvent::FalsePositive));
         ReadStats {
@@ -373,7 +390,7 @@ impl ReadCounters {
             true_positives,
             false_positives,
             degraded: sum(ReadEvent::Degraded),
-            skipped: sum(ReadEvent::Skipped),
+            skipped: sum(ReadEvent::Skipped) + sum(ReadEvent::SkippedAbsent),
             prefix_probes: sum(ReadEvent::PrefixProbe),
             prefix_skips: sum(ReadEvent::PrefixSkip),
             cache_hits: sum(ReadEvent::CacheHit),

@@ -671,7 +671,9 @@ impl<'p> Probe<'p> {
         let Probe { table, resident, read, answer, .. } = self;
         match (answer, &lookup) {
             // A paged filter that was expected to say "maybe" is asked again.
-            (FilterAnswer::Skipped, Lookup::Absent) => _ = table.fetcher.counters.count_look_up(ReadEvent::Skipped),
+            (FilterAnswer::Skipped, Lookup::Absent) => {
+                table.fetcher.counters.count_look_up(ReadEvent::SkippedAbsent);
+            }
             (FilterAnswer::Skipped, _) => table.count(ReadEvent::Skipped),
             (FilterAnswer::Degraded, _) => table.count(ReadEvent::Degraded),
             (FilterAnswer::Maybe, Lookup::Absent) => table.count_false_positive(),

@@ -1,56 +1,83 @@
-//! Which filter a table gets: a pure function of the keyspace's options and of the tables'
-//! metadata.
+//! Which filter a table gets: a pure function of the keyspace's options, of the tables' metadata,
+//! and of how often each was asked in vain.
 //!
 //! A budget is shared out over the tree that the new table will be part of, without the tables it
-//! replaces and with as many keys as the new run can have. A table keeps its filter until it is
-//! rewritten, so the bits follow the tree only where compaction rewrites it. Append-only data keeps
-//! the filters it got when the tree was small and the bits were many. Therefore no new filter is
-//! larger than what the budget, plus `OVERDRAFT`, leaves beside the existing filters.
+//! replaces and with as many keys as the new run can have. A bit is worth most where look-ups of
+//! absent keys are many and keys few: tables with about as many such look-ups per key get equal
+//! bits, whatever their level. Before look-ups were counted, the plan assumes as many for every
+//! run, or as the budget says; that counts as much as [`ASSUMED`] look-ups.
+//!
+//! A table keeps its filter until it is rewritten, so the bits follow the tree only where
+//! compaction rewrites it. Append-only data keeps the filters it got when the tree was small and
+//! the bits were many. Therefore no new filter is larger than what the budget, plus `OVERDRAFT`,
+//! leaves beside the existing filters.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::filter::FilterPolicy;
 use crate::filter::{Run, allocate, filter_bytes};
 use crate::options::{BudgetLimit, FilterBudget, KeyspaceOptions, LevelFilters};
-use crate::sorted::table::TableMeta;
-use crate::version::{LEVELS, LevelMetas};
+use crate::sorted::table::{Table, TableMeta};
+use crate::version::{LEVELS, LevelMetas, Version};
 
 /// How far all filters together may exceed a budget: by a quarter when the last level is written,
 /// by a half when a level above is. A tree with regular compactions lags behind its plan by a
 /// tenth, which is tolerated. Small runs, whose filters save most for their memory, still get one
 /// when the last level has used up the budget.
 const OVERDRAFT: [u64; 2] = [4, 2];
+/// Look-ups that each run is assumed to have had in vain.
+const ASSUMED: f64 = 1000.0;
+/// Tables whose look-ups per key differ by less than this part of an octave get equal bits.
+const PARTS_OF_OCTAVE: f64 = 4.0;
 
-/// The filter of a run of `keys` distinct keys written to `level`, where it replaces the tables
+/// What a plan needs to know of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedTable {
+    pub level: usize,
+    pub number: u64,
+    pub keys: u64,
+    /// Look-ups that came to it in vain.
+    pub absent: u64,
+}
+
+/// The tables of entries, level by level.
+pub fn planned(version: &Version) -> Vec<PlannedTable> {
+    let planned = |(level, table): (usize, &Arc<Table>)| {
+        let &TableMeta { number, keys, .. } = table.meta();
+        PlannedTable { level, number, keys, absent: table.counters().absent() }
+    };
+    version.tables().map(planned).collect()
+}
+
+/// The tables of a keyspace whose reads nobody has counted, level by level.
+pub fn unread(levels: &LevelMetas<'_>) -> Vec<PlannedTable> {
+    let of_level = |(level, tables): (usize, &Vec<&TableMeta>)| {
+        let planned =
+            move |&TableMeta { number, keys, .. }: &TableMeta| PlannedTable { level, number, keys, absent: 0 };
+        tables.iter().copied().map(planned).collect::<Vec<_>>()
+    };
+    levels.iter().enumerate().flat_map(of_level).collect()
+}
+
+/// The filter of a run of `keys` distinct keys written to `level`, where it replaces the `tables`
 /// that `replaced` selects by level and number. `held` returns the bytes of all other tables'
 /// filters.
 pub fn policy_of_output(
     options: &KeyspaceOptions,
-    levels: &LevelMetas<'_>,
+    tables: &[PlannedTable],
     level: usize,
     keys: u64,
     held: impl FnOnce() -> u64,
     replaced: impl Fn(usize, u64) -> bool,
 ) -> FilterPolicy {
     let LevelFilters::Budget(budget) = &options.level_filters else { return fixed(options, level) };
-    let mut runs = runs(levels, replaced);
-    let at = match level {
-        0 => {
-            runs.push((0, keys));
-            runs.len() - 1
-        }
-        _ => match runs.iter().position(|(other, _)| *other == level) {
-            Some(at) => {
-                runs[at].1 += keys;
-                at
-            }
-            None => {
-                runs.push((level, keys));
-                runs.len() - 1
-            }
-        },
-    };
-    let planned = share_out(budget, &runs).get(at).copied().unwrap_or(options.filter);
-    let bytes = budget_bytes(budget, &runs);
-    let is_last = level > 0 && runs.iter().all(|(other, _)| *other <= level);
+    let (gone, mut tables): (Vec<_>, Vec<_>) =
+        tables.iter().copied().partition(|table| replaced(table.level, table.number));
+    tables.push(PlannedTable { level, number: u64::MAX, keys, absent: in_vain(&gone) });
+    let planned = share_out(budget, &tables).last().copied().unwrap_or(options.filter);
+    let bytes = budget_bytes(budget, &tables);
+    let is_last = level > 0 && tables.iter().all(|table| table.level <= level);
     let [in_last, above] = OVERDRAFT.map(|part| bytes.saturating_add(bytes / part));
     let left = if is_last { in_last } else { above }.saturating_sub(held());
     // A filter with prefixes may hold twice as many keys.
@@ -66,22 +93,12 @@ fn at_most(policy: FilterPolicy, keys: u64, bytes: u64) -> FilterPolicy {
     [policy].into_iter().chain(less).find(fits).unwrap_or(FilterPolicy::None)
 }
 
-/// The filter that each table should have, in the order of `levels`.
-pub fn policies(options: &KeyspaceOptions, levels: &LevelMetas<'_>) -> Vec<FilterPolicy> {
-    let by_run = match &options.level_filters {
-        LevelFilters::Budget(budget) => share_out(budget, &runs(levels, |_, _| false)),
-        _ => Vec::new(),
-    };
-    let mut by_run = by_run.into_iter();
-    let mut policies = Vec::new();
-    for (level, tables) in levels.iter().enumerate().filter(|(_, tables)| !tables.is_empty()) {
-        let runs_here = if level == 0 { tables.len() } else { 1 };
-        for _ in 0..runs_here {
-            let policy = by_run.next().unwrap_or_else(|| fixed(options, level));
-            policies.extend(std::iter::repeat_n(policy, tables.len() / runs_here));
-        }
+/// The filter that each table should have, in the order of `tables`.
+pub fn policies(options: &KeyspaceOptions, tables: &[PlannedTable]) -> Vec<FilterPolicy> {
+    match &options.level_filters {
+        LevelFilters::Budget(budget) => share_out(budget, tables),
+        _ => tables.iter().map(|table| fixed(options, table.level)).collect(),
     }
-    policies
 }
 
 /// The filter of a level, independent of the tree.
@@ -92,64 +109,95 @@ pub fn fixed(options: &KeyspaceOptions, level: usize) -> FilterPolicy {
     }
 }
 
-/// Level and keys of each non-empty run: one per table in level 0, one per level below.
-fn runs(levels: &LevelMetas<'_>, replaced: impl Fn(usize, u64) -> bool) -> Vec<(usize, u64)> {
-    let keys = |level: usize, table: &TableMeta| if replaced(level, table.number) { 0 } else { table.keys };
-    let first = levels[0].iter().map(|table| (0, keys(0, table)));
-    let others = (1..LEVELS).map(|level| (level, levels[level].iter().map(|table| keys(level, table)).sum()));
-    first.chain(others).filter(|(_, keys)| *keys > 0).collect()
-}
-
-/// The budget in bytes, for `runs` given as level and keys.
-fn budget_bytes(budget: &FilterBudget, runs: &[(usize, u64)]) -> u64 {
-    let keys = runs.iter().fold(0u64, |sum, (_, keys)| sum.saturating_add(*keys));
+/// The budget in bytes.
+fn budget_bytes(budget: &FilterBudget, tables: &[PlannedTable]) -> u64 {
     match budget.limit {
-        BudgetLimit::BitsPerKey(bits_per_key) => filter_bytes(FilterPolicy::Bloom { bits_per_key }, keys),
+        BudgetLimit::BitsPerKey(bits_per_key) => {
+            let keys = tables.iter().fold(0u64, |sum, table| sum.saturating_add(table.keys));
+            filter_bytes(FilterPolicy::Bloom { bits_per_key }, keys)
+        }
         BudgetLimit::Bytes(bytes) => bytes,
     }
 }
 
-/// The filter of each of `runs`, given as level and keys.
-fn share_out(budget: &FilterBudget, runs: &[(usize, u64)]) -> Vec<FilterPolicy> {
-    let bytes = budget_bytes(budget, runs);
-    let last = runs.iter().map(|(level, _)| *level).max().unwrap_or_default();
-    // Hits are assumed to be in the last level, which holds most of the data. This does not apply
-    // if all runs are in level 0, where each may hold the key.
-    let weight = |level: usize| if level == last && level > 0 { f64::from(budget.absent) } else { 1.0 };
-    let runs: Vec<Run> = runs.iter().map(|&(level, keys)| Run { keys, weight: weight(level) }).collect();
-    allocate(&runs, bytes)
+/// The filter of each of `tables`.
+fn share_out(budget: &FilterBudget, tables: &[PlannedTable]) -> Vec<FilterPolicy> {
+    let last = tables.iter().map(|table| table.level).max().unwrap_or_default();
+    let mut keys = [0; LEVELS];
+    tables.iter().for_each(|table| keys[table.level] = table.keys.saturating_add(keys[table.level]));
+    // What is assumed per key. Hits are assumed to be in the last level, which holds most of the
+    // data. This does not apply if all runs are in level 0, where each may hold the key.
+    let assumed: [f64; LEVELS] = std::array::from_fn(|level| {
+        let share = if level == last && level > 0 { f64::from(budget.absent) } else { 1.0 };
+        share * ASSUMED / keys[level].max(1) as f64
+    });
+    // Every look-up comes to every run of level 0 first, however new that is.
+    let mut of_levels = [0.0; LEVELS];
+    let mut most = ASSUMED;
+    for table in tables {
+        let in_vain = &mut of_levels[table.level];
+        *in_vain = table.absent as f64 + if table.level > 0 { *in_vain } else { 0.0 };
+        most = most.max(*in_vain);
+    }
+    let mut groups: BTreeMap<(usize, u64), (usize, Run)> = BTreeMap::new();
+    let mut group_of = Vec::with_capacity(tables.len());
+    for (at, table) in tables.iter().enumerate() {
+        let count = groups.len();
+        let (per_key, part) = match table.level {
+            0 => (most / table.keys.max(1) as f64, at as u64),
+            level => {
+                let per_key = assumed[level] + table.absent as f64 / table.keys.max(1) as f64;
+                (per_key, (per_key.log2() * PARTS_OF_OCTAVE).floor().to_bits())
+            }
+        };
+        let (group, run) = groups.entry((table.level, part)).or_insert((count, Run { keys: 0, weight: 0.0 }));
+        run.keys = run.keys.saturating_add(table.keys);
+        run.weight += per_key * table.keys as f64;
+        group_of.push(*group);
+    }
+    let mut runs = vec![Run { keys: 0, weight: 0.0 }; groups.len()];
+    groups.into_values().for_each(|(at, run)| runs[at] = run);
+    let policies = allocate(&runs, budget_bytes(budget, tables));
+    group_of.into_iter().map(|group| policies[group]).collect()
+}
+
+/// Look-ups that came to `tables` in vain and will come to the table that replaces them: those of
+/// the lowest level. Tables above it cover more keys, and what they hold, it is not asked for.
+fn in_vain(tables: &[PlannedTable]) -> u64 {
+    let lowest = tables.iter().map(|table| table.level).max();
+    let counts = tables.iter().filter(|table| Some(table.level) == lowest).map(|table| table.absent);
+    if lowest == Some(0) { counts.max().unwrap_or_default() } else { counts.sum() }
+}
+
+/// Has the tables that come in an edit, which do not overlap, take over the counts of those that
+/// go, by level, each for its own part of the keys.
+pub fn hand_on<'t>(gone: &[(u8, &'t Arc<Table>)], come: impl Iterator<Item = &'t Arc<Table>>) {
+    let mut come: Vec<(&Arc<Table>, Vec<PlannedTable>)> = come.map(|table| (table, Vec::new())).collect();
+    come.sort_unstable_by_key(|(table, _)| &table.meta().smallest);
+    for &(level, old) in gone {
+        let &TableMeta { number, ref smallest, ref largest, .. } = old.meta();
+        let start = come.partition_point(|(new, _)| new.meta().largest < *smallest);
+        let end = come.partition_point(|(new, _)| new.meta().smallest <= *largest).max(start);
+        let all = come[start..end].iter().fold(0u64, |sum, (new, _)| sum.saturating_add(new.meta().keys));
+        let absent = old.counters().absent();
+        for (new, parts) in &mut come[start..end] {
+            let keys = new.meta().keys;
+            let share = u128::from(absent) * u128::from(keys) / u128::from(all.max(1));
+            let absent = u64::try_from(share).unwrap_or(absent);
+            parts.push(PlannedTable { level: level.into(), number, keys, absent });
+        }
+    }
+    come.iter().for_each(|(table, parts)| table.counters().inherit(in_vain(parts)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn table(number: u64, keys: u64) -> TableMeta {
-        TableMeta {
-            number,
-            size: 20 * keys,
-            checksum: 0,
-            entries: 2 * keys,
-            keys,
-            tombstones: 0,
-            deadlines: Default::default(),
-            references: Default::default(),
-            smallest_seqno: 0,
-            largest_seqno: 0,
-            cleared: 0,
-            ingested: None,
-            range_end: None,
-            kept: 0,
-            smallest: (*b"a").into(),
-            largest: (*b"z").into(),
-        }
-    }
-
     /// A tree of tables, given as level, number and keys.
-    fn with_tree<R>(tables: &[(usize, u64, u64)], check: impl FnOnce(&LevelMetas<'_>) -> R) -> R {
-        let tables: Vec<(usize, TableMeta)> =
-            tables.iter().map(|&(level, number, keys)| (level, table(number, keys))).collect();
-        check(&std::array::from_fn(|level| tables.iter().filter(|(l, _)| *l == level).map(|(_, t)| t).collect()))
+    fn with_tree<R>(tables: &[(usize, u64, u64)], check: impl FnOnce(&[PlannedTable]) -> R) -> R {
+        let table = |&(level, number, keys): &(usize, u64, u64)| PlannedTable { level, number, keys, absent: 0 };
+        check(&tables.iter().map(table).collect::<Vec<_>>())
     }
 
     fn bits(policies: &[FilterPolicy]) -> Vec<f32> {
