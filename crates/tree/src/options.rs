@@ -56,9 +56,9 @@ pub enum LevelFilters {
 pub struct FilterBudget {
     /// The amount of memory.
     pub limit: BudgetLimit,
-    /// Share of look-ups that find nothing, 0 to 1, in steps of a thousandth, assumed until look-ups
-    /// have been counted. The others are assumed to find their key in the last level, where filters
-    /// are worth less the more look-ups succeed. Default: 1.
+    /// Share of look-ups that find nothing, 0 to 1, in steps of a thousandth: what is assumed until
+    /// look-ups have been counted. The others are assumed to find their key in the last level,
+    /// where filters are worth less the more look-ups succeed. Default: 1.
     pub absent: f32,
 }
 
