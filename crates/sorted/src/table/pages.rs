@@ -11,6 +11,7 @@
 //! Each time that [`READS`] pages have been read, the budget is asked again: once it has room, the
 //! block is read as a whole, and stays.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -43,6 +44,23 @@ pub(super) trait Whole: Sized {
 
     /// Bytes of memory.
     fn memory(&self) -> usize;
+}
+
+/// A block to go through from end to end.
+pub(super) enum WholeBlock<'r, T> {
+    Resident(&'r T),
+    Read(Box<T>),
+}
+
+impl<T> Deref for WholeBlock<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self {
+            WholeBlock::Resident(whole) => whole,
+            WholeBlock::Read(whole) => whole,
+        }
+    }
 }
 
 pub(super) struct Pages<T> {

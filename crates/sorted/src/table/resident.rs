@@ -1,6 +1,5 @@
 //! [`Resident`]: the parts of an open table that stay in memory.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use super::fetch::Fetcher;
@@ -8,8 +7,9 @@ use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::index::Index;
 use super::mapped::{InPlace, Mapped};
 use super::paged::PagedFilter;
+use super::pages::WholeBlock;
 use super::properties::{Properties, filter_hash};
-use super::table_index::{TableIndex, WholeIndex};
+use super::table_index::TableIndex;
 use super::{Ingested, TableMeta};
 use crate::block::{Block, BorrowedFrame};
 use crate::cache::BlockSlots;
@@ -234,7 +234,7 @@ impl Resident {
     }
 
     /// The whole index, for a read of the whole table.
-    pub(super) fn whole_index(&self, fetcher: &Fetcher) -> Result<WholeIndex<'_>> {
+    pub(super) fn whole_index(&self, fetcher: &Fetcher) -> Result<WholeBlock<'_, Index>> {
         self.index.read_whole(fetcher, self.footer.index)
     }
 
@@ -258,23 +258,6 @@ fn read_index(fetcher: &Fetcher, number: u64, handle: BlockHandle, charge: &mut 
     };
     charge.resize(index.memory());
     Ok(index)
-}
-
-/// A whole filter.
-pub(super) enum WholeFilter<'r> {
-    Resident(&'r Filter),
-    Read(Box<Filter>),
-}
-
-impl Deref for WholeFilter<'_> {
-    type Target = Filter;
-
-    fn deref(&self) -> &Filter {
-        match self {
-            WholeFilter::Resident(filter) => filter,
-            WholeFilter::Read(filter) => filter,
-        }
-    }
 }
 
 fn degraded_by(error: &Error) -> FilterState {
@@ -330,13 +313,13 @@ impl TableFilter {
 
     /// The whole filter, if there is one, read anew if only pages of it are in memory. Fails if it
     /// is unusable.
-    pub(super) fn whole(&self, fetcher: &Fetcher, resident: &Resident) -> Result<Option<WholeFilter<'_>>> {
+    pub(super) fn whole(&self, fetcher: &Fetcher, resident: &Resident) -> Result<Option<WholeBlock<'_, Filter>>> {
         match self {
             TableFilter::None => Ok(None),
             TableFilter::Degraded(error) => Err(error.clone()),
-            TableFilter::Usable(filter) => Ok(Some(WholeFilter::Resident(filter))),
+            TableFilter::Usable(filter) => Ok(Some(WholeBlock::Resident(filter))),
             TableFilter::Paged(_) => match TableFilter::read(fetcher, &resident.footer, &resident.properties, true) {
-                TableFilter::Usable(filter) => Ok(Some(WholeFilter::Read(Box::new(filter)))),
+                TableFilter::Usable(filter) => Ok(Some(WholeBlock::Read(Box::new(filter)))),
                 TableFilter::Degraded(error) => Err(error),
                 TableFilter::None | TableFilter::Paged(_) => Ok(None),
             },

@@ -5,12 +5,11 @@
 //! in the cache.
 
 use std::cmp::Ordering;
-use std::ops::Deref;
 
 use super::fetch::Fetcher;
 use super::footer::{BlockHandle, HANDLE_LEN};
 use super::index::{END_LEN, HeadsNode, Index, UpperRows, WIDTH};
-use super::pages::{Pages, Whole};
+use super::pages::{Pages, Whole, WholeBlock};
 use crate::cache::BlockSlots;
 use crate::error::Result;
 use crate::format::coding::{get_u32, get_u64};
@@ -37,23 +36,6 @@ struct PagedIndex {
     rows: UpperRows,
     prefix: Box<[u8]>,
     pages: Pages<Index>,
-}
-
-/// An index to go through from end to end.
-pub(super) enum WholeIndex<'r> {
-    Resident(&'r Index),
-    Read(Box<Index>),
-}
-
-impl Deref for WholeIndex<'_> {
-    type Target = Index;
-
-    fn deref(&self) -> &Index {
-        match self {
-            WholeIndex::Resident(index) => index,
-            WholeIndex::Read(index) => index,
-        }
-    }
 }
 
 impl Whole for Index {
@@ -105,13 +87,13 @@ impl TableIndex {
     }
 
     /// The whole index, read anew if only pages of it are in memory.
-    pub(super) fn read_whole(&self, fetcher: &Fetcher, handle: BlockHandle) -> Result<WholeIndex<'_>> {
+    pub(super) fn read_whole(&self, fetcher: &Fetcher, handle: BlockHandle) -> Result<WholeBlock<'_, Index>> {
         match self.form() {
-            Ok(index) => Ok(WholeIndex::Resident(index)),
+            Ok(index) => Ok(WholeBlock::Resident(index)),
             Err(_) => {
                 let index = Index::decode(&fetcher.meta_block(handle)?, None);
                 let index = index.map_err(|malformed| fetcher.corrupt(handle.offset, malformed))?;
-                Ok(WholeIndex::Read(Box::new(index)))
+                Ok(WholeBlock::Read(Box::new(index)))
             }
         }
     }
