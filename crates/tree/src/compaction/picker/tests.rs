@@ -38,13 +38,37 @@ fn with_picker<R>(
     running: &[Task],
     check: impl FnOnce(Picker<'_>) -> R,
 ) -> R {
-    let tables: Vec<(usize, TableMeta)> = levels
-        .iter()
-        .map(|line| {
-            let (level, rest) = line.as_ref().split_once(':').unwrap();
-            (level.parse().unwrap(), table(rest))
-        })
-        .collect();
+    with_picker_of(&tables(levels), oldest_snapshot, running, check)
+}
+
+/// [`with_picker`] of an idle store or a busy one in which all entries are of one size.
+fn with_even_picker<R>(
+    levels: &[impl AsRef<str>],
+    is_idle: bool,
+    running: &[Task],
+    check: impl FnOnce(Picker<'_>) -> R,
+) -> R {
+    let mut tables = tables(levels);
+    for (_, table) in &mut tables {
+        (table.entries, table.keys) = (table.size, table.size);
+    }
+    with_picker_of(&tables, SeqNo::MAX, running, |picker| check(Picker { is_idle, ..picker }))
+}
+
+fn tables(levels: &[impl AsRef<str>]) -> Vec<(usize, TableMeta)> {
+    let tables = levels.iter().map(|line| {
+        let (level, rest) = line.as_ref().split_once(':').unwrap();
+        (level.parse().unwrap(), table(rest))
+    });
+    tables.collect()
+}
+
+fn with_picker_of<R>(
+    tables: &[(usize, TableMeta)],
+    oldest_snapshot: SeqNo,
+    running: &[Task],
+    check: impl FnOnce(Picker<'_>) -> R,
+) -> R {
     let levels: [Vec<&TableMeta>; LEVELS] =
         std::array::from_fn(|level| tables.iter().filter(|(l, _)| *l == level).map(|(_, t)| t).collect());
     check(Picker {
@@ -215,8 +239,7 @@ fn a_full_level_0_that_is_little_beside_the_base_level_becomes_a_run_of_a_free_l
 #[test]
 fn runs_of_free_levels_stay_until_the_store_is_idle() {
     let pick = |tree: &[&str], is_idle| {
-        with_picker(tree, SeqNo::MAX, &[], |picker| {
-            let picker = Picker { is_idle, ..picker };
+        with_even_picker(tree, is_idle, &[], |picker| {
             assert_eq!(picker.pick().is_some(), picker.debt() != Debt::default());
             picker.pick().map_or("nothing".into(), |(_, task)| words(&task))
         })
@@ -245,15 +268,13 @@ fn runs_of_free_levels_stay_until_the_store_is_idle() {
     assert_eq!(pick(&["0:30 a c 3", "5:21 a c 3", "6:20 a c 40"], true), "0->6: 0/30 5/21 6/20");
     // A worthwhile task waits for a running one, and so does a less worthwhile one.
     let tree = ["4:22 a c 20", "5:21 a c 20", "6:20 a c 280"];
-    let running = with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_table(20) {
+    let running = with_even_picker(&tree, true, &[], |picker| match picker.pick_table(20) {
         Requested::Task(task) => task,
         other => panic!("{other:?}"),
     });
-    with_picker(&tree, SeqNo::MAX, std::slice::from_ref(&running), |picker| {
-        assert_eq!(Picker { is_idle: true, ..picker }.pick(), None);
-    });
-    with_picker(&large, SeqNo::MAX, &[running], |picker| {
-        let (_, task) = Picker { is_idle: true, ..picker }.pick().unwrap();
+    with_even_picker(&tree, true, std::slice::from_ref(&running), |picker| assert_eq!(picker.pick(), None));
+    with_even_picker(&large, true, &[running], |picker| {
+        let (_, task) = picker.pick().unwrap();
         assert_eq!(words(&task), "4->5: 4/22 5/21", "it is not in the way");
     });
     assert_eq!(pick(&["5:21 d f 20", "6:20 a c 280"], true), "5->6 move: 5/21");
@@ -305,8 +326,7 @@ fn runs_that_are_small_beside_the_base_level_are_merged_with_others_of_their_siz
 #[test]
 fn the_last_runs_are_merged_when_the_store_is_idle() {
     let idle = |tree: &[String]| {
-        with_picker(tree, SeqNo::MAX, &[], |picker| {
-            let picker = Picker { is_idle: true, ..picker };
+        with_even_picker(tree, true, &[], |picker| {
             assert_eq!(picker.pick().is_some(), picker.debt() != Debt::default());
             let task = picker.pick().map(|(_, task)| task);
             if let Some(running) = task.clone() {
@@ -405,8 +425,8 @@ fn garbage_counts_as_debt_until_it_is_dropped_issue_13() {
     let owed = Debt { data: 16 * MIB, garbage: 96 * MIB };
     assert_eq!((debt(&[], SeqNo::MAX), debt(&[task], SeqNo::MAX)), (owed, owed));
     assert_eq!(debt(&[], 150), Debt::default(), "a snapshot sees what was deleted");
-    // In the last level, a tenth is enough when idle.
-    for (tombstones, when_idle, when_busy) in [(10, 0, 0), (11, 1, 0), (26, 1, 1)] {
+    // In the last level, an entry in 32 is enough when idle.
+    for (tombstones, when_idle, when_busy) in [(3, 0, 0), (4, 1, 0), (26, 1, 1)] {
         let table = [format!("6:1 a c 16 {tombstones}")];
         let is_picked = |is_idle| {
             with_picker(&table, SeqNo::MAX, &[], |picker| u8::from(Picker { is_idle, ..picker }.pick().is_some()))
@@ -634,7 +654,7 @@ fn what_a_merge_frees_below_its_output_counts_once() {
 }
 
 #[test]
-fn an_idle_store_merges_what_little_it_has_if_a_sixth_of_it_is_garbage() {
+fn an_idle_store_merges_what_little_it_has_if_one_byte_in_32_may_be_freed() {
     let idle = |tree: &[&str], base_size: u64| {
         with_picker(tree, SeqNo::MAX, &[], |picker| {
             let task = Picker { is_idle: true, base_size, ..picker }.pick();
@@ -642,12 +662,17 @@ fn an_idle_store_merges_what_little_it_has_if_a_sixth_of_it_is_garbage() {
         })
     };
     let merged = "0->6: 0/1 6/2";
-    // A run alone stays unless a tenth of what is read is freed: here, 20 and 21 of 200 MiB.
-    assert_eq!(idle(&["0:1 a c 100 20", "6:2 a c 100"], 64 * MIB), "nothing");
-    assert_eq!(idle(&["0:1 a c 100 21", "6:2 a c 100"], 64 * MIB), merged);
-    // Less than a memtable is merged if more than a sixth is freed: 0.5 and 0.52 of 3 MiB.
-    assert_eq!(idle(&["0:1 a c 1 25", "6:2 a c 2"], 64 * MIB), "nothing");
-    assert_eq!(idle(&["0:1 a c 1 26", "6:2 a c 2"], 64 * MIB), merged);
+    // A run alone stays unless that much of what is read is freed: here, 6 and 7 of 200 MiB.
+    assert_eq!(idle(&["0:1 a c 100 6", "6:2 a c 100"], 64 * MIB), "nothing");
+    assert_eq!(idle(&["0:1 a c 100 7", "6:2 a c 100"], 64 * MIB), merged);
+    // Less than a memtable is merged, too: 0.15 and 0.18 of 5 MiB.
+    assert_eq!(idle(&["0:1 a c 2 5", "6:2 a c 3"], 64 * MIB), "nothing");
+    assert_eq!(idle(&["0:1 a c 2 6", "6:2 a c 3"], 64 * MIB), merged);
+    // Every second put may overwrite a value that is more than twice as long.
+    assert_eq!(idle(&["0:1 a c 50", "6:2 a c 100"], 64 * MIB), "nothing");
+    assert_eq!(idle(&["0:1 a c 49", "6:2 a c 100"], 64 * MIB), merged);
+    // In a free level, each table by itself.
+    assert_eq!(idle(&["5:1 a b 1", "5:3 c d 50", "6:2 a b 100", "6:4 c d 100"], 64 * MIB), "5->6: 5/1 6/2");
     // With memtables of 341 MiB, 3.6 MiB are next to nothing.
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * MIB), merged);
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * 64 * MIB), "nothing");
@@ -656,9 +681,9 @@ fn an_idle_store_merges_what_little_it_has_if_a_sixth_of_it_is_garbage() {
 #[test]
 fn what_ranges_have_deleted_is_rewritten_in_every_level_and_is_debt() {
     let pick = |tree: &[&str], deleted: &[(u64, u64)], is_idle| {
-        with_picker(tree, SeqNo::MAX, &[], |picker| {
+        with_even_picker(tree, is_idle, &[], |picker| {
             let deleted = deleted.iter().map(|(number, mib)| (*number, mib * MIB)).collect();
-            let picker = Picker { is_idle, deleted: &deleted, ..picker };
+            let picker = Picker { deleted: &deleted, ..picker };
             let task = picker.pick().map_or("nothing".into(), |(_, task)| words(&task));
             assert_eq!(picker.debt().garbage > 0, task != "nothing");
             task
@@ -699,18 +724,20 @@ fn moving_garbage_down_may_cost_more_when_idle_or_when_the_last_level_drops_it()
     // all.
     assert_eq!(pick(&tree(&["5:1 a c 10 40", "6:2 a c 100", "6:3 x z 1000"]), false), "5->6: 5/1 6/2");
     assert_eq!(pick(&tree(&["4:1 a c 10 40", "5:2 a c 100", "6:3 x z 10240"]), false), "nothing");
-    // With few tombstones, a tenth of what is read must be freed when idle: 11 and 12 of 110 MiB.
+    // With few tombstones, a byte in 32 of what is read must be freed when idle: 6 and 7 of 200
+    // MiB.
     for (tombstones, idle, busy) in
-        [(11, "nothing", "nothing"), (12, "5->6: 5/1 6/2", "nothing"), (25, "5->6: 5/1 6/2", "nothing")]
+        [(6, "nothing", "nothing"), (7, "5->6: 5/1 6/2", "nothing"), (25, "5->6: 5/1 6/2", "nothing")]
     {
-        let tree = tree(&[&format!("5:1 a c 10 {tombstones}"), "6:2 a c 100", "6:3 x z 1000"]);
+        let tree = tree(&[&format!("5:1 a c 100 {tombstones}"), "6:2 a c 100", "6:3 x z 3000"]);
         assert_eq!((pick(&tree, true).as_str(), pick(&tree, false).as_str()), (idle, busy), "{tombstones}");
     }
-    // A table of 1 MiB over many as large: a mostly dead one may cost 16 times what it moves and
-    // frees, others 8 times.
-    for (tombstones, below, is_picked) in
-        [(60, 20, true), (60, 26, false), (50, 11, true), (50, 13, false), (30, 9, true), (30, 12, false)]
-    {
+    // Short values without tombstones may overwrite long ones.
+    let short = tree(&["5:1 a c 45", "6:2 a c 100", "6:3 x z 3000"]);
+    assert_eq!([pick(&short, true), pick(&short, false)], ["5->6: 5/1 6/2", "nothing"]);
+    // A table of 1 MiB over many as large: one with many tombstones may cost 32 times what it moves
+    // and frees, others what they free.
+    for (tombstones, below, is_picked) in [(60, 50, true), (60, 51, false), (20, 5, true), (20, 6, false)] {
         let last = (0..below).map(|i| format!("6:{} b{i:02} b{i:02}x 1", 10 + i));
         let tree = [format!("5:1 a c 1 {tombstones}")].into_iter().chain(last).chain(["6:99 x z 1000".into()]);
         let tree: Vec<String> = tree.collect();
