@@ -757,6 +757,8 @@ fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_mo
 #[cfg(test)]
 mod churn;
 #[cfg(test)]
+mod models;
+#[cfg(test)]
 mod rivals;
 #[cfg(test)]
 mod simulation;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::models::{plain_table, with_plain_picker};
 use super::*;
 use crate::format::span::KeySpan;
 
@@ -93,23 +94,15 @@ impl ModelStore {
         let seqnos = || entries.keys().map(|(_, seqno)| seqno.0);
         let mut distinct: Vec<u32> = keys().collect();
         distinct.dedup();
+        let (smallest, largest) = (keys().min().unwrap(), keys().max().unwrap());
         let meta = TableMeta {
-            number: self.next_number,
             size: entries.values().map(|value| size_of(*value)).sum(),
-            checksum: 0,
             entries: entries.len() as u64,
             keys: distinct.len() as u64,
             tombstones: entries.values().filter(|value| value.is_none()).count() as u64,
-            deadlines: Default::default(),
-            references: Default::default(),
             smallest_seqno: seqnos().min().unwrap(),
             largest_seqno: seqnos().max().unwrap(),
-            cleared: 0,
-            ingested: None,
-            range_end: None,
-            kept: 0,
-            smallest: keys().min().unwrap().to_be_bytes().into(),
-            largest: keys().max().unwrap().to_be_bytes().into(),
+            ..plain_table(self.next_number, &smallest.to_be_bytes(), &largest.to_be_bytes())
         };
         ModelRun { meta, entries }
     }
@@ -137,20 +130,9 @@ impl ModelStore {
     fn with_picker<R>(&self, running: &[Task], is_idle: bool, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
         let metas: [Vec<&TableMeta>; LEVELS] =
             std::array::from_fn(|level| self.levels[level].iter().map(|run| &run.meta).collect());
-        pick(&Picker {
-            levels: &metas,
-            running,
-            shape: Shape::USUAL,
-            base_size: MEMTABLE * L0_TRIGGER as u64,
-            is_idle,
-            oldest_snapshot: self.snapshot.unwrap_or(SeqNo::MAX),
-            now: 0,
-            moves_to_last: false,
-            weights: &TombstoneWeights::new(),
-            value_garbage: &ValueGarbage::default(),
-            deleted: &DeletedBytes::new(),
-            flushed: SeqNo::MAX,
-            combines: true,
+        let oldest_snapshot = self.snapshot.unwrap_or(SeqNo::MAX);
+        with_plain_picker(&metas, MEMTABLE * L0_TRIGGER as u64, running, |picker| {
+            pick(&Picker { is_idle, oldest_snapshot, moves_to_last: false, ..picker })
         })
     }
 

@@ -129,6 +129,7 @@ impl LiveEntries {
 
 #[cfg(test)]
 mod tests {
+    use super::super::models::plain_table;
     use super::*;
     use crate::sorted::table::Deadlines;
 
@@ -136,22 +137,12 @@ mod tests {
     fn table(line: &str, seqno: SeqNo) -> TableMeta {
         let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
         TableMeta {
-            number: seqno,
             size: numbers[3],
-            checksum: 0,
             entries: numbers[0],
             keys: numbers[1],
             tombstones: numbers[2],
-            deadlines: Default::default(),
-            references: Default::default(),
             smallest_seqno: 1,
-            largest_seqno: seqno,
-            cleared: 0,
-            ingested: None,
-            range_end: None,
-            kept: 0,
-            smallest: (*b"a").into(),
-            largest: (*b"z").into(),
+            ..plain_table(seqno, b"a", b"z")
         }
     }
 

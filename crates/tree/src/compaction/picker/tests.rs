@@ -1,5 +1,6 @@
 //! Tables of cases: a tree, and the task picked for it.
 
+use super::models::{plain_table, with_plain_picker};
 use super::*;
 use crate::format::span::KeySpan;
 
@@ -11,22 +12,13 @@ fn table(line: &str) -> TableMeta {
     let number: u64 = words[0].parse().unwrap();
     let count = |at: usize| words.get(at).map_or(0, |word| word.parse().unwrap());
     TableMeta {
-        number,
         size: words[3].parse::<u64>().unwrap() * MIB,
-        checksum: 0,
         entries: 100,
         keys: 100 - count(5),
         tombstones: count(4),
-        deadlines: Default::default(),
-        references: Default::default(),
         smallest_seqno: number * 100,
         largest_seqno: number * 100 + 99,
-        cleared: 0,
-        ingested: None,
-        range_end: None,
-        kept: 0,
-        smallest: words[1].as_bytes().into(),
-        largest: words[2].as_bytes().into(),
+        ..plain_table(number, words[1].as_bytes(), words[2].as_bytes())
     }
 }
 
@@ -71,21 +63,7 @@ fn with_picker_of<R>(
 ) -> R {
     let levels: [Vec<&TableMeta>; LEVELS] =
         std::array::from_fn(|level| tables.iter().filter(|(l, _)| *l == level).map(|(_, t)| t).collect());
-    check(Picker {
-        levels: &levels,
-        running,
-        shape: Shape::USUAL,
-        base_size: 64 * MIB,
-        is_idle: false,
-        oldest_snapshot,
-        now: 0,
-        moves_to_last: true,
-        weights: &TombstoneWeights::new(),
-        value_garbage: &ValueGarbage::default(),
-        deleted: &DeletedBytes::new(),
-        flushed: SeqNo::MAX,
-        combines: true,
-    })
+    with_plain_picker(&levels, 64 * MIB, running, |picker| check(Picker { oldest_snapshot, ..picker }))
 }
 
 /// The picked task as "start->output [move]: inputs".
@@ -537,25 +515,12 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
     let (above, below) = (tables(1600, 1, 5), tables(16_000, 10_000, 0));
     let mut levels: [Vec<&TableMeta>; LEVELS] = Default::default();
     (levels[5], levels[6]) = (above.iter().collect(), below.iter().collect());
-    let picker = Picker {
-        levels: &levels,
-        running: &[],
-        shape: Shape::USUAL,
-        base_size: 800 * MIB,
-        is_idle: false,
-        oldest_snapshot: SeqNo::MAX,
-        now: 0,
-        moves_to_last: true,
-        weights: &TombstoneWeights::new(),
-        value_garbage: &ValueGarbage::default(),
-        deleted: &DeletedBytes::new(),
-        flushed: SeqNo::MAX,
-        combines: true,
-    };
     COMPARISONS.set(0);
     ESTIMATES.set(0);
-    assert_eq!((picker.level_targets().base_level, picker.pick()), (5, None));
-    picker.debt();
+    with_plain_picker(&levels, 800 * MIB, &[], |picker| {
+        assert_eq!((picker.level_targets().base_level, picker.pick()), (5, None));
+        picker.debt();
+    });
     println!("{} comparisons", COMPARISONS.get());
     assert_eq!(ESTIMATES.get(), 1600, "each table is weighed once");
     assert!(COMPARISONS.get() < 1600 * 250, "{}", COMPARISONS.get());
