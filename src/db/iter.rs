@@ -179,6 +179,9 @@ impl Iter {
             }
             Ok(false) => {
                 self.done = true;
+                if let Some(cursor) = if forward { &mut self.front } else { &mut self.back } {
+                    cursor.end();
+                }
                 None
             }
             Err(error) => {

@@ -49,6 +49,7 @@ mod synced_log;
 mod trace;
 mod transactions;
 mod unlogged;
+mod unused_blocks;
 mod update;
 mod values;
 mod waits;

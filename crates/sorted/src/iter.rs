@@ -100,6 +100,13 @@ pub trait MergeCursor: InternalCursor {
         Ok(false)
     }
 
+    /// Tells the cursor that it has been positioned: as long as it does not move on, no entry has
+    /// been taken from it, but by [`note_taken`](MergeCursor::note_taken).
+    fn note_position(&mut self) {}
+
+    /// Tells the cursor that its current entry is taken.
+    fn note_taken(&mut self) {}
+
     /// The counters for reads of the current entry, if the cursor has its own.
     fn counters(&self) -> Option<&ReadCounters> {
         None

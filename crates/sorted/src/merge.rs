@@ -29,7 +29,7 @@ use crate::report::stats::ReadCounters;
 ///
 /// Invariant: no child is before the current entry in the direction of travel. Reversing the
 /// direction moves every other child to the other side of that entry.
-pub struct MergingCursor<C> {
+pub struct MergingCursor<C: MergeCursor> {
     children: Vec<C>,
     /// Inner nodes from 1 on; the children of node `i` are `2 * i` and `2 * i + 1`. The leaves
     /// follow the inner nodes, in the order of `children`.
@@ -113,16 +113,24 @@ impl<C: MergeCursor> MergingCursor<C> {
 
     /// Invalidates the cursor and forgets any fast steps. Precedes a new position of the children.
     fn invalidate(&mut self) {
+        if let Some(current) = self.children.get_mut(self.winner.child) {
+            current.note_taken();
+        }
         self.winner = Entrant::NONE;
         (self.fast_steps, self.is_head_stale) = (0, false);
+    }
+
+    /// Ends a scan that does not take the current entry: it is outside of the scan's range.
+    pub fn end(&mut self) {
+        self.winner = Entrant::NONE;
+        self.invalidate();
     }
 
     /// Moves every child with `position`, sets the direction of travel and plays the tournament.
     fn position(&mut self, direction: MergeDirection, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(position)?;
-        self.direction = direction;
-        self.play_all();
+        self.start(direction);
         Ok(())
     }
 
@@ -169,8 +177,7 @@ impl<C: MergeCursor> MergingCursor<C> {
                 _ => {}
             }
         }
-        self.direction = if forward { MergeDirection::Forward } else { MergeDirection::Backward };
-        self.play_all();
+        self.start(if forward { MergeDirection::Forward } else { MergeDirection::Backward });
         Ok(())
     }
 
@@ -188,10 +195,9 @@ impl<C: MergeCursor> MergingCursor<C> {
                 MergeDirection::Backward => child.seek_to_last()?,
             }
         }
-        self.direction = direction;
         // The other children are now past the current entry, or at an equal one, which may win
         // instead.
-        self.play_all();
+        self.start(direction);
         Ok(())
     }
 
@@ -284,6 +290,13 @@ impl<C: MergeCursor> MergingCursor<C> {
         Some((cursor.key(), cursor.seqno()))
     }
 
+    /// Plays the whole tournament, after the children have been positioned.
+    fn start(&mut self, direction: MergeDirection) {
+        self.children.iter_mut().for_each(C::note_position);
+        self.direction = direction;
+        self.play_all();
+    }
+
     /// Plays the whole tournament.
     fn play_all(&mut self) {
         self.losers.fill(Entrant::NONE);
@@ -366,6 +379,12 @@ impl<C: MergeCursor> MergingCursor<C> {
     }
 }
 
+impl<C: MergeCursor> Drop for MergingCursor<C> {
+    fn drop(&mut self) {
+        self.invalidate();
+    }
+}
+
 impl<C: MergeCursor> InternalCursor for MergingCursor<C> {
     #[inline]
     fn valid(&self) -> bool {
@@ -424,7 +443,10 @@ impl<C: MergeCursor> MergeCursor for MergingCursor<C> {
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         debug_assert!(!self.is_head_stale, "fast steps must be finished before another move");
         debug_assert_eq!(forward, self.direction == MergeDirection::Forward);
-        self.position(self.direction, |child| if child.valid() { child.jump(end, seen, forward) } else { Ok(()) })
+        self.invalidate();
+        self.children.iter_mut().filter(|child| child.valid()).try_for_each(|child| child.jump(end, seen, forward))?;
+        self.play_all();
+        Ok(())
     }
 
     #[inline]

@@ -244,6 +244,12 @@ impl Cursor {
         self.values.leave();
     }
 
+    /// Ends a scan at an entry outside of its range.
+    pub(in crate::db) fn end(&mut self) {
+        self.leave();
+        self.inner.end();
+    }
+
     /// Moves to the first entry if it is before `end`.
     pub(crate) fn seek_to_first_before(&mut self, end: Option<&[u8]>) -> Result<bool> {
         self.leave();

@@ -297,6 +297,10 @@ impl LevelStats {
         list.count("tamis_block_reads_total", "Data blocks read from files.", reads.block_reads);
         list.count("tamis_filter_page_reads_total", "Pages of filters read from files.", reads.filter_reads);
         list.count("tamis_index_page_reads_total", "Pages of indexes read from files.", reads.index_reads);
+        let unused = "Data blocks that scans entered and took nothing from.";
+        list.count("tamis_scan_blocks_unused_total", unused, reads.scan_blocks_unused);
+        let unused = "Data blocks that scans read from files and took nothing from.";
+        list.count("tamis_scan_reads_unused_total", unused, reads.scan_reads_unused);
         list.count("tamis_block_read_bytes_total", "Bytes of data blocks read from files.", reads.block_bytes);
     }
 }

@@ -116,6 +116,8 @@ pub(crate) fn json_reads(reads: &ReadStats) -> Value {
         "avoidable_bytes": reads.avoidable_bytes,
         "filter_reads": reads.filter_reads,
         "index_reads": reads.index_reads,
+        "scan_blocks_unused": reads.scan_blocks_unused,
+        "scan_reads_unused": reads.scan_reads_unused,
         "tombstones_passed": reads.tombstones_passed,
         "deleted_by_range": reads.deleted_by_range,
     })

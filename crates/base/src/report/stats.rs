@@ -55,6 +55,11 @@ pub struct ReadStats {
     pub filter_reads: u64,
     /// Pages of indexes read from files, likewise.
     pub index_reads: u64,
+    /// Data blocks that scans and seeks entered, in memory or not, without taking an entry from
+    /// them: another run had the next key, or the range ended before.
+    pub scan_blocks_unused: u64,
+    /// Of these, those that were read from the file.
+    pub scan_reads_unused: u64,
     /// Tombstones that scans stepped over to reach an entry. Point reads count none, since each
     /// meets one at most. Scans remember long ranges of deleted keys and later jump over them; what
     /// they jump over is not counted.
@@ -125,6 +130,8 @@ impl ReadStats {
             avoidable_bytes: by(self.avoidable_bytes, other.avoidable_bytes),
             filter_reads: by(self.filter_reads, other.filter_reads),
             index_reads: by(self.index_reads, other.index_reads),
+            scan_blocks_unused: by(self.scan_blocks_unused, other.scan_blocks_unused),
+            scan_reads_unused: by(self.scan_reads_unused, other.scan_reads_unused),
             tombstones_passed: by(self.tombstones_passed, other.tombstones_passed),
             deleted_by_range: by(self.deleted_by_range, other.deleted_by_range),
         }
@@ -263,9 +270,11 @@ pub enum ReadEvent {
     FilterRead,
     IndexRead,
     SkippedAbsent,
+    ScanBlockUnused,
+    ScanReadUnused,
 }
 
-const EVENTS: usize = 17;
+const EVENTS: usize = 19;
 
 /// Ordinary reads count in the first cache line only.
 #[repr(align(64))]
@@ -400,6 +409,8 @@ impl ReadCounters {
             avoidable_bytes: sum(ReadEvent::AvoidableBytes),
             filter_reads: sum(ReadEvent::FilterRead),
             index_reads: sum(ReadEvent::IndexRead),
+            scan_blocks_unused: sum(ReadEvent::ScanBlockUnused),
+            scan_reads_unused: sum(ReadEvent::ScanReadUnused),
             tombstones_passed: sum(ReadEvent::TombstonePassed),
             deleted_by_range: sum(ReadEvent::DeletedByRange),
         }

@@ -223,6 +223,12 @@ impl BlockCursor {
         }
     }
 
+    /// Position of the current entry; the number of entries if the cursor is invalid.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
     /// Number of entries left in a direction. The cursor must be valid.
     #[inline]
     pub fn left(&self, forward: bool) -> usize {

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::{InternalCursor, MergeCursor};
-use crate::report::stats::ReadCounters;
+use crate::report::stats::{ReadCounters, ReadEvent};
 
 /// A position in two levels: a block, by the index, and an entry in it. The cursor keeps its block
 /// alive.
@@ -25,10 +25,22 @@ pub struct TableCursor {
     block: BlockCursor,
     /// Position of that block in the index.
     position: usize,
+    use_of_block: UseOfBlock,
     /// During a seek: position of the first block that may hold the target.
     sought: usize,
     seeking: Seeking,
     ahead: Option<ReadAhead>,
+}
+
+/// What becomes of the block entered last.
+#[derive(Clone, Copy, Default)]
+struct UseOfBlock {
+    /// Whether an entry has been taken from it.
+    is_taken: bool,
+    /// Position in the block before which, and at which, none has been.
+    start: usize,
+    /// Whether it was read from the file.
+    was_read: bool,
 }
 
 /// Distances from the end of a block, in entries: at the first, the cursor prefetches the next
@@ -64,6 +76,7 @@ impl TableCursor {
             reads_whole_table: false,
             block: BlockCursor::default(),
             position: 0,
+            use_of_block: UseOfBlock::default(),
             sought: 0,
             seeking: Seeking::End { searched: false },
             ahead: None,
@@ -74,6 +87,7 @@ impl TableCursor {
     pub fn enter_table(&mut self, table: &Arc<Table>) {
         self.invalidate();
         if !Arc::ptr_eq(&self.table, table) {
+            self.count_use();
             self.table = Arc::clone(table);
             self.position = usize::MAX;
             self.ahead = None;
@@ -86,13 +100,28 @@ impl TableCursor {
     }
 
     /// Makes this the cursor of a compaction, which reads the whole table, or a large part of it.
-    pub fn for_compaction(self) -> TableCursor {
-        TableCursor { fill_cache: false, reads_whole_table: true, ..self.uncounted() }
+    pub fn for_compaction(mut self) -> TableCursor {
+        (self.fill_cache, self.reads_whole_table) = (false, true);
+        self.uncounted()
     }
 
     /// Counts the cursor's reads as `counting` says.
-    pub(super) fn counted_as(self, counting: Counting) -> TableCursor {
-        TableCursor { counting, ..self }
+    pub(super) fn counted_as(mut self, counting: Counting) -> TableCursor {
+        self.counting = counting;
+        self
+    }
+
+    /// Counts the block entered last, if no entry was taken from it, and forgets its use.
+    fn count_use(&mut self) {
+        let UseOfBlock { is_taken, was_read, .. } = std::mem::take(&mut self.use_of_block);
+        if is_taken || !self.block.is_inside() || self.counting == Counting::Uncounted {
+            return;
+        }
+        let counters = &self.table.fetcher().counters;
+        counters.count(ReadEvent::ScanBlockUnused);
+        if was_read {
+            counters.count(ReadEvent::ScanReadUnused);
+        }
     }
 
     fn block_count(&self) -> Result<usize> {
@@ -109,6 +138,7 @@ impl TableCursor {
     fn enter_block(&mut self, i: usize) -> Result<()> {
         self.invalidate();
         if !self.is_in(i) {
+            self.count_use();
             let resident = self.table.resident()?;
             let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
             let reads_whole_table = self.reads_whole_table;
@@ -127,11 +157,13 @@ impl TableCursor {
                 // large pieces.
                 Some(_) => None,
             };
+            let was_read = kept.is_none();
             let block = match kept {
                 Some(block) => block,
                 None => self.table.read_block_of_scan(resident, i, fill_cache, self.counting, ahead)?.into(),
             };
             self.block.enter(block);
+            self.use_of_block = UseOfBlock { is_taken: false, start: self.block.position(), was_read };
             self.position = i;
         }
         Ok(())
@@ -169,7 +201,9 @@ impl TableCursor {
     }
 
     pub fn invalidate(&mut self) {
+        self.use_of_block.is_taken |= self.block.position() != self.use_of_block.start;
         self.block.invalidate();
+        self.use_of_block.start = self.block.position();
     }
 
     /// Near the end of a block, prefetches what the step into the next one will read.
@@ -199,6 +233,7 @@ impl TableCursor {
         self.in_block(BlockCursor::next)?;
         if !self.valid() && self.position + 1 < self.block_count()? {
             self.enter(self.position + 1, BlockCursor::seek_to_first)?;
+            self.note_position();
         }
         Ok(())
     }
@@ -208,8 +243,16 @@ impl TableCursor {
         self.in_block(BlockCursor::prev)?;
         if !self.valid() && self.position > 0 {
             self.enter(self.position - 1, BlockCursor::seek_to_last)?;
+            self.note_position();
         }
         Ok(())
+    }
+}
+
+impl Drop for TableCursor {
+    fn drop(&mut self) {
+        self.invalidate();
+        self.count_use();
     }
 }
 
@@ -222,7 +265,9 @@ impl InternalCursor for TableCursor {
     fn seek_to_last(&mut self) -> Result<()> {
         self.invalidate();
         let last = self.block_count()? - 1;
-        self.enter(last, BlockCursor::seek_to_last)
+        self.enter(last, BlockCursor::seek_to_last)?;
+        self.note_position();
+        Ok(())
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
@@ -266,7 +311,9 @@ impl InternalCursor for TableCursor {
 
 impl MergeCursor for TableCursor {
     fn seek_to_first(&mut self) -> Result<()> {
-        self.enter(0, BlockCursor::seek_to_first)
+        self.enter(0, BlockCursor::seek_to_first)?;
+        self.note_position();
+        Ok(())
     }
 
     fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
@@ -336,6 +383,14 @@ impl MergeCursor for TableCursor {
 
     fn is_first_of_key(&self) -> bool {
         self.block.is_first_of_key()
+    }
+
+    fn note_position(&mut self) {
+        self.use_of_block.start = self.block.position();
+    }
+
+    fn note_taken(&mut self) {
+        self.use_of_block.is_taken = true;
     }
 
     fn counters(&self) -> Option<&ReadCounters> {

@@ -241,6 +241,14 @@ impl MergeCursor for RunCursor {
         Ok(true)
     }
 
+    fn note_position(&mut self) {
+        self.cursor.note_position();
+    }
+
+    fn note_taken(&mut self) {
+        self.cursor.note_taken();
+    }
+
     fn counters(&self) -> Option<&ReadCounters> {
         self.cursor.counters()
     }

@@ -89,6 +89,14 @@ impl MergeCursor for ScanSource {
         dispatch!(self, cursor => cursor.skip(from, skipped, forward))
     }
 
+    fn note_position(&mut self) {
+        dispatch!(self, cursor => cursor.note_position());
+    }
+
+    fn note_taken(&mut self) {
+        dispatch!(self, cursor => cursor.note_taken());
+    }
+
     fn counters(&self) -> Option<&ReadCounters> {
         dispatch!(self, cursor => cursor.counters())
     }

@@ -226,13 +226,24 @@ fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> comfy_table::Table {
             size(reads.block_bytes),
             count(reads.cache_hits),
             count(reads.tombstones_passed),
+            count(reads.scan_blocks_unused),
+            count(reads.scan_reads_unused),
         ];
         if knows_savings {
             row.extend([count(reads.avoidable_reads), size(reads.avoidable_bytes)]);
         }
         row
     };
-    let mut heads = vec!["level", "looked into", "blocks read", "bytes read", "in cache", "tombstones passed"];
+    let mut heads = vec![
+        "level",
+        "looked into",
+        "blocks read",
+        "bytes read",
+        "in cache",
+        "tombstones passed",
+        "scans found nothing",
+        "of these, read",
+    ];
     if knows_savings {
         heads.extend(["blocks filters save", "bytes filters save"]);
     }
@@ -242,7 +253,7 @@ fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> comfy_table::Table {
 /// A row for each level that reads visited, and one for all.
 fn rows_of(keyspace: &KeyspaceStats, row: impl Fn(String, FilterLedger) -> Vec<String>) -> Vec<Vec<String>> {
     let levels = keyspace.levels.iter().map(|level| (level.level.to_string(), level.ledger()));
-    let asked = levels.filter(|(_, ledger)| ledger.reads.look_ups() > 0);
+    let asked = levels.filter(|(_, ledger)| ledger.reads.look_ups() + ledger.reads.scan_blocks_unused > 0);
     asked.chain([("all".to_owned(), keyspace.ledger())]).map(|(name, ledger)| row(name, ledger)).collect()
 }
 
