@@ -1,0 +1,509 @@
+//! Range codes over seven sets of keys: false positives on empty ranges, bits, build and query
+//! costs, and how many blocks a lazy seek over fifteen runs reads.
+//!
+//! `cargo run --release -p tamis-filter --example range_codes -- [keys] [checks per set] [set ...]`
+#![allow(clippy::disallowed_methods, reason = "times what it runs")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "makes its own keys")]
+
+use std::time::Instant;
+
+use fastrand::Rng;
+use tamis_filter::range::{BlockRange, OrderedBuilder, OrderedFilter, PrefixRangeBuilder, PrefixRangeFilter};
+
+/// Keys of a data block.
+const PER_BLOCK: usize = 35;
+/// Bits per key, everything included.
+const BITS: [f64; 3] = [10.0, 12.0, 14.0];
+/// Empty ranges per cell of the table.
+const QUERIES: usize = 20_000;
+const TRIES: usize = 1_000_000;
+const RUNS: usize = 15;
+
+type Key = Vec<u8>;
+type Extract = fn(&[u8]) -> Option<&[u8]>;
+
+/// A set of keys: how they are made, and what a distance is.
+struct Set {
+    name: &'static str,
+    make: fn(&Words, &mut Rng) -> Key,
+    /// The key a number of units after another.
+    add: fn(&[u8], u64) -> Key,
+    /// Units between neighbours, on average: within a prefix, where keys have one.
+    gap: fn(&[Key]) -> f64,
+    extract: Option<Extract>,
+}
+
+/// Words of URLs.
+struct Words(Vec<String>);
+
+fn log_uniform(rng: &mut Rng, n: usize) -> usize {
+    ((n as f64).powf(rng.f64()) as usize - 1).min(n - 1)
+}
+
+fn u64_key(_: &Words, rng: &mut Rng) -> Key {
+    rng.u64(..).to_be_bytes().to_vec()
+}
+fn hex_key(_: &Words, rng: &mut Rng) -> Key {
+    format!("{:016x}", rng.u64(..)).into()
+}
+fn user_key(_: &Words, rng: &mut Rng) -> Key {
+    format!("user{:012}", rng.u64(0..10_000_000_000)).into()
+}
+fn uuid_key(_: &Words, rng: &mut Rng) -> Key {
+    let mut key = (1_790_000_000_000 + rng.u64(0..100_000_000)).to_be_bytes()[2..].to_vec();
+    let rest = rng.u128(..).to_be_bytes();
+    key.extend([0x70 | rest[0] & 15, rest[1], 0x80 | rest[2] & 63]);
+    key.extend(&rest[3..10]);
+    key
+}
+fn event_key(_: &Words, rng: &mut Rng) -> Key {
+    let (user, object) = (log_uniform(rng, 3000) * 37, rng.u32(0..20));
+    format!("u{user:08}:o{object:04}:{:013}", 1_790_000_000_000 + rng.u64(0..1_000_000_000)).into()
+}
+fn url_key(words: &Words, rng: &mut Rng) -> Key {
+    let word = |rng: &mut Rng, n| &words.0[log_uniform(rng, n)];
+    let (host, tld) = (word(rng, 600), ["com", "org", "net"][rng.usize(0..3)]);
+    let (a, b) = (word(rng, 3000), word(rng, 3000));
+    format!("https://{host}.{tld}/{a}/{b}/{}", rng.u32(0..10_000)).into()
+}
+fn mix_key(words: &Words, rng: &mut Rng) -> Key {
+    [u64_key, hex_key, user_key, uuid_key, event_key, url_key][rng.usize(0..6)](words, rng)
+}
+
+fn add_u64(key: &[u8], units: u64) -> Key {
+    let number = u64::from_be_bytes(key.try_into().unwrap());
+    number.saturating_add(units).to_be_bytes().to_vec()
+}
+fn add_hex(key: &[u8], units: u64) -> Key {
+    let number = u64::from_str_radix(std::str::from_utf8(key).unwrap(), 16).unwrap();
+    format!("{:016x}", number.saturating_add(units)).into()
+}
+/// Adds to the decimal number at the end.
+fn add_decimal(key: &[u8], units: u64) -> Key {
+    let digits = key.iter().rev().take_while(|byte| byte.is_ascii_digit()).count().min(19);
+    let (head, tail) = key.split_at(key.len() - digits);
+    let number: u64 = std::str::from_utf8(tail).unwrap().parse().unwrap_or(0);
+    let sum = number.saturating_add(units).min(10u64.pow(digits as u32) - 1);
+    [head, format!("{sum:0digits$}").as_bytes()].concat()
+}
+/// Adds to the milliseconds at the front.
+fn add_uuid(key: &[u8], units: u64) -> Key {
+    let mut time = [0; 8];
+    time[2..].copy_from_slice(&key[..6]);
+    let sum = u64::from_be_bytes(time).saturating_add(units).min((1 << 48) - 1);
+    [&sum.to_be_bytes()[2..], &key[6..]].concat()
+}
+/// Distinct users' objects, or paths.
+fn prefixes(keys: &[Key]) -> usize {
+    let prefix = |key: &Key| key.iter().rposition(|byte| b"/:".contains(byte)).unwrap_or(0);
+    1 + keys.windows(2).filter(|pair| pair[0][..prefix(&pair[0])] != pair[1][..prefix(&pair[1])]).count()
+}
+fn kind_of_mix(key: &[u8]) -> usize {
+    let has = |prefix: &[u8]| key.starts_with(prefix);
+    match key.len() {
+        8 => 0,
+        16 if has(b"user") => 2,
+        16 if key.iter().all(u8::is_ascii_hexdigit) => 1,
+        16 => 3,
+        _ if has(b"https:") => 5,
+        _ => 4,
+    }
+}
+fn add_mix(key: &[u8], units: u64) -> Key {
+    // Units of a mix are millionths of the gap in the key's own set.
+    let kind = kind_of_mix(key);
+    let set = &SETS[kind];
+    // The gaps of some 33,000 keys.
+    let gap = [5.5e14, 5.5e14, 3e5, 3e3, 4e8, 50.0][kind];
+    (set.add)(key, ((units as f64 / 1e6 * gap) as u64).max(1))
+}
+
+const SETS: [Set; 7] = [
+    Set { name: "u64", make: u64_key, add: add_u64, gap: |keys| 2f64.powi(64) / keys.len() as f64, extract: None },
+    Set { name: "hex", make: hex_key, add: add_hex, gap: |keys| 2f64.powi(64) / keys.len() as f64, extract: None },
+    Set { name: "user", make: user_key, add: add_decimal, gap: |keys| 1e10 / keys.len() as f64, extract: None },
+    Set { name: "uuid7", make: uuid_key, add: add_uuid, gap: |keys| 1e8 / keys.len() as f64, extract: None },
+    Set {
+        name: "event",
+        make: event_key,
+        add: add_decimal,
+        gap: |keys| 1e9 * prefixes(keys) as f64 / keys.len() as f64,
+        extract: Some(|key| key.get(..16)),
+    },
+    Set {
+        name: "url",
+        make: url_key,
+        add: add_decimal,
+        gap: |keys| 1e4 * prefixes(keys) as f64 / keys.len() as f64,
+        extract: Some(up_to_fifth_slash),
+    },
+    Set { name: "mix", make: mix_key, add: add_mix, gap: |_| 1e6, extract: None },
+];
+
+fn up_to_fifth_slash(key: &[u8]) -> Option<&[u8]> {
+    let at = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').nth(4)?.0;
+    Some(&key[..=at])
+}
+
+/// The separator of a table's index.
+fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
+    let len = last.iter().zip(next).take_while(|(a, b)| a == b).count() + 1;
+    if len < last.len() && len < next.len() { &next[..len] } else { last }
+}
+
+fn sorted_keys(set: &Set, n: usize, words: &Words, rng: &mut Rng) -> Vec<Key> {
+    let mut keys: Vec<Key> = (0..n).map(|_| (set.make)(words, rng)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// A run's keys, its separators, and its filter.
+struct Table {
+    keys: Vec<Key>,
+    separators: Vec<Key>,
+    filter: OrderedFilter,
+    bytes: usize,
+    build_ns: f64,
+    builder_memory: usize,
+    predicted: f64,
+}
+
+impl Table {
+    fn new(keys: Vec<Key>, per_key: u32, folds: bool) -> Table {
+        let separators: Vec<Key> = std::iter::once(keys[0].clone())
+            .chain((0..keys.len().div_ceil(PER_BLOCK)).map(|i| {
+                let end = ((i + 1) * PER_BLOCK).min(keys.len());
+                keys.get(end).map_or(keys[end - 1].clone(), |next| separator(&keys[end - 1], next).to_vec())
+            }))
+            .collect();
+        let (started, mut builder_memory) = (Instant::now(), 0);
+        let mut builder = OrderedBuilder::new(per_key, &separators[0]).folds(folds);
+        for (block, high) in keys.chunks(PER_BLOCK).zip(&separators[1..]) {
+            block.iter().for_each(|key| builder.add(key));
+            builder_memory = builder_memory.max(builder.memory());
+            builder.end_block(high);
+        }
+        let (bytes, predicted) = builder.finish();
+        let build_ns = started.elapsed().as_nanos() as f64 / keys.len() as f64;
+        let filter = OrderedFilter::decode(&bytes).unwrap();
+        Table { keys, separators, filter, bytes: bytes.len(), build_ns, builder_memory, predicted }
+    }
+
+    fn bits(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.keys.len() as f64
+    }
+
+    fn blocks(&self) -> usize {
+        self.separators.len() - 1
+    }
+
+    fn block(&self, index: usize) -> BlockRange<'_> {
+        BlockRange { index, low: &self.separators[index], high: &self.separators[index + 1] }
+    }
+
+    /// The first block that may hold a key that is at least `from`.
+    fn find(&self, from: &[u8]) -> usize {
+        self.separators[1..].partition_point(|high| high.as_slice() < from)
+    }
+
+    fn may_hold(&self, from: &[u8], until: &[u8]) -> bool {
+        let blocks = self.find(from)..self.blocks();
+        let blocks = blocks.map(|i| self.block(i)).take_while(|block| block.low < until);
+        blocks.into_iter().any(|block| self.filter.may_hold(block, from, Some(until)))
+    }
+
+    /// Cells per key that take `bits` bits per key, all included.
+    fn of_bits(keys: &[Key], bits: f64, folds: bool) -> Table {
+        let mut per_key = 2f64.powf(bits - 2.0) as u32;
+        for _ in 0..6 {
+            let table = Table::new(keys.to_vec(), per_key, folds);
+            let off = bits - table.bits();
+            if off.abs() < 0.01 {
+                return table;
+            }
+            // A cell more takes 1/2^low bits.
+            let low = 2f64.powi(per_key.ilog2() as i32);
+            per_key = ((f64::from(per_key) + off * low).max(low * 2f64.powf(off).min(0.9)) as u32).max(2);
+        }
+        Table::new(keys.to_vec(), per_key, folds)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Length {
+    name: &'static str,
+    units: u64,
+}
+
+fn lengths(gap: f64) -> Vec<Length> {
+    let of = |name, units: f64| Length { name, units: units as u64 };
+    let all = vec![
+        of("1", 1.0),
+        of("32", 32.0),
+        of("1Ki", 1024.0),
+        of("1Mi", 1048576.0),
+        of("g/100", gap / 100.0),
+        of("g/4", gap / 4.0),
+        of("1g", gap),
+        of("4g", gap * 4.0),
+        of("32g", gap * 32.0),
+        of("1024g", gap * 1024.0),
+        of("1Mg", gap * 1e6),
+    ];
+    all
+}
+
+type Ranges = Vec<(Key, Key)>;
+
+/// Empty ranges of one length, at fresh keys or near existing ones.
+fn ranges(set: &Set, keys: &[Key], near: bool, units: u64, gap: f64, words: &Words, rng: &mut Rng) -> Ranges {
+    let mut out = Vec::new();
+    for tried in 0..TRIES {
+        if out.len() == QUERIES || tried > 100_000 && out.len() < tried / 1000 {
+            break;
+        }
+        let from = if near {
+            (set.add)(&keys[rng.usize(0..keys.len())], ((gap / 10.0) as u64).max(1))
+        } else {
+            (set.make)(words, rng)
+        };
+        let until = (set.add)(&from, units.max(1));
+        let next = keys.partition_point(|key| *key < from);
+        // Before and after all keys is not asked for.
+        if until > from && next > 0 && keys.get(next).is_some_and(|next| *next >= until) {
+            out.push((from, until));
+        }
+    }
+    out
+}
+
+fn rate(ranges: &Ranges, mut may_hold: impl FnMut(&[u8], &[u8]) -> bool) -> f64 {
+    ranges.iter().filter(|(from, until)| may_hold(from, until)).count() as f64 / ranges.len() as f64
+}
+
+fn print_row(name: &str, rates: &[f64], rest: &str) {
+    print!("  {name:<22}");
+    for rate in rates {
+        if rate.is_nan() { print!("{:>7}", "-") } else { print!("{:>7.2}", rate * 100.0) }
+    }
+    println!("  {rest}");
+}
+
+/// Nanoseconds of `ask` for each range, with the block of its start.
+fn nanoseconds(table: &Table, ranges: &Ranges, mut ask: impl FnMut(BlockRange<'_>, &[u8], &[u8])) -> f64 {
+    let blocks: Vec<_> = ranges.iter().map(|(from, until)| (table.block(table.find(from)), from, until)).collect();
+    let started = Instant::now();
+    blocks.iter().for_each(|(block, from, until)| ask(*block, from, until));
+    started.elapsed().as_nanos() as f64 / blocks.len() as f64
+}
+
+fn costs(table: &Table, ranges: &Ranges) -> String {
+    let (mut maybes, mut bound) = (0, Vec::new());
+    let filter = &table.filter;
+    let ask = nanoseconds(table, ranges, |block, from, until| {
+        maybes += u64::from(filter.may_hold(block, from, Some(until)));
+    });
+    let next = nanoseconds(table, ranges, |block, from, _| maybes += u64::from(filter.next(block, from, &mut bound)));
+    std::hint::black_box(maybes);
+    format!("ask {ask:.0} ns, next {next:.0} ns")
+}
+
+/// Blocks that a seek over [`RUNS`] runs reads, forwards and backwards.
+fn seeks(set: &Set, n: usize, bits: f64, folds: bool, words: &Words, rng: &mut Rng) -> (f64, f64) {
+    let runs: Vec<Table> =
+        (0..RUNS).map(|_| Table::of_bits(&sorted_keys(set, n / RUNS, words, rng), bits, folds)).collect();
+    let (mut forwards, mut backwards, seeks) = (0u64, 0u64, 4000);
+    let mut bound = Vec::new();
+    for _ in 0..seeks {
+        let from = (set.make)(words, rng);
+        // For each run: its bound, whether the bound is a key, and the block.
+        let mut heads = Vec::new();
+        let mut open = |run: &Table, mut block: usize, heads: &mut Vec<(Key, bool, usize, usize)>, at: usize| {
+            while block < run.blocks() {
+                if run.filter.next(run.block(block), &from, &mut bound) {
+                    heads.push((bound.clone(), false, at, block));
+                    return;
+                }
+                block += 1;
+            }
+        };
+        runs.iter().enumerate().for_each(|(at, run)| open(run, run.find(&from), &mut heads, at));
+        while let Some(i) = (0..heads.len()).min_by(|&a, &b| heads[a].cmp(&heads[b])) {
+            let (_, is_key, at, block) = heads.swap_remove(i);
+            if is_key {
+                break;
+            }
+            forwards += 1;
+            let (run, end) = (&runs[at], ((block + 1) * PER_BLOCK).min(runs[at].keys.len()));
+            match run.keys[block * PER_BLOCK..end].iter().find(|key| **key >= from) {
+                Some(key) => heads.push((key.clone(), true, at, block)),
+                None => open(run, block + 1, &mut heads, at),
+            }
+        }
+        let until = from;
+        let mut heads = Vec::new();
+        let mut open = |run: &Table, block: Option<usize>, heads: &mut Vec<(Key, bool, usize, usize)>, at: usize| {
+            for block in (0..=block.unwrap_or(0)).rev().filter(|_| block.is_some()) {
+                if run.filter.before(run.block(block), Some(&until), &mut bound) {
+                    // A bound exceeds its key: a key that equals another's bound comes first.
+                    heads.push((bound.clone(), false, at, block));
+                    return;
+                }
+            }
+        };
+        for (at, run) in runs.iter().enumerate() {
+            open(run, Some(run.find(&until).min(run.blocks() - 1)), &mut heads, at);
+        }
+        while let Some(i) = (0..heads.len()).max_by(|&a, &b| heads[a].cmp(&heads[b])) {
+            let (_, is_key, at, block) = heads.swap_remove(i);
+            if is_key {
+                break;
+            }
+            backwards += 1;
+            let (run, end) = (&runs[at], ((block + 1) * PER_BLOCK).min(runs[at].keys.len()));
+            match run.keys[block * PER_BLOCK..end].iter().rfind(|key| **key < until) {
+                Some(key) => heads.push((key.clone(), true, at, block)),
+                None => open(run, block.checked_sub(1), &mut heads, at),
+            }
+        }
+    }
+    (forwards as f64 / seeks as f64, backwards as f64 / seeks as f64)
+}
+
+/// Asks for ranges with a key, to which all must say "maybe", and whose bounds must hold. Returns
+/// how many ranges held their key: some that are drawn do not.
+fn check(
+    set: &Set,
+    table: &Table,
+    within: Option<&PrefixRangeFilter<Extract>>,
+    checks: usize,
+    gap: f64,
+    rng: &mut Rng,
+) -> usize {
+    let (mut bound, mut checked) = (Vec::new(), 0);
+    for i in 0..checks {
+        let at = rng.usize(0..table.keys.len());
+        let key = &table.keys[at];
+        let block = table.block(at / PER_BLOCK);
+        let step = (gap * rng.f64() * [1e-6, 1e-3, 0.1, 1.0, 30.0][i % 5]) as u64;
+        let other = &table.keys[(at + rng.usize(0..40)).saturating_sub(20).min(table.keys.len() - 1)];
+        let (from, until) = match i % 4 {
+            0 => (key.clone(), [key, &[0][..]].concat()),
+            1 => (key.clone(), (set.add)(key, step.max(1))),
+            2 => (other.min(key).clone(), [key.max(other), &[0][..]].concat()),
+            _ => (key[..rng.usize(0..=key.len())].to_vec(), (set.add)(key, step.max(1))),
+        };
+        if !(from <= *key && *key < until) {
+            continue;
+        }
+        checked += 1;
+        assert!(table.filter.may_hold(block, &from, Some(&until)), "{}: {from:?} {until:?}", set.name);
+        assert!(within.is_none_or(|within| within.may_hold(&from, &until)), "{}: {from:?} {until:?}", set.name);
+        assert!(
+            table.filter.next(block, &from, &mut bound)
+                && (bound <= *key || from > table.keys[at / PER_BLOCK * PER_BLOCK])
+        );
+        let start = at / PER_BLOCK * PER_BLOCK;
+        let first = table.keys[start..].iter().find(|key| **key >= from).unwrap();
+        assert!(bound <= *first, "{}: {from:?} {bound:?}", set.name);
+        assert!(table.filter.before(block, Some(&until), &mut bound));
+        let end = (start + PER_BLOCK).min(table.keys.len());
+        let last = table.keys[start..end].iter().rfind(|key| **key < until).unwrap();
+        assert!(bound > *last, "{}: {until:?} {bound:?}", set.name);
+    }
+    checked
+}
+
+fn within_of_bits(keys: &[Key], bits: f64, extract: Extract) -> (PrefixRangeFilter<Extract>, f64, f64) {
+    let build = |per_key: u32| {
+        let started = Instant::now();
+        let mut builder = PrefixRangeBuilder::new(per_key, extract, 3);
+        keys.iter().for_each(|key| builder.add(key));
+        let filter = builder.finish();
+        let ns = started.elapsed().as_nanos() as f64 / keys.len() as f64;
+        let bits = filter.encoded_len() as f64 * 8.0 / keys.len() as f64;
+        (filter, bits, ns)
+    };
+    let mut per_key = 2f64.powf(bits - 2.4) as u32;
+    for _ in 0..6 {
+        let (_, got, _) = build(per_key);
+        per_key = (f64::from(per_key) + (bits - got) * 2f64.powi(per_key.ilog2() as i32)) as u32;
+    }
+    build(per_key)
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |i: usize, or| args.get(i).and_then(|arg| arg.parse().ok()).unwrap_or(or);
+    let (n, checks) = (number(0, 200_000usize), number(1, 0usize));
+    let mut rng = Rng::with_seed(7);
+    let word = |rng: &mut Rng| (0..rng.usize(3..10)).map(|_| rng.lowercase()).collect::<String>();
+    let words = Words((0..3000).map(|_| word(&mut rng)).collect());
+    for set in SETS.iter().filter(|set| args.len() < 3 || args[2..].iter().any(|name| name == set.name)) {
+        let keys = sorted_keys(set, n, &words, &mut rng);
+        let gap = (set.gap)(&keys);
+        println!("{}: {} keys; empty ranges, percent of false positives", set.name, keys.len());
+        let lengths = lengths(gap);
+        for near in [false, true] {
+            let queries: Vec<Ranges> =
+                lengths.iter().map(|len| ranges(set, &keys, near, len.units, gap, &words, &mut rng)).collect();
+            print!("  {:<22}", if near { "near, of length" } else { "fresh, of length" });
+            lengths.iter().for_each(|len| print!("{:>7}", len.name));
+            println!();
+            let shown = |ranges: &Ranges, may_hold: &dyn Fn(&[u8], &[u8]) -> bool| {
+                if ranges.len() < 200 { f64::NAN } else { rate(ranges, may_hold) }
+            };
+            for bits in BITS {
+                for folds in [false, true] {
+                    let table = Table::of_bits(&keys, bits, folds);
+                    let rates: Vec<f64> =
+                        queries.iter().map(|q| shown(q, &|from, until| table.may_hold(from, until))).collect();
+                    let folded = table.filter.folded() as f64 / table.blocks() as f64 * 100.0;
+                    let rest = format!(
+                        "{:.2} bits, predicted {:.2}, folded {folded:.0} %, build {:.0} ns, {}, {} KiB",
+                        table.bits(),
+                        table.predicted * 100.0,
+                        table.build_ns,
+                        costs(&table, &queries[0]),
+                        table.builder_memory / 1024
+                    );
+                    print_row(&format!("{} {bits}", if folds { "A, folded" } else { "A" }), &rates, &rest);
+                    if set.name == "mix" && bits == 12.0 {
+                        for (kind, set) in SETS[..6].iter().enumerate() {
+                            let of =
+                                |q: &Ranges| q.iter().filter(|(from, _)| kind_of_mix(from) == kind).cloned().collect();
+                            let of: Vec<Ranges> = queries.iter().map(of).collect();
+                            let rates: Vec<f64> =
+                                of.iter().map(|q| shown(q, &|from, until| table.may_hold(from, until))).collect();
+                            print_row(&format!("    of {}", set.name), &rates, "");
+                        }
+                    }
+                }
+                if let Some(extract) = set.extract {
+                    let (filter, bits_got, ns) = within_of_bits(&keys, bits, extract);
+                    let rates: Vec<f64> =
+                        queries.iter().map(|q| shown(q, &|from, until| filter.may_hold(from, until))).collect();
+                    let started = Instant::now();
+                    rate(&queries[0], |from, until| filter.may_hold(from, until));
+                    let ask = started.elapsed().as_nanos() as f64 / queries[0].len() as f64;
+                    let rest = format!("{bits_got:.2} bits, build {ns:.0} ns, ask {ask:.0} ns");
+                    print_row(&format!("B {bits}"), &rates, &rest);
+                }
+            }
+        }
+        for folds in [false, true] {
+            let (forwards, backwards) = seeks(set, n, 12.0, folds, &words, &mut rng);
+            println!(
+                "  lazy seeks over {RUNS} runs, 12 bits, folded {folds}: {forwards:.3} blocks, back {backwards:.3}"
+            );
+        }
+        let mut checked = 0;
+        for folds in [false, true] {
+            let table = Table::of_bits(&keys, 12.0, folds);
+            let within = set.extract.map(|extract| within_of_bits(&keys, 12.0, extract).0);
+            checked += check(set, &table, within.as_ref(), checks / 2, gap, &mut rng);
+        }
+        println!("  {checked} checks without a false negative\n");
+    }
+}
