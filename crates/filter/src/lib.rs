@@ -86,6 +86,7 @@ mod line;
 mod policy;
 mod prefix;
 mod probe;
+#[doc(hidden)]
 pub mod range;
 mod rate;
 mod shape;
