@@ -40,7 +40,7 @@ const OWNER_STEP: usize = 1021;
 /// When others need memory of its budget, the cache evicts as many blocks as necessary, and gives
 /// their memory back to the system, mostly a megabyte at a time. Readers in progress may delay
 /// that. Memory that cannot be given back, because other blocks have parts of its pages, counts as
-/// the cache's, which evicts more instead, now by their place in memory.
+/// the cache's, which evicts more instead, by their place in memory, but for an eighth.
 ///
 /// Each table has slots of its own, so that stores never find each other's blocks.
 pub struct BlockCache {
@@ -184,7 +184,9 @@ impl BlockCache {
         let (left, stuck) = (self.budget.left_for_cache(), self.arena.stuck());
         let pages = stuck > left / STUCK_FRACTION;
         let before = shard.used();
-        let evicts = shard.set_capacity(self.capacity.min(left.saturating_sub(stuck)) / self.shards.len(), pages);
+        // Memory that never goes back, such as locked memory, must not empty the cache.
+        let left_for_blocks = left - stuck.min(left / 8 * 7);
+        let evicts = shard.set_capacity(self.capacity.min(left_for_blocks) / self.shards.len(), pages);
         let result = work(&mut shard);
         self.budget.note_cache(before, shard.used());
         drop(shard);
