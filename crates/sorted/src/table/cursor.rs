@@ -111,15 +111,20 @@ impl TableCursor {
         self
     }
 
-    /// Counts the block entered last, if no entry was taken from it, and forgets its use.
+    /// Counts the block entered last, if no entry was taken from it.
+    #[inline]
     fn count_use(&mut self) {
-        let UseOfBlock { is_taken, was_read, .. } = std::mem::take(&mut self.use_of_block);
-        if is_taken || !self.block.is_inside() || self.counting == Counting::Uncounted {
-            return;
+        if !self.use_of_block.is_taken && self.counting != Counting::Uncounted && self.block.is_inside() {
+            self.count_unused();
         }
+    }
+
+    #[inline(never)]
+    fn count_unused(&mut self) {
+        self.use_of_block.is_taken = true;
         let counters = &self.table.fetcher().counters;
         counters.count(ReadEvent::ScanBlockUnused);
-        if was_read {
+        if self.use_of_block.was_read {
             counters.count(ReadEvent::ScanReadUnused);
         }
     }
@@ -200,6 +205,7 @@ impl TableCursor {
         step(&mut self.block).map_err(|malformed| self.table.malformed_block(self.position, malformed))
     }
 
+    #[inline]
     pub fn invalidate(&mut self) {
         self.use_of_block.is_taken |= self.block.position() != self.use_of_block.start;
         self.block.invalidate();
@@ -385,10 +391,12 @@ impl MergeCursor for TableCursor {
         self.block.is_first_of_key()
     }
 
+    #[inline]
     fn note_position(&mut self) {
         self.use_of_block.start = self.block.position();
     }
 
+    #[inline]
     fn note_taken(&mut self) {
         self.use_of_block.is_taken = true;
     }

@@ -5,7 +5,7 @@
 //! replaces and with as many keys as the new run can have. A bit is worth most where look-ups of
 //! absent keys are many and keys few: tables with about as many such look-ups per key get equal
 //! bits, whatever their level. Before look-ups were counted, the plan assumes as many for every
-//! run, or as the budget says; that counts as much as [`ASSUMED`] look-ups.
+//! run, or as the budget says; that counts as much as `ASSUMED` look-ups.
 //!
 //! A table keeps its filter until it is rewritten, so the bits follow the tree only where
 //! compaction rewrites it. Append-only data keeps the filters it got when the tree was small and

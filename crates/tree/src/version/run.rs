@@ -241,10 +241,12 @@ impl MergeCursor for RunCursor {
         Ok(true)
     }
 
+    #[inline]
     fn note_position(&mut self) {
         self.cursor.note_position();
     }
 
+    #[inline]
     fn note_taken(&mut self) {
         self.cursor.note_taken();
     }

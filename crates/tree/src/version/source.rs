@@ -89,10 +89,12 @@ impl MergeCursor for ScanSource {
         dispatch!(self, cursor => cursor.skip(from, skipped, forward))
     }
 
+    #[inline]
     fn note_position(&mut self) {
         dispatch!(self, cursor => cursor.note_position());
     }
 
+    #[inline]
     fn note_taken(&mut self) {
         dispatch!(self, cursor => cursor.note_taken());
     }
