@@ -68,12 +68,12 @@ const MIN_RUN: u64 = 4;
 /// A task or table is compacted, although its level is not too large, if one byte or entry in this
 /// many is garbage.
 const GARBAGE_SHARE: u64 = 4;
-/// [`GARBAGE_SHARE`] when the store is idle. With mixed sizes, only the number of deleted entries
-/// is known: it must be small. The price is 32 entries of the mean size rewritten for each that is
-/// deleted, where a store idles again and again.
-const GARBAGE_SHARE_IDLE: u64 = 32;
-/// [`GARBAGE_SHARE_IDLE`] of what range deletes have deleted: these bytes are known.
-const DELETED_SHARE_IDLE: u64 = 10;
+/// [`GARBAGE_SHARE`] when the store is idle.
+const GARBAGE_SHARE_IDLE: u64 = 10;
+/// When the store is idle, less than a memtable is merged if one byte in this many is freed.
+/// Otherwise small entries would keep their tombstones: 500,000 of those that delete 36 bytes each
+/// are not half of what a merge reads.
+const GARBAGE_SHARE_SMALL: u64 = 6;
 /// A memtable divided by this is the least that a task must free in a keyspace smaller than a
 /// memtable: 1 MiB by default.
 const MIN_GARBAGE: u64 = 64;
@@ -120,8 +120,7 @@ struct Descent {
     above: u64,
     /// Bytes that it drops.
     freed_now: u64,
-    /// Bytes that the tombstones among its inputs delete in the inputs and in lower levels. When
-    /// the store is idle, also what its puts may overwrite there.
+    /// Bytes that the tombstones among its inputs delete in the inputs and in lower levels.
     freed: u64,
 }
 
@@ -309,8 +308,7 @@ impl<'a> Picker<'a> {
         for level in usize::from(task.output_level) + 1..LEVELS {
             chosen.extend(self.overlapping(level, &task.keys).iter().map(|&table| (level, table)));
         }
-        let judge = Judge { overwrites: self.is_idle, ..self.judge(self.now) };
-        Descent { freed: judge.freed(&chosen), task, above, freed_now }
+        Descent { freed: self.judge(self.now).freed(&chosen), task, above, freed_now }
     }
 
     /// All of level 0 into the lowest free level above everything it overlaps, if there is such a
@@ -351,13 +349,14 @@ impl<'a> Picker<'a> {
         }
         let highest = (1..targets.base_level).find(|&level| !self.levels[level].is_empty());
         let is_much = |bytes: u64| bytes >= self.memtable_size();
-        // A single run in level 0 stays, unless it frees much.
+        // A single run in level 0 stays, unless its tombstones free much.
         let is_alone = highest.is_none() && self.unclaimed(0).nth(1).is_none();
         let into_base = [Some(0), highest].into_iter().flatten().filter_map(|start| {
             let down = self.all_above(targets, start)?;
+            let is_due = !is_alone || down.freed.saturating_mul(GARBAGE_SHARE_IDLE) > down.task.bytes;
             let gain = down.above.saturating_add(down.freed);
-            let is_tidier = !is_alone && is_much(gain) && down.pays_off(MAX_COST_IDLE);
-            (is_tidier || self.frees_much(&down, GARBAGE_SHARE_IDLE)).then_some(down.task)
+            let is_much = is_much(gain) || self.frees_much(&down, GARBAGE_SHARE_SMALL);
+            (is_due && is_much && down.pays_off(MAX_COST_IDLE)).then_some(down.task)
         });
         // A worthwhile task that conflicts with a running one waits. Merging its inputs meanwhile
         // would write them twice.
@@ -438,17 +437,15 @@ impl<'a> Picker<'a> {
         }
         let weights = self.weights.get_or_init(|| {
             let of_level = |level: usize| self.levels[level].iter().map(move |table| (level, table));
-            let weights = (1..LAST)
-                .flat_map(of_level)
-                .filter(|(_, table)| has_garbage(table))
-                .map(|(level, table)| (table.number, self.estimate(level, table, false)));
+            let weights =
+                (1..LAST).flat_map(of_level).map(|(level, table)| (table.number, self.estimate(level, table)));
             weights.filter(|(_, weight)| *weight > 0).collect()
         });
         weights.get(&table.number).copied().unwrap_or(0)
     }
 
     fn judge(&self, now: Deadline) -> Judge<'a> {
-        Judge { oldest_snapshot: self.oldest_snapshot, now, deleted: self.deleted, overwrites: false }
+        Judge { oldest_snapshot: self.oldest_snapshot, now, deleted: self.deleted }
     }
 
     /// Bytes of a table that range deletes have deleted.
@@ -456,9 +453,9 @@ impl<'a> Picker<'a> {
         self.deleted.get(&table.number).copied().unwrap_or(0)
     }
 
-    /// Estimates [`Self::weight`]; with `overwrites`, also what puts may overwrite.
-    fn estimate(&self, level: usize, table: &TableMeta, overwrites: bool) -> u64 {
-        if table.largest_seqno > self.oldest_snapshot {
+    /// Estimates [`Self::weight`].
+    fn estimate(&self, level: usize, table: &TableMeta) -> u64 {
+        if !has_garbage(table) || table.largest_seqno > self.oldest_snapshot {
             return 0;
         }
         count_estimate();
@@ -467,7 +464,7 @@ impl<'a> Picker<'a> {
             chosen.extend(self.overlapping(below, &keys).iter().map(|&table| (below, table)));
         }
         // Weights are kept while time goes on: what expires is not in them.
-        let judge = Judge { overwrites, ..self.judge(0) };
+        let judge = self.judge(0);
         judge.freed(&chosen).saturating_sub(judge.freed(&chosen[1..])).saturating_sub(self.deleted(table))
     }
 
@@ -509,11 +506,10 @@ impl<'a> Picker<'a> {
                 let free = if self.combines { free } else { 0 };
                 many(free.saturating_add(expired(table, self.now)), table, share)
             } else {
-                (free > 0 || self.is_idle) && self.garbage_pays_off(level, table, many(free, table, GARBAGE_SHARE))
+                free > 0 && self.garbage_pays_off(level, table, many(free, table, GARBAGE_SHARE))
             }
         };
-        let highest = if self.is_idle { 1 } else { targets.base_level };
-        (highest..LEVELS).find_map(|level| {
+        (targets.base_level..LEVELS).find_map(|level| {
             let due = self.unclaimed(level).filter(|table| is_due(level, table));
             due.map(|table| self.task(level, LAST.min(level + 1), &[table])).find_map(|task| task)
         })
@@ -532,7 +528,7 @@ impl<'a> Picker<'a> {
     /// to do. In a busy store, a run of level 0 of which most is deleted: its next merge is near,
     /// or the rest will be deleted too.
     fn pick_deleted(&self) -> Option<Task> {
-        let (levels, share) = if self.is_idle { (0..LEVELS, DELETED_SHARE_IDLE) } else { (0..1, 2) };
+        let (levels, share) = if self.is_idle { (0..LEVELS, GARBAGE_SHARE_IDLE) } else { (0..1, 2) };
         self.pick_rewrite(levels, |table| self.is_deleted(table, share))
     }
 
@@ -614,11 +610,15 @@ impl<'a> Picker<'a> {
     /// Whether moving a table with garbage to the next level moves down and frees enough for what
     /// it writes. `has_much` says that much of the table is garbage.
     fn garbage_pays_off(&self, level: usize, table: &TableMeta, has_much: bool) -> bool {
-        let (share, factor, weight) = match self.is_idle {
-            true => (GARBAGE_SHARE_IDLE, GARBAGE_SHARE_IDLE, self.estimate(level, table, true)),
-            false => (GARBAGE_SHARE, MAX_COST, self.weight(table)),
+        let (share, factor) = match self.is_idle {
+            // With mixed sizes, the large entries may have been deleted: a table that is mostly
+            // garbage must not stay.
+            true if garbage(table).saturating_mul(2) > table.entries => (GARBAGE_SHARE_IDLE, 2 * MAX_COST_IDLE),
+            true => (GARBAGE_SHARE_IDLE, MAX_COST_IDLE),
+            false => (GARBAGE_SHARE, MAX_COST),
         };
-        let read = table.size.saturating_add(size_of_level(self.overlapping(level + 1, &span_of_table(table))));
+        let overlapping = size_of_level(self.overlapping(level + 1, &span_of_table(table)));
+        let (read, weight) = (table.size.saturating_add(overlapping), self.weight(table));
         let written = if level + 1 == LAST { read.saturating_sub(weight) } else { read };
         (has_much || weight.saturating_mul(share) > read)
             && written <= table.size.saturating_add(weight).saturating_mul(factor)
@@ -756,8 +756,6 @@ fn build_task(start: usize, output: usize, inputs: &[(usize, &TableMeta)], is_mo
 
 #[cfg(test)]
 mod churn;
-#[cfg(test)]
-mod models;
 #[cfg(test)]
 mod rivals;
 #[cfg(test)]

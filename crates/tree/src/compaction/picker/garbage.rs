@@ -2,15 +2,8 @@
 //!
 //! A tombstone of 20 bytes may delete an entry of 16,000 bytes. By size alone, merging the two
 //! never pays off. Therefore a tombstone weighs as much as the mean entry beneath it. With mixed
-//! value sizes this is wrong by up to their ratio. In a busy store the price is bounded: one
-//! unneeded merge, after which the tombstone is gone, or a merge delayed until the level is full.
-//!
-//! In an idle store no level gets full. There, every second put weighs as much as a tombstone if
-//! what it may overwrite is more than twice as long, and what may free one byte in
-//! [`GARBAGE_SHARE_IDLE`](super::GARBAGE_SHARE_IDLE) is merged. As all entries weigh alike, this
-//! bounds their number: at most one in 32 is deleted, one in 16 overwritten by a shorter one. An
-//! idle store takes at most 1.2 times its live bytes and a memtable, unless fewer entries than
-//! these had most of the bytes.
+//! value sizes this is wrong by up to their ratio. The price is bounded: one unneeded merge, after
+//! which the tombstone is gone, or a merge delayed until the level is full.
 //!
 //! What range deletes have deleted of a table (`tree::version::deleted`) counts as freed. A table
 //! below level 0 that has lost a quarter of its bytes to them is rewritten in its level, and a run
@@ -44,8 +37,6 @@ pub(super) struct Judge<'a> {
     pub(super) oldest_snapshot: SeqNo,
     pub(super) now: Deadline,
     pub(super) deleted: &'a DeletedBytes,
-    /// Whether short puts count as ones that overwrite longer values.
-    pub(super) overwrites: bool,
 }
 
 impl Judge<'_> {
@@ -53,8 +44,7 @@ impl Judge<'_> {
     /// deleted, older versions, and what tombstones delete in older tables. Tombstones delete at
     /// most as many entries as lie beneath, each of the mean size beneath. Values that have expired
     /// are dropped and delete like tombstones. A table with entries newer than the oldest snapshot
-    /// frees only these values, and what ranges delete for all snapshots. With `overwrites`, every
-    /// second put deletes like a tombstone if the entries beneath are more than twice as long.
+    /// frees only these values, and what ranges delete for all snapshots.
     pub(super) fn freed(&self, chosen: &[(usize, &TableMeta)]) -> u64 {
         let mut oldest_first = chosen.to_vec();
         let age = |level: usize, table: &TableMeta| if level == 0 { table.largest_seqno } else { 0 };
@@ -67,14 +57,6 @@ impl Judge<'_> {
                 |table: &TableMeta| self.remaining(table, table.tombstones.saturating_add(expired(table, self.now)));
             let tombstones = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(deletes(table)));
             freed = freed.saturating_add(beneath.take(tombstones));
-            if self.overwrites {
-                let puts = |table: &TableMeta| self.remaining(table, table.keys.saturating_sub(table.tombstones));
-                let puts = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(puts(table)));
-                let bytes = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(table.total_size()));
-                if beneath.bytes_of(puts / 2) > bytes {
-                    freed = freed.saturating_add(beneath.take(puts / 2));
-                }
-            }
             for (_, table) in run {
                 let mut entries = LiveEntries {
                     count: self.remaining(table, table.entries.saturating_sub(table.tombstones)),
@@ -114,22 +96,17 @@ struct LiveEntries {
 impl LiveEntries {
     /// Removes up to `count` entries; returns their bytes.
     fn take(&mut self, count: u64) -> u64 {
-        let bytes = self.bytes_of(count);
-        self.count -= count.min(self.count);
+        let count = count.min(self.count);
+        let bytes = u128::from(self.bytes) * u128::from(count) / u128::from(self.count.max(1));
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.count -= count;
         self.bytes -= bytes;
         bytes
-    }
-
-    /// Bytes of up to `count` entries.
-    fn bytes_of(&self, count: u64) -> u64 {
-        let bytes = u128::from(self.bytes) * u128::from(count.min(self.count)) / u128::from(self.count.max(1));
-        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::models::plain_table;
     use super::*;
     use crate::sorted::table::Deadlines;
 
@@ -137,12 +114,22 @@ mod tests {
     fn table(line: &str, seqno: SeqNo) -> TableMeta {
         let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
         TableMeta {
+            number: seqno,
             size: numbers[3],
+            checksum: 0,
             entries: numbers[0],
             keys: numbers[1],
             tombstones: numbers[2],
+            deadlines: Default::default(),
+            references: Default::default(),
             smallest_seqno: 1,
-            ..plain_table(seqno, b"a", b"z")
+            largest_seqno: seqno,
+            cleared: 0,
+            ingested: None,
+            range_end: None,
+            kept: 0,
+            smallest: (*b"a").into(),
+            largest: (*b"z").into(),
         }
     }
 
@@ -156,7 +143,7 @@ mod tests {
             })
             .collect();
         let chosen: Vec<_> = tables.iter().map(|(level, table)| (*level, table)).collect();
-        Judge { oldest_snapshot, now: 0, deleted: &DeletedBytes::new(), overwrites: false }.freed(&chosen)
+        Judge { oldest_snapshot, now: 0, deleted: &DeletedBytes::new() }.freed(&chosen)
     }
 
     #[test]
@@ -193,9 +180,8 @@ mod tests {
         let above = TableMeta { deadlines, ..table("100 100 0 10000", 2) };
         let below = table("1000 1000 0 120000", 1);
         let none = DeletedBytes::new();
-        let freed_at = |now, oldest_snapshot| {
-            Judge { oldest_snapshot, now, deleted: &none, overwrites: false }.freed(&[(0, &above), (6, &below)])
-        };
+        let freed_at =
+            |now, oldest_snapshot| Judge { oldest_snapshot, now, deleted: &none }.freed(&[(0, &above), (6, &below)]);
         // Fewer than a quarter, a quarter, all that has a deadline.
         assert_eq!([9, 10, 15, 20].map(|now| freed_at(now, SeqNo::MAX)), [0, 220, 25 * 220, 50 * 220]);
         assert_eq!(freed_at(20, 1), 50 * 100, "a snapshot needs what is beneath");
@@ -206,28 +192,13 @@ mod tests {
         let (above, below) = (table("100 100 40 10000", 2), table("1000 1000 0 120000", 1));
         let freed_of = |of_above, of_below, oldest_snapshot| {
             let deleted = DeletedBytes::from([(2, of_above), (1, of_below)]);
-            Judge { oldest_snapshot, now: 0, deleted: &deleted, overwrites: false }.freed(&[(0, &above), (6, &below)])
+            Judge { oldest_snapshot, now: 0, deleted: &deleted }.freed(&[(0, &above), (6, &below)])
         };
         assert_eq!(freed_of(0, 0, SeqNo::MAX), 40 * 120);
         assert_eq!(freed_of(5000, 0, SeqNo::MAX), 5000 + 20 * 120, "half of the tombstones are left");
         assert_eq!(freed_of(0, 90_000, SeqNo::MAX), 90_000 + 40 * 120, "as many entries are left");
         assert_eq!(freed_of(10_000, 120_000, SeqNo::MAX), 130_000);
         assert_eq!(freed_of(5000, 90_000, 0), 95_000, "no snapshot sees what ranges have deleted");
-    }
-
-    #[test]
-    fn every_second_put_may_overwrite_a_longer_value() {
-        let freed_of = |above: &str, between: &str, oldest_snapshot, overwrites| {
-            let [above, between, below] = [(above, 3), (between, 2), ("800 800 0 80000", 1)].map(|(t, n)| table(t, n));
-            let chosen = [(0, &above), (5, &between), (6, &below)];
-            Judge { oldest_snapshot, now: 0, deleted: &DeletedBytes::new(), overwrites }.freed(&chosen)
-        };
-        let (short, alike) = ("100 100 0 2000", "200 200 0 20000");
-        assert_eq!([true, false].map(|overwrites| freed_of(short, alike, SeqNo::MAX, overwrites)), [5000, 0]);
-        assert_eq!(freed_of(alike, alike, SeqNo::MAX, true), 0, "each is as long as what it overwrites");
-        assert_eq!(freed_of("100 100 40 2000", alike, SeqNo::MAX, true), 4000 + 3000, "40 deleted, 30 overwritten");
-        assert_eq!(freed_of(alike, short, SeqNo::MAX, true), 5000, "the run between does the same");
-        assert_eq!(freed_of(short, alike, 2, true), 0, "a snapshot sees what is beneath");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! Between two bounds of tables entries are spread evenly, and tables keep how dense they are: what
 //! has just moved down leaves few entries behind.
 
-use super::models::{plain_table, with_plain_picker};
 use super::*;
 use crate::format::span::KeySpan;
 
@@ -109,8 +108,24 @@ impl SimulatedTree {
     fn add(&mut self, level: usize, size: u64, from: u64, to: u64) {
         let (number, entries) = (self.next_number, size / 128);
         self.next_number += 1;
-        let table = TableMeta { size, entries, keys: entries, ..plain_table(number, &key(from), &key(to)) };
-        self.levels[level].push(table);
+        self.levels[level].push(TableMeta {
+            number,
+            size,
+            checksum: 0,
+            entries,
+            keys: entries,
+            tombstones: 0,
+            deadlines: Default::default(),
+            references: Default::default(),
+            smallest_seqno: number,
+            largest_seqno: number,
+            cleared: 0,
+            ingested: None,
+            range_end: None,
+            kept: 0,
+            smallest: key(from),
+            largest: key(to),
+        });
         self.sort(level);
     }
 
@@ -134,8 +149,20 @@ impl SimulatedTree {
     fn with_picker<R>(&self, running: &[Task], is_idle: bool, pick: impl FnOnce(&Picker<'_>) -> R) -> R {
         let metas: [Vec<&TableMeta>; LEVELS] = std::array::from_fn(|level| self.levels[level].iter().collect());
         let shape = self.shape();
-        with_plain_picker(&metas, self.memtable * shape.l0_trigger as u64, running, |picker| {
-            pick(&Picker { shape, is_idle, ..picker })
+        pick(&Picker {
+            levels: &metas,
+            running,
+            shape,
+            base_size: self.memtable * shape.l0_trigger as u64,
+            is_idle,
+            oldest_snapshot: SeqNo::MAX,
+            now: 0,
+            moves_to_last: true,
+            weights: &TombstoneWeights::new(),
+            value_garbage: &ValueGarbage::default(),
+            deleted: &DeletedBytes::new(),
+            flushed: SeqNo::MAX,
+            combines: true,
         })
     }
 

@@ -1,6 +1,5 @@
 //! Tables of cases: a tree, and the task picked for it.
 
-use super::models::{plain_table, with_plain_picker};
 use super::*;
 use crate::format::span::KeySpan;
 
@@ -12,13 +11,22 @@ fn table(line: &str) -> TableMeta {
     let number: u64 = words[0].parse().unwrap();
     let count = |at: usize| words.get(at).map_or(0, |word| word.parse().unwrap());
     TableMeta {
+        number,
         size: words[3].parse::<u64>().unwrap() * MIB,
+        checksum: 0,
         entries: 100,
         keys: 100 - count(5),
         tombstones: count(4),
+        deadlines: Default::default(),
+        references: Default::default(),
         smallest_seqno: number * 100,
         largest_seqno: number * 100 + 99,
-        ..plain_table(number, words[1].as_bytes(), words[2].as_bytes())
+        cleared: 0,
+        ingested: None,
+        range_end: None,
+        kept: 0,
+        smallest: words[1].as_bytes().into(),
+        largest: words[2].as_bytes().into(),
     }
 }
 
@@ -30,40 +38,30 @@ fn with_picker<R>(
     running: &[Task],
     check: impl FnOnce(Picker<'_>) -> R,
 ) -> R {
-    with_picker_of(&tables(levels), oldest_snapshot, running, check)
-}
-
-/// [`with_picker`] of an idle store or a busy one in which all entries are of one size.
-fn with_even_picker<R>(
-    levels: &[impl AsRef<str>],
-    is_idle: bool,
-    running: &[Task],
-    check: impl FnOnce(Picker<'_>) -> R,
-) -> R {
-    let mut tables = tables(levels);
-    for (_, table) in &mut tables {
-        (table.entries, table.keys) = (table.size, table.size);
-    }
-    with_picker_of(&tables, SeqNo::MAX, running, |picker| check(Picker { is_idle, ..picker }))
-}
-
-fn tables(levels: &[impl AsRef<str>]) -> Vec<(usize, TableMeta)> {
-    let tables = levels.iter().map(|line| {
-        let (level, rest) = line.as_ref().split_once(':').unwrap();
-        (level.parse().unwrap(), table(rest))
-    });
-    tables.collect()
-}
-
-fn with_picker_of<R>(
-    tables: &[(usize, TableMeta)],
-    oldest_snapshot: SeqNo,
-    running: &[Task],
-    check: impl FnOnce(Picker<'_>) -> R,
-) -> R {
+    let tables: Vec<(usize, TableMeta)> = levels
+        .iter()
+        .map(|line| {
+            let (level, rest) = line.as_ref().split_once(':').unwrap();
+            (level.parse().unwrap(), table(rest))
+        })
+        .collect();
     let levels: [Vec<&TableMeta>; LEVELS] =
         std::array::from_fn(|level| tables.iter().filter(|(l, _)| *l == level).map(|(_, t)| t).collect());
-    with_plain_picker(&levels, 64 * MIB, running, |picker| check(Picker { oldest_snapshot, ..picker }))
+    check(Picker {
+        levels: &levels,
+        running,
+        shape: Shape::USUAL,
+        base_size: 64 * MIB,
+        is_idle: false,
+        oldest_snapshot,
+        now: 0,
+        moves_to_last: true,
+        weights: &TombstoneWeights::new(),
+        value_garbage: &ValueGarbage::default(),
+        deleted: &DeletedBytes::new(),
+        flushed: SeqNo::MAX,
+        combines: true,
+    })
 }
 
 /// The picked task as "start->output [move]: inputs".
@@ -217,7 +215,8 @@ fn a_full_level_0_that_is_little_beside_the_base_level_becomes_a_run_of_a_free_l
 #[test]
 fn runs_of_free_levels_stay_until_the_store_is_idle() {
     let pick = |tree: &[&str], is_idle| {
-        with_even_picker(tree, is_idle, &[], |picker| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
+            let picker = Picker { is_idle, ..picker };
             assert_eq!(picker.pick().is_some(), picker.debt() != Debt::default());
             picker.pick().map_or("nothing".into(), |(_, task)| words(&task))
         })
@@ -246,13 +245,15 @@ fn runs_of_free_levels_stay_until_the_store_is_idle() {
     assert_eq!(pick(&["0:30 a c 3", "5:21 a c 3", "6:20 a c 40"], true), "0->6: 0/30 5/21 6/20");
     // A worthwhile task waits for a running one, and so does a less worthwhile one.
     let tree = ["4:22 a c 20", "5:21 a c 20", "6:20 a c 280"];
-    let running = with_even_picker(&tree, true, &[], |picker| match picker.pick_table(20) {
+    let running = with_picker(&tree, SeqNo::MAX, &[], |picker| match picker.pick_table(20) {
         Requested::Task(task) => task,
         other => panic!("{other:?}"),
     });
-    with_even_picker(&tree, true, std::slice::from_ref(&running), |picker| assert_eq!(picker.pick(), None));
-    with_even_picker(&large, true, &[running], |picker| {
-        let (_, task) = picker.pick().unwrap();
+    with_picker(&tree, SeqNo::MAX, std::slice::from_ref(&running), |picker| {
+        assert_eq!(Picker { is_idle: true, ..picker }.pick(), None);
+    });
+    with_picker(&large, SeqNo::MAX, &[running], |picker| {
+        let (_, task) = Picker { is_idle: true, ..picker }.pick().unwrap();
         assert_eq!(words(&task), "4->5: 4/22 5/21", "it is not in the way");
     });
     assert_eq!(pick(&["5:21 d f 20", "6:20 a c 280"], true), "5->6 move: 5/21");
@@ -304,7 +305,8 @@ fn runs_that_are_small_beside_the_base_level_are_merged_with_others_of_their_siz
 #[test]
 fn the_last_runs_are_merged_when_the_store_is_idle() {
     let idle = |tree: &[String]| {
-        with_even_picker(tree, true, &[], |picker| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
+            let picker = Picker { is_idle: true, ..picker };
             assert_eq!(picker.pick().is_some(), picker.debt() != Debt::default());
             let task = picker.pick().map(|(_, task)| task);
             if let Some(running) = task.clone() {
@@ -403,8 +405,8 @@ fn garbage_counts_as_debt_until_it_is_dropped_issue_13() {
     let owed = Debt { data: 16 * MIB, garbage: 96 * MIB };
     assert_eq!((debt(&[], SeqNo::MAX), debt(&[task], SeqNo::MAX)), (owed, owed));
     assert_eq!(debt(&[], 150), Debt::default(), "a snapshot sees what was deleted");
-    // In the last level, an entry in 32 is enough when idle.
-    for (tombstones, when_idle, when_busy) in [(3, 0, 0), (4, 1, 0), (26, 1, 1)] {
+    // In the last level, a tenth is enough when idle.
+    for (tombstones, when_idle, when_busy) in [(10, 0, 0), (11, 1, 0), (26, 1, 1)] {
         let table = [format!("6:1 a c 16 {tombstones}")];
         let is_picked = |is_idle| {
             with_picker(&table, SeqNo::MAX, &[], |picker| u8::from(Picker { is_idle, ..picker }.pick().is_some()))
@@ -515,12 +517,25 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
     let (above, below) = (tables(1600, 1, 5), tables(16_000, 10_000, 0));
     let mut levels: [Vec<&TableMeta>; LEVELS] = Default::default();
     (levels[5], levels[6]) = (above.iter().collect(), below.iter().collect());
+    let picker = Picker {
+        levels: &levels,
+        running: &[],
+        shape: Shape::USUAL,
+        base_size: 800 * MIB,
+        is_idle: false,
+        oldest_snapshot: SeqNo::MAX,
+        now: 0,
+        moves_to_last: true,
+        weights: &TombstoneWeights::new(),
+        value_garbage: &ValueGarbage::default(),
+        deleted: &DeletedBytes::new(),
+        flushed: SeqNo::MAX,
+        combines: true,
+    };
     COMPARISONS.set(0);
     ESTIMATES.set(0);
-    with_plain_picker(&levels, 800 * MIB, &[], |picker| {
-        assert_eq!((picker.level_targets().base_level, picker.pick()), (5, None));
-        picker.debt();
-    });
+    assert_eq!((picker.level_targets().base_level, picker.pick()), (5, None));
+    picker.debt();
     println!("{} comparisons", COMPARISONS.get());
     assert_eq!(ESTIMATES.get(), 1600, "each table is weighed once");
     assert!(COMPARISONS.get() < 1600 * 250, "{}", COMPARISONS.get());
@@ -619,7 +634,7 @@ fn what_a_merge_frees_below_its_output_counts_once() {
 }
 
 #[test]
-fn an_idle_store_merges_what_little_it_has_if_one_byte_in_32_may_be_freed() {
+fn an_idle_store_merges_what_little_it_has_if_a_sixth_of_it_is_garbage() {
     let idle = |tree: &[&str], base_size: u64| {
         with_picker(tree, SeqNo::MAX, &[], |picker| {
             let task = Picker { is_idle: true, base_size, ..picker }.pick();
@@ -627,17 +642,12 @@ fn an_idle_store_merges_what_little_it_has_if_one_byte_in_32_may_be_freed() {
         })
     };
     let merged = "0->6: 0/1 6/2";
-    // A run alone stays unless that much of what is read is freed: here, 6 and 7 of 200 MiB.
-    assert_eq!(idle(&["0:1 a c 100 6", "6:2 a c 100"], 64 * MIB), "nothing");
-    assert_eq!(idle(&["0:1 a c 100 7", "6:2 a c 100"], 64 * MIB), merged);
-    // Less than a memtable is merged, too: 0.15 and 0.18 of 5 MiB.
-    assert_eq!(idle(&["0:1 a c 2 5", "6:2 a c 3"], 64 * MIB), "nothing");
-    assert_eq!(idle(&["0:1 a c 2 6", "6:2 a c 3"], 64 * MIB), merged);
-    // Every second put may overwrite a value that is more than twice as long.
-    assert_eq!(idle(&["0:1 a c 50", "6:2 a c 100"], 64 * MIB), "nothing");
-    assert_eq!(idle(&["0:1 a c 49", "6:2 a c 100"], 64 * MIB), merged);
-    // In a free level, each table by itself.
-    assert_eq!(idle(&["5:1 a b 1", "5:3 c d 50", "6:2 a b 100", "6:4 c d 100"], 64 * MIB), "5->6: 5/1 6/2");
+    // A run alone stays unless a tenth of what is read is freed: here, 20 and 21 of 200 MiB.
+    assert_eq!(idle(&["0:1 a c 100 20", "6:2 a c 100"], 64 * MIB), "nothing");
+    assert_eq!(idle(&["0:1 a c 100 21", "6:2 a c 100"], 64 * MIB), merged);
+    // Less than a memtable is merged if more than a sixth is freed: 0.5 and 0.52 of 3 MiB.
+    assert_eq!(idle(&["0:1 a c 1 25", "6:2 a c 2"], 64 * MIB), "nothing");
+    assert_eq!(idle(&["0:1 a c 1 26", "6:2 a c 2"], 64 * MIB), merged);
     // With memtables of 341 MiB, 3.6 MiB are next to nothing.
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * MIB), merged);
     assert_eq!(idle(&["0:1 a c 1 90", "6:2 a c 4"], 64 * 64 * MIB), "nothing");
@@ -646,9 +656,9 @@ fn an_idle_store_merges_what_little_it_has_if_one_byte_in_32_may_be_freed() {
 #[test]
 fn what_ranges_have_deleted_is_rewritten_in_every_level_and_is_debt() {
     let pick = |tree: &[&str], deleted: &[(u64, u64)], is_idle| {
-        with_even_picker(tree, is_idle, &[], |picker| {
+        with_picker(tree, SeqNo::MAX, &[], |picker| {
             let deleted = deleted.iter().map(|(number, mib)| (*number, mib * MIB)).collect();
-            let picker = Picker { deleted: &deleted, ..picker };
+            let picker = Picker { is_idle, deleted: &deleted, ..picker };
             let task = picker.pick().map_or("nothing".into(), |(_, task)| words(&task));
             assert_eq!(picker.debt().garbage > 0, task != "nothing");
             task
@@ -689,20 +699,18 @@ fn moving_garbage_down_may_cost_more_when_idle_or_when_the_last_level_drops_it()
     // all.
     assert_eq!(pick(&tree(&["5:1 a c 10 40", "6:2 a c 100", "6:3 x z 1000"]), false), "5->6: 5/1 6/2");
     assert_eq!(pick(&tree(&["4:1 a c 10 40", "5:2 a c 100", "6:3 x z 10240"]), false), "nothing");
-    // With few tombstones, a byte in 32 of what is read must be freed when idle: 6 and 7 of 200
-    // MiB.
+    // With few tombstones, a tenth of what is read must be freed when idle: 11 and 12 of 110 MiB.
     for (tombstones, idle, busy) in
-        [(6, "nothing", "nothing"), (7, "5->6: 5/1 6/2", "nothing"), (25, "5->6: 5/1 6/2", "nothing")]
+        [(11, "nothing", "nothing"), (12, "5->6: 5/1 6/2", "nothing"), (25, "5->6: 5/1 6/2", "nothing")]
     {
-        let tree = tree(&[&format!("5:1 a c 100 {tombstones}"), "6:2 a c 100", "6:3 x z 3000"]);
+        let tree = tree(&[&format!("5:1 a c 10 {tombstones}"), "6:2 a c 100", "6:3 x z 1000"]);
         assert_eq!((pick(&tree, true).as_str(), pick(&tree, false).as_str()), (idle, busy), "{tombstones}");
     }
-    // Short values without tombstones may overwrite long ones.
-    let short = tree(&["5:1 a c 45", "6:2 a c 100", "6:3 x z 3000"]);
-    assert_eq!([pick(&short, true), pick(&short, false)], ["5->6: 5/1 6/2", "nothing"]);
-    // A table of 1 MiB over many as large: one with many tombstones may cost 32 times what it moves
-    // and frees, others what they free.
-    for (tombstones, below, is_picked) in [(60, 50, true), (60, 51, false), (20, 5, true), (20, 6, false)] {
+    // A table of 1 MiB over many as large: a mostly dead one may cost 16 times what it moves and
+    // frees, others 8 times.
+    for (tombstones, below, is_picked) in
+        [(60, 20, true), (60, 26, false), (50, 11, true), (50, 13, false), (30, 9, true), (30, 12, false)]
+    {
         let last = (0..below).map(|i| format!("6:{} b{i:02} b{i:02}x 1", 10 + i));
         let tree = [format!("5:1 a c 1 {tombstones}")].into_iter().chain(last).chain(["6:99 x z 1000".into()]);
         let tree: Vec<String> = tree.collect();
