@@ -235,7 +235,7 @@ impl Recovery<'_> {
             let (name, definition) = (keyspace.name.clone(), encode_definition(&keyspace.name, &options_of));
             // A filter budget would need the filter sizes of all tables, and no open waits to read
             // those. This run is small, so they count as 0.
-            let filter = policy_of_output(&options_of, &unread(&keyspace.metas()), 0, keys, || 0, |_, _| false);
+            let filter = policy_of_output(&options_of, || unread(&keyspace.metas()), 0, keys, || 0, |_, _| false);
             let numbers = Cell::new(state.next_file_number);
             let context = OutputContext {
                 tables: self.sources.tables,

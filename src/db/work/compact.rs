@@ -59,7 +59,7 @@ fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
     let takes = |level: usize, number: u64| task.takes(level, number);
     let keys = tables_of(tree, task).map(|meta| meta.keys).sum();
     let held = || tree.filter_bytes(takes);
-    policy_of_output(&tree.options, &planned(&tree.version), task.output_level.into(), keys, held, takes)
+    policy_of_output(&tree.options, || planned(&tree.version), task.output_level.into(), keys, held, takes)
 }
 
 /// The tables that a stage reads, or replaces because an earlier stage has read them. `done` are

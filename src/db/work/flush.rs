@@ -171,7 +171,7 @@ impl Store {
         for (keyspace, keys) in memtable.keyspaces() {
             let Some(tree) = view.tree(keyspace) else { continue };
             let held = || tree.filter_bytes(|_, _| false);
-            let filter = policy_of_output(&tree.options, &planned(&tree.version), 0, keys, held, |_, _| false);
+            let filter = policy_of_output(&tree.options, || planned(&tree.version), 0, keys, held, |_, _| false);
             let context = self.output_context(tree, filter, Compression::None, &new_number, &turn);
             let levels = tree.version.metas();
             let (tables, files) =

@@ -209,7 +209,7 @@ impl TableWriter<'_> {
         let TargetKeyspace { id, name, options, level, keys } = target;
         // The size of all other tables' filters is not known here. The store gives a table another
         // filter when it compacts it.
-        let filter = policy_of_output(options, &[], level.into(), keys, || 0, |_, _| false);
+        let filter = policy_of_output(options, Vec::new, level.into(), keys, || 0, |_, _| false);
         let is_last = usize::from(level) == LEVEL_COUNT - 1;
         OutputContext {
             tables: self.context,

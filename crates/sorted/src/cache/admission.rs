@@ -127,7 +127,7 @@ impl CacheShard {
     }
 
     /// Changes the limit. If it is exceeded, evicts blocks that were not read since the hand's last
-    /// visit, and then others; to free whole `pages`, those at the end of the arena instead.
+    /// visit, and then others; to free whole `pages`, those that are last in memory instead.
     /// Returns whether it had to evict any.
     pub(super) fn set_capacity(&mut self, capacity: usize, pages: bool) -> bool {
         self.capacity = capacity;
@@ -136,33 +136,54 @@ impl CacheShard {
         }
         self.reclaim();
         self.free_frames();
-        let (mut evicted, mut excess) = (Vec::new(), (self.used - self.retiring).saturating_sub(capacity));
-        let mut order: Vec<usize> = Vec::new();
-        if pages && excess > 0 {
-            let address = |&at: &usize| self.ring[at].as_ref().map_or(0, |linked| ptr::from_ref(linked.block()).addr());
-            order = (0..self.ring.len()).collect();
-            order.sort_unstable_by_key(|at| Reverse(address(at)));
-        }
-        // The second round finds no block that was read since.
-        for step in 0..2 * self.ring.len() {
-            if excess == 0 {
-                break;
-            }
-            let at = order.get(step).copied().unwrap_or(self.hand);
-            if order.is_empty() {
-                self.hand = (self.hand + 1) % self.ring.len();
-            }
-            if let Some(linked) = self.ring[at].take_if(|linked| pages || !linked.block().take_referenced()) {
-                excess = excess.saturating_sub(charge(linked.block().memory()));
-                evicted.push(linked);
-                self.empty.push(at);
-            }
-        }
+        let excess = (self.used - self.retiring).saturating_sub(capacity);
+        let evicted = if pages { self.take_last(excess) } else { self.take_unread(excess) };
         let evicts = !evicted.is_empty();
         self.retire(evicted);
         self.reclaim();
         self.free_frames();
         evicts
+    }
+
+    /// Takes blocks of `excess` bytes from the ring that were not read since the hand's last visit,
+    /// and then others.
+    fn take_unread(&mut self, mut excess: usize) -> Vec<Linked> {
+        let mut taken = Vec::new();
+        // The second round finds no block that was read since.
+        for _ in 0..2 * self.ring.len() {
+            if excess == 0 {
+                break;
+            }
+            let position = self.hand;
+            self.hand = (self.hand + 1) % self.ring.len();
+            if let Some(linked) = self.ring[position].take_if(|linked| !linked.block().take_referenced()) {
+                excess = excess.saturating_sub(charge(linked.block().memory()));
+                taken.push(linked);
+                self.empty.push(position);
+            }
+        }
+        taken
+    }
+
+    /// Takes the blocks of `excess` bytes from the ring that are last in memory.
+    fn take_last(&mut self, mut excess: usize) -> Vec<Linked> {
+        let address = |linked: &Linked| ptr::from_ref(linked.block()).addr();
+        let blocks =
+            self.ring.iter().enumerate().filter_map(|(position, linked)| Some((address(linked.as_ref()?), position)));
+        let mut blocks: Vec<(usize, usize)> = if excess > 0 { blocks.collect() } else { Vec::new() };
+        blocks.sort_unstable_by_key(|block| Reverse(*block));
+        let mut taken = Vec::new();
+        for (_, position) in blocks {
+            if excess == 0 {
+                break;
+            }
+            if let Some(linked) = self.ring[position].take() {
+                excess = excess.saturating_sub(charge(linked.block().memory()));
+                taken.push(linked);
+                self.empty.push(position);
+            }
+        }
+        taken
     }
 
     /// Frees frames until the limit is kept.

@@ -193,6 +193,29 @@ fn the_doorkeeper_forgets_a_miss_of_long_ago() {
     assert!(fixture.read_until_hit(2, 1, 0, &block) && !are_kept());
 }
 
+/// Between two misses of a block come as many others as the cache can hold small blocks, or large
+/// ones.
+#[test]
+#[cfg_attr(miri, ignore = "too slow under Miri: thousands of blocks")]
+fn the_doorkeeper_forgets_large_blocks_sooner() {
+    let fixture = Fixture::new(250_000, 2, 3000);
+    let (small, large) = (block(900), block(9000));
+    (0..1000).for_each(|i| _ = fixture.miss(0, i, &small));
+    let kept = || fixture.epoch.pin(|pin| (0..1000).filter(|&i| fixture.slots[0].get(i, pin).is_some()).count());
+    let mut next = 1000;
+    let mut evicts_after = |misses: usize, i: usize, block: &BlockRef| {
+        assert!(!fixture.miss(1, i, block));
+        (next..next + misses).for_each(|i| _ = fixture.miss(0, i, &small));
+        next += misses;
+        let before = kept();
+        fixture.miss(1, i, block);
+        kept() < before
+    };
+    // 250 small ones fit, or 27 large ones.
+    let evicted = [(100, 1, &large), (400, 3, &small), (20, 0, &large)];
+    assert_eq!(evicted.map(|(misses, i, block)| evicts_after(misses, i, block)), [false, false, true]);
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "too slow under Miri: thousands of blocks")]
 fn hot_blocks_survive_others_that_are_read_repeatedly() {

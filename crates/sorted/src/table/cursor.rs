@@ -37,7 +37,7 @@ pub struct TableCursor {
 struct UseOfBlock {
     /// Whether an entry has been taken from it.
     is_taken: bool,
-    /// Position in the block before which, and at which, none has been.
+    /// Where a seek left the cursor: at any other entry, the merge has taken that one.
     start: usize,
     /// Whether it was read from the file.
     was_read: bool,

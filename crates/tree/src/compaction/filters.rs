@@ -28,7 +28,8 @@ use crate::version::{LEVELS, LevelMetas, Version};
 const OVERDRAFT: [u64; 2] = [4, 2];
 /// Look-ups that each run is assumed to have had in vain.
 const ASSUMED: f64 = 1000.0;
-/// Tables whose look-ups per key differ by less than this part of an octave get equal bits.
+/// Tables whose look-ups per key are in the same part of an octave, of which there are this many,
+/// get equal bits.
 const PARTS_OF_OCTAVE: f64 = 4.0;
 
 /// What a plan needs to know of a table.
@@ -62,10 +63,10 @@ pub fn unread(levels: &LevelMetas<'_>) -> Vec<PlannedTable> {
 
 /// The filter of a run of `keys` distinct keys written to `level`, where it replaces the `tables`
 /// that `replaced` selects by level and number. `held` returns the bytes of all other tables'
-/// filters.
+/// filters. Only a budget asks for either.
 pub fn policy_of_output(
     options: &KeyspaceOptions,
-    tables: &[PlannedTable],
+    tables: impl FnOnce() -> Vec<PlannedTable>,
     level: usize,
     keys: u64,
     held: impl FnOnce() -> u64,
@@ -73,7 +74,8 @@ pub fn policy_of_output(
 ) -> FilterPolicy {
     let LevelFilters::Budget(budget) = &options.level_filters else { return fixed(options, level) };
     let (gone, mut tables): (Vec<_>, Vec<_>) =
-        tables.iter().copied().partition(|table| replaced(table.level, table.number));
+        tables().into_iter().partition(|table| replaced(table.level, table.number));
+    let gone: Vec<(usize, u64)> = gone.iter().map(|table| (table.level, table.absent)).collect();
     tables.push(PlannedTable { level, number: u64::MAX, keys, absent: in_vain(&gone) });
     let planned = share_out(budget, &tables).last().copied().unwrap_or(options.filter);
     let bytes = budget_bytes(budget, &tables);
@@ -161,30 +163,27 @@ fn share_out(budget: &FilterBudget, tables: &[PlannedTable]) -> Vec<FilterPolicy
     group_of.into_iter().map(|group| policies[group]).collect()
 }
 
-/// Look-ups that came to `tables` in vain and will come to the table that replaces them: those of
-/// the lowest level. Tables above it cover more keys, and what they hold, it is not asked for.
-fn in_vain(tables: &[PlannedTable]) -> u64 {
-    let lowest = tables.iter().map(|table| table.level).max();
-    let counts = tables.iter().filter(|table| Some(table.level) == lowest).map(|table| table.absent);
+/// Look-ups that will come in vain to the table that replaces others, of which `gone` are the levels
+/// and such look-ups: those of the lowest level. Tables above it cover more keys.
+fn in_vain(gone: &[(usize, u64)]) -> u64 {
+    let lowest = gone.iter().map(|(level, _)| *level).max();
+    let counts = gone.iter().filter(|(level, _)| Some(*level) == lowest).map(|(_, absent)| *absent);
     if lowest == Some(0) { counts.max().unwrap_or_default() } else { counts.sum() }
 }
 
 /// Has the tables that come in an edit, which do not overlap, take over the counts of those that
-/// go, by level, each for its own part of the keys.
+/// go: each those of its own part of the keys.
 pub fn hand_on<'t>(gone: &[(u8, &'t Arc<Table>)], come: impl Iterator<Item = &'t Arc<Table>>) {
-    let mut come: Vec<(&Arc<Table>, Vec<PlannedTable>)> = come.map(|table| (table, Vec::new())).collect();
+    let mut come: Vec<(&Arc<Table>, Vec<(usize, u64)>)> = come.map(|table| (table, Vec::new())).collect();
     come.sort_unstable_by_key(|(table, _)| &table.meta().smallest);
     for &(level, old) in gone {
-        let &TableMeta { number, ref smallest, ref largest, .. } = old.meta();
+        let (absent, TableMeta { smallest, largest, .. }) = (old.counters().absent(), old.meta());
         let start = come.partition_point(|(new, _)| new.meta().largest < *smallest);
         let end = come.partition_point(|(new, _)| new.meta().smallest <= *largest).max(start);
         let all = come[start..end].iter().fold(0u64, |sum, (new, _)| sum.saturating_add(new.meta().keys));
-        let absent = old.counters().absent();
         for (new, parts) in &mut come[start..end] {
-            let keys = new.meta().keys;
-            let share = u128::from(absent) * u128::from(keys) / u128::from(all.max(1));
-            let absent = u64::try_from(share).unwrap_or(absent);
-            parts.push(PlannedTable { level: level.into(), number, keys, absent });
+            let share = u128::from(absent) * u128::from(new.meta().keys) / u128::from(all.max(1));
+            parts.push((level.into(), u64::try_from(share).unwrap_or(absent)));
         }
     }
     come.iter().for_each(|(table, parts)| table.counters().inherit(in_vain(parts)));
@@ -216,11 +215,15 @@ mod tests {
         with_tree(&TREE, |levels| {
             let uniform = KeyspaceOptions::new();
             assert_eq!(policies(&uniform, levels), [FilterPolicy::DEFAULT; 6]);
-            assert_eq!(policy_of_output(&uniform, levels, 5, 1000, || 0, |_, _| false), FilterPolicy::DEFAULT);
+            assert_eq!(
+                policy_of_output(&uniform, || levels.to_vec(), 5, 1000, || 0, |_, _| false),
+                FilterPolicy::DEFAULT
+            );
             let each = [16.0, 14.0, 9.0].map(|bits_per_key| FilterPolicy::Bloom { bits_per_key });
             let each = KeyspaceOptions::new().level_filters(LevelFilters::Each(each.to_vec()));
             assert_eq!(bits(&policies(&each, levels)), [16.0, 16.0, 9.0, 9.0, 9.0, 9.0]);
-            let of_level = |level| policy_of_output(&each, levels, level, 1000, || 0, |_, _| true).bits_per_key();
+            let of_level =
+                |level| policy_of_output(&each, || levels.to_vec(), level, 1000, || 0, |_, _| true).bits_per_key();
             assert_eq!([0, 1, 2, 6].map(of_level), [16.0, 14.0, 9.0, 9.0]);
         });
     }
@@ -250,23 +253,30 @@ mod tests {
         with_tree(&TREE, |levels| {
             // A flush.
             let after = [&[(0, 10, 50)], &TREE[..]].concat();
-            assert_eq!(policy_of_output(&options, levels, 0, 50, || 0, |_, _| false), planned(&after)[0]);
+            assert_eq!(policy_of_output(&options, || levels.to_vec(), 0, 50, || 0, |_, _| false), planned(&after)[0]);
             // Level 0 and a table of level 4 into level 5.
             let takes = |level: usize, _| matches!(level, 0 | 4);
             let after = [(5, 6, 100_000), (5, 11, 10_300), (6, 5, 600_000), (6, 4, 400_000)];
-            assert_eq!(policy_of_output(&options, levels, 5, 10_300, || 0, takes), planned(&after)[0]);
+            assert_eq!(policy_of_output(&options, || levels.to_vec(), 5, 10_300, || 0, takes), planned(&after)[0]);
             // Everything into the last level.
             let after = [(6, 12, 1_110_300)];
-            assert_eq!(policy_of_output(&options, levels, 6, 1_110_300, || 0, |_, _| true), planned(&after)[0]);
+            assert_eq!(
+                policy_of_output(&options, || levels.to_vec(), 6, 1_110_300, || 0, |_, _| true),
+                planned(&after)[0]
+            );
             // Into an empty level.
             let after = [(3, 11, 300), (4, 7, 10_000), (5, 6, 100_000), (6, 5, 1_000_000)];
-            assert_eq!(policy_of_output(&options, levels, 3, 300, || 0, |level, _| level == 0), planned(&after)[0]);
+            assert_eq!(
+                policy_of_output(&options, || levels.to_vec(), 3, 300, || 0, |level, _| level == 0),
+                planned(&after)[0]
+            );
         });
         // A single run gets all bits of the budget.
-        let alone = with_tree(&[], |levels| policy_of_output(&options, levels, 0, 1000, || 0, |_, _| false));
+        let alone =
+            with_tree(&[], |levels| policy_of_output(&options, || levels.to_vec(), 0, 1000, || 0, |_, _| false));
         assert_eq!(alone, FilterPolicy::Bloom { bits_per_key: 8.0 });
         let absent = budget(FilterBudget::bits_per_key(8.0).absent(0.0));
-        let alone = with_tree(&[], |levels| policy_of_output(&absent, levels, 0, 1000, || 0, |_, _| false));
+        let alone = with_tree(&[], |levels| policy_of_output(&absent, || levels.to_vec(), 0, 1000, || 0, |_, _| false));
         assert_eq!(alone, FilterPolicy::Bloom { bits_per_key: 8.0 });
     }
 
@@ -279,7 +289,9 @@ mod tests {
         let (mut tables, mut held, mut planned) = (Vec::new(), 0, 0);
         for number in 1..400u64 {
             let (policy, run, plan) = with_tree(&tables, |levels| {
-                let of = |level, keys, held| policy_of_output(&options, levels, level, keys, || held, |_, _| false);
+                let of = |level, keys, held| {
+                    policy_of_output(&options, || levels.to_vec(), level, keys, || held, |_, _| false)
+                };
                 (of(6, 1000, held), of(0, 50, held), of(6, 1000, 0))
             });
             assert!(run.bits_per_key() >= 4.0, "{number}: {run:?}");
@@ -292,9 +304,11 @@ mod tests {
         assert!(held > bytes, "it is used");
         assert!(planned > bytes * 2, "{planned}: the plan alone would not hold it");
         // When everything is rewritten, it gets what the budget allows.
-        let all = with_tree(&tables, |levels| policy_of_output(&options, levels, 6, 399_000, || 0, |_, _| true));
+        let all =
+            with_tree(&tables, |levels| policy_of_output(&options, || levels.to_vec(), 6, 399_000, || 0, |_, _| true));
         assert!(filter_bytes(all, 399_000) <= bytes);
-        let half = with_tree(&tables, |levels| policy_of_output(&options, levels, 0, 10, || bytes, |_, _| false));
+        let half =
+            with_tree(&tables, |levels| policy_of_output(&options, || levels.to_vec(), 0, 10, || bytes, |_, _| false));
         assert_eq!(half.bits_per_key(), 24.0);
     }
 
@@ -302,7 +316,8 @@ mod tests {
     fn a_flush_adds_a_run_to_level_0() {
         let options = budget(FilterBudget::bits_per_key(4.0));
         let runs = [(0, 9, 1000), (0, 8, 1000)];
-        let of_third = with_tree(&runs, |levels| policy_of_output(&options, levels, 0, 1000, || 0, |_, _| false));
+        let of_third =
+            with_tree(&runs, |levels| policy_of_output(&options, || levels.to_vec(), 0, 1000, || 0, |_, _| false));
         assert_eq!(of_third, FilterPolicy::Bloom { bits_per_key: 4.0 }, "three equal runs");
     }
 
@@ -312,7 +327,7 @@ mod tests {
         let has_filter = |tables: &[(usize, u64, u64)], level| {
             let options = budget(FilterBudget::bytes(bytes));
             let held = || bytes + bytes / 4;
-            with_tree(tables, |levels| policy_of_output(&options, levels, level, 50, held, |_, _| false))
+            with_tree(tables, |levels| policy_of_output(&options, || levels.to_vec(), level, 50, held, |_, _| false))
                 != FilterPolicy::None
         };
         assert_eq!([0, 4, 5, 6].map(|level| has_filter(&TREE, level)), [true, true, true, false]);
@@ -328,6 +343,50 @@ mod tests {
             assert_eq!(at_most(bloom(10.0), keys, bytes), bloom(bits));
             let less = if bits > 1.0 { bloom(bits - 0.25) } else { FilterPolicy::None };
             assert_eq!(at_most(bloom(10.0), keys, bytes - 1), less);
+        }
+    }
+
+    /// Tables of a thousand keys each, given as level and look-ups in vain.
+    fn asked(tables: &[(usize, u64)]) -> Vec<PlannedTable> {
+        let table = |(&(level, absent), number)| PlannedTable { level, number, keys: 1000, absent };
+        tables.iter().zip(1..).map(table).collect()
+    }
+
+    #[test]
+    fn bits_go_where_look_ups_come_in_vain() {
+        let options = budget(FilterBudget::bits_per_key(6.0));
+        let of = |tables: &[(usize, u64)]| bits(&policies(&options, &asked(tables)));
+        let by_use = of(&[(6, 100_000), (6, 1000), (6, 1100), (6, 0)]);
+        assert!(by_use[0] > by_use[1] + 5.0 && by_use[1] > by_use[3], "{by_use:?}");
+        assert_eq!(by_use[1], by_use[2], "about as many");
+        assert_eq!(of(&[(6, 10), (6, 0)])[0], of(&[(6, 0), (6, 0)])[0], "too few to tell");
+        // A run of level 0 that is new will be asked as often as the level that is asked most.
+        let new_run = of(&[(0, 0), (5, 0), (6, 50_000), (6, 50_000)]);
+        assert!(new_run[0] > new_run[2] && new_run[2] > new_run[1], "{new_run:?}");
+    }
+
+    #[test]
+    fn an_output_inherits_the_look_ups_of_what_it_replaces() {
+        let options = budget(FilterBudget::bits_per_key(6.0));
+        let tables = asked(&[(5, 90_000), (6, 80_000), (6, 100), (6, 100)]);
+        let of = |replaced: [u64; 2]| {
+            let takes = |_, number| replaced.contains(&number);
+            policy_of_output(&options, || tables.clone(), 6, 2000, || 0, takes).bits_per_key()
+        };
+        // The table above is asked for the keys of all three.
+        assert!(of([1, 2]) > of([1, 3]) + 3.0, "{} {}", of([1, 2]), of([1, 3]));
+        assert_eq!(of([1, 3]), of([1, 4]));
+    }
+
+    #[test]
+    fn only_a_budget_looks_at_the_tables() {
+        for options in [
+            KeyspaceOptions::new(),
+            KeyspaceOptions::new().level_filters(LevelFilters::Each(vec![FilterPolicy::DEFAULT])),
+        ] {
+            let policy =
+                policy_of_output(&options, || panic!("not needed"), 5, 10, || panic!("not needed"), |_, _| false);
+            assert_eq!(policy, FilterPolicy::DEFAULT);
         }
     }
 }

@@ -241,7 +241,7 @@ fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> comfy_table::Table {
         "bytes read",
         "in cache",
         "tombstones passed",
-        "scans found nothing",
+        "unused by scans",
         "of these, read",
     ];
     if knows_savings {
