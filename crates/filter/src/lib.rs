@@ -86,8 +86,6 @@ mod line;
 mod policy;
 mod prefix;
 mod probe;
-#[doc(hidden)]
-pub mod range;
 mod rate;
 mod shape;
 mod sizing;

@@ -75,7 +75,7 @@ pub fn policy_of_output(
     let LevelFilters::Budget(budget) = &options.level_filters else { return fixed(options, level) };
     let (gone, mut tables): (Vec<_>, Vec<_>) =
         tables().into_iter().partition(|table| replaced(table.level, table.number));
-    let gone: Vec<(usize, u64)> = gone.iter().map(|table| (table.level, table.absent)).collect();
+    let gone: Vec<Asked> = gone.iter().map(|table| (table.level, table.absent)).collect();
     tables.push(PlannedTable { level, number: u64::MAX, keys, absent: in_vain(&gone) });
     let planned = share_out(budget, &tables).last().copied().unwrap_or(options.filter);
     let bytes = budget_bytes(budget, &tables);
@@ -163,9 +163,12 @@ fn share_out(budget: &FilterBudget, tables: &[PlannedTable]) -> Vec<FilterPolicy
     group_of.into_iter().map(|group| policies[group]).collect()
 }
 
-/// Look-ups that will come in vain to the table that replaces others, of which `gone` are the levels
-/// and such look-ups: those of the lowest level. Tables above it cover more keys.
-fn in_vain(gone: &[(usize, u64)]) -> u64 {
+/// A level, and look-ups that came in vain to a table of it, or a part of one.
+type Asked = (usize, u64);
+
+/// Look-ups that will come in vain to the table that replaces `gone`: those of the lowest level.
+/// Tables above it cover more keys.
+fn in_vain(gone: &[Asked]) -> u64 {
     let lowest = gone.iter().map(|(level, _)| *level).max();
     let counts = gone.iter().filter(|(level, _)| Some(*level) == lowest).map(|(_, absent)| *absent);
     if lowest == Some(0) { counts.max().unwrap_or_default() } else { counts.sum() }
@@ -174,7 +177,7 @@ fn in_vain(gone: &[(usize, u64)]) -> u64 {
 /// Has the tables that come in an edit, which do not overlap, take over the counts of those that
 /// go: each those of its own part of the keys.
 pub fn hand_on<'t>(gone: &[(u8, &'t Arc<Table>)], come: impl Iterator<Item = &'t Arc<Table>>) {
-    let mut come: Vec<(&Arc<Table>, Vec<(usize, u64)>)> = come.map(|table| (table, Vec::new())).collect();
+    let mut come: Vec<(&Arc<Table>, Vec<Asked>)> = come.map(|table| (table, Vec::new())).collect();
     come.sort_unstable_by_key(|(table, _)| &table.meta().smallest);
     for &(level, old) in gone {
         let (absent, TableMeta { smallest, largest, .. }) = (old.counters().absent(), old.meta());

@@ -11,9 +11,9 @@
 
 use super::alphabet::{Alphabets, ROOT, Value};
 use super::cells::{self, Cells, Shape};
-use crate::KeyHash;
 use tamis_base::format::coding::{low_byte, put_bytes, put_u32, put_varint};
 use tamis_base::format::key::prefix_successor;
+use tamis_filter::KeyHash;
 
 /// Keys of a region, on average.
 const REGION: u32 = 32;
@@ -25,7 +25,7 @@ const SEGMENT_BYTES: usize = 4 << 20;
 const UNITS_LOG2: u32 = 4;
 
 /// Builds a [`PrefixRangeFilter`]. Keys in order: `add* finish`.
-pub struct PrefixRangeBuilder<E> {
+pub(crate) struct PrefixRangeBuilder<E> {
     per_key: u32,
     extract: E,
     seed: u64,
@@ -35,7 +35,7 @@ pub struct PrefixRangeBuilder<E> {
 }
 
 /// Answers for ranges within one prefix.
-pub struct PrefixRangeFilter<E> {
+pub(crate) struct PrefixRangeFilter<E> {
     per_key: u32,
     extract: E,
     seed: u64,
@@ -59,13 +59,13 @@ struct Segment {
 impl<E: Fn(&[u8]) -> Option<&[u8]>> PrefixRangeBuilder<E> {
     /// `per_key` cells per key, of the prefixes that `extract` finds. Every key that
     /// begins with a prefix has it.
-    pub fn new(per_key: u32, extract: E, seed: u64) -> PrefixRangeBuilder<E> {
+    pub(crate) fn new(per_key: u32, extract: E, seed: u64) -> PrefixRangeBuilder<E> {
         let per_key = per_key.clamp(2, 1 << 16);
         PrefixRangeBuilder { per_key, extract, seed, keys: Vec::new(), ends: Vec::new(), segments: Vec::new() }
     }
 
     /// Adds a key, greater than those before it.
-    pub fn add(&mut self, key: &[u8]) {
+    pub(crate) fn add(&mut self, key: &[u8]) {
         self.keys.extend_from_slice(key);
         self.ends.push(self.keys.len());
         if self.ends.len() >= SEGMENT_KEYS || self.keys.len() >= SEGMENT_BYTES {
@@ -74,7 +74,7 @@ impl<E: Fn(&[u8]) -> Option<&[u8]>> PrefixRangeBuilder<E> {
     }
 
     /// The filter.
-    pub fn finish(mut self) -> PrefixRangeFilter<E> {
+    pub(crate) fn finish(mut self) -> PrefixRangeFilter<E> {
         self.end_segment();
         let PrefixRangeBuilder { per_key, extract, seed, segments, .. } = self;
         PrefixRangeFilter { per_key, extract, seed, segments }
@@ -150,7 +150,7 @@ fn place(hash: u64, at: Value, cells: u64) -> u64 {
 impl<E: Fn(&[u8]) -> Option<&[u8]>> PrefixRangeFilter<E> {
     /// Whether there may be a key that is at least `from` and less than `until`. Always `true` if
     /// the keys of the range may have several prefixes, or none.
-    pub fn may_hold(&self, from: &[u8], until: &[u8]) -> bool {
+    pub(crate) fn may_hold(&self, from: &[u8], until: &[u8]) -> bool {
         if until <= from {
             return false;
         }
@@ -178,7 +178,7 @@ impl<E: Fn(&[u8]) -> Option<&[u8]>> PrefixRangeFilter<E> {
     }
 
     /// Bytes as encoded.
-    pub fn encoded_len(&self) -> usize {
+    pub(crate) fn encoded_len(&self) -> usize {
         let of = |segment: &Segment| {
             let mut out = Vec::new();
             segment.encode(&mut out);

@@ -26,7 +26,7 @@ pub(super) const MAX_BLOCK_KEYS: u16 = (1 << BLOCK_COUNT_BITS) - 1;
 
 /// A data block, as its table's index knows it.
 #[derive(Clone, Copy, Debug)]
-pub struct BlockRange<'a> {
+pub(crate) struct BlockRange<'a> {
     /// Its number in the table.
     pub index: usize,
     /// Not greater than its keys: the separator before it. For the first block, the `low` of the
@@ -37,7 +37,7 @@ pub struct BlockRange<'a> {
 }
 
 /// Answers for ranges of keys of a table's blocks.
-pub struct OrderedFilter {
+pub(crate) struct OrderedFilter {
     per_key: u32,
     segments: Vec<Segment>,
 }
@@ -60,7 +60,7 @@ struct Placed<'a> {
 
 impl OrderedFilter {
     /// The filter in `bytes`, which are those of [`OrderedBuilder::finish`](super::OrderedBuilder).
-    pub fn decode(bytes: &[u8]) -> Decoded<OrderedFilter> {
+    pub(crate) fn decode(bytes: &[u8]) -> Decoded<OrderedFilter> {
         let mut from = Decoder::new(bytes);
         if *from.array::<5>()? != MAGIC {
             return Err(Malformed("not an ordered range filter"));
@@ -89,21 +89,15 @@ impl OrderedFilter {
         Ok(OrderedFilter { per_key, segments })
     }
 
-    /// Bytes in memory.
-    pub fn memory(&self) -> usize {
-        let of = |s: &Segment| size_of::<Segment>() + s.alphabets.memory() + s.directory.len() + s.codes.len();
-        size_of::<OrderedFilter>() + self.segments.iter().map(of).sum::<usize>()
-    }
-
     /// Of the blocks, those whose keys are folded.
-    pub fn folded(&self) -> usize {
+    pub(crate) fn folded(&self) -> usize {
         let blocks = |s: &Segment| (s.first..s.first + blocks_of(s.directory.len())).collect::<Vec<_>>();
         let entry = |s: &Segment, block: usize| s.entry(block - s.first).is_some_and(|(_, way)| way > 0);
         self.segments.iter().map(|s| blocks(s).into_iter().filter(|&block| entry(s, block)).count()).sum()
     }
 
     /// Whether the block may hold a key that is at least `from` and less than `until`, if given.
-    pub fn may_hold(&self, block: BlockRange<'_>, from: &[u8], until: Option<&[u8]>) -> bool {
+    pub(crate) fn may_hold(&self, block: BlockRange<'_>, from: &[u8], until: Option<&[u8]>) -> bool {
         if from > block.high || until.is_some_and(|until| until <= block.low.max(from)) {
             return false;
         }
@@ -115,7 +109,7 @@ impl OrderedFilter {
 
     /// A lower bound of the block's first key that is at least `from`, in `bound`; at least `from`
     /// itself. `false` if there is no such key.
-    pub fn next(&self, block: BlockRange<'_>, from: &[u8], bound: &mut Vec<u8>) -> bool {
+    pub(crate) fn next(&self, block: BlockRange<'_>, from: &[u8], bound: &mut Vec<u8>) -> bool {
         bound.clear();
         if from > block.high {
             return false;
@@ -141,7 +135,7 @@ impl OrderedFilter {
 
     /// An upper bound of the block's last key that is less than `until`, if given, in `bound`. It
     /// exceeds the key and is at most `until`. `false` if there is no such key.
-    pub fn before(&self, block: BlockRange<'_>, until: Option<&[u8]>, bound: &mut Vec<u8>) -> bool {
+    pub(crate) fn before(&self, block: BlockRange<'_>, until: Option<&[u8]>, bound: &mut Vec<u8>) -> bool {
         bound.clear();
         if until.is_some_and(|until| until <= block.low) {
             return false;

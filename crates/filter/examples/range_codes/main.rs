@@ -5,10 +5,12 @@
 #![allow(clippy::disallowed_methods, reason = "times what it runs")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "makes its own keys")]
 
+mod range;
+
 use std::time::Instant;
 
 use fastrand::Rng;
-use tamis_filter::range::{BlockRange, OrderedBuilder, OrderedFilter, PrefixRangeBuilder, PrefixRangeFilter};
+use range::{BlockRange, OrderedBuilder, OrderedFilter, PrefixRangeBuilder, PrefixRangeFilter};
 
 /// Keys of a data block.
 const PER_BLOCK: usize = 35;

@@ -302,12 +302,6 @@ impl Alphabets {
         }
         Ok(Alphabets { prefix, distinct, positions, rest })
     }
-
-    /// Bytes in memory.
-    pub(super) fn memory(&self) -> usize {
-        let of = |alphabet: &Alphabet| size_of::<Alphabet>() + 3 * alphabet.starts.len();
-        size_of::<Alphabets>() + self.distinct.iter().map(of).sum::<usize>() + self.positions.len() + self.prefix.len()
-    }
 }
 
 /// The first of the numbers below `end` for which `holds` does not, or `end`.

@@ -6,7 +6,7 @@
 //! | [`OrderedFilter`] | the keys of each data block | any range, and bounds of next keys |
 //! | [`PrefixRangeFilter`] | prefixes and suffixes, in any order | ranges within one prefix |
 //!
-//! A prototype: nothing uses it yet, and its bytes may change. docs/RANGE_CODES.md has the rates,
+//! A prototype beside the library, by which its codes are chosen. docs/RANGE_CODES.md has the rates,
 //! what was tried, and what is open.
 //!
 //! Both turn keys into numbers with the `alphabet` of bytes that occur at each position, numbers
@@ -28,6 +28,6 @@ mod scale;
 mod tests;
 mod within;
 
-pub use builder::OrderedBuilder;
-pub use ordered::{BlockRange, OrderedFilter};
-pub use within::{PrefixRangeBuilder, PrefixRangeFilter};
+pub(crate) use builder::OrderedBuilder;
+pub(crate) use ordered::{BlockRange, OrderedFilter};
+pub(crate) use within::{PrefixRangeBuilder, PrefixRangeFilter};

@@ -1,9 +1,9 @@
 //! No range that holds a key is denied, and no bound excludes a key, whatever the keys.
 
 use super::*;
-use crate::PrefixExtractor;
 use proptest::prelude::*;
 use tamis_base::format::key::common_prefix_len;
+use tamis_filter::PrefixExtractor;
 
 /// The separator of a table's index: the shortest string from `last` on that is less than `next`.
 fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {

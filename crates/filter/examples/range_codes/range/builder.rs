@@ -25,7 +25,7 @@ const SEGMENT_BYTES: usize = 2 << 20;
 
 /// Builds an [`OrderedFilter`](super::OrderedFilter). `add` and `end_block` in the order of keys:
 /// `(add+ end_block)* finish`.
-pub struct OrderedBuilder {
+pub(crate) struct OrderedBuilder {
     per_key: u32,
     segment: Segment,
     /// The separator before the segment's first block.
@@ -71,7 +71,7 @@ impl Segment {
 impl OrderedBuilder {
     /// `per_key` cells per key: a filter takes about log2(`per_key`) + 2 bits per key, and 2.25
     /// bytes per block. The first block's keys are at least `low`.
-    pub fn new(per_key: u32, low: &[u8]) -> OrderedBuilder {
+    pub(crate) fn new(per_key: u32, low: &[u8]) -> OrderedBuilder {
         OrderedBuilder {
             per_key: per_key.clamp(2, MAX_PER_KEY),
             segment: Segment::default(),
@@ -86,19 +86,19 @@ impl OrderedBuilder {
     }
 
     /// Whether blocks of clustered keys are folded; they are by default.
-    pub fn folds(mut self, folds: bool) -> OrderedBuilder {
+    pub(crate) fn folds(mut self, folds: bool) -> OrderedBuilder {
         self.folds = folds;
         self
     }
 
     /// Adds a key to the block; it is greater than those before it.
-    pub fn add(&mut self, key: &[u8]) {
+    pub(crate) fn add(&mut self, key: &[u8]) {
         self.segment.keys.extend_from_slice(key);
         self.segment.ends.push(self.segment.keys.len());
     }
 
     /// Ends a block. Its keys are at most `separator`, those of the next block greater.
-    pub fn end_block(&mut self, separator: &[u8]) {
+    pub(crate) fn end_block(&mut self, separator: &[u8]) {
         self.segment.blocks.push((self.segment.ends.len(), separator.to_vec()));
         if self.segment.ends.len() >= SEGMENT_KEYS || self.segment.keys.len() >= SEGMENT_BYTES {
             self.end_segment();
@@ -106,7 +106,7 @@ impl OrderedBuilder {
     }
 
     /// Bytes that the builder holds.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         let separators = self.segment.blocks.iter().map(|(_, separator)| separator.len() + 40).sum::<usize>();
         let done = self.segments.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
         self.segment.keys.len() + 8 * self.segment.ends.len() + separators + done
@@ -115,7 +115,7 @@ impl OrderedBuilder {
     /// The filter's bytes, and the rate of false positives to expect of short ranges at strings
     /// that are spread like the keys: the share of keys that are in the cell of another. Each such
     /// key is a string to which a filter without it says "maybe".
-    pub fn finish(mut self) -> (Vec<u8>, f64) {
+    pub(crate) fn finish(mut self) -> (Vec<u8>, f64) {
         self.end_segment();
         let mut out = MAGIC.to_vec();
         put_u32(&mut out, self.per_key);
