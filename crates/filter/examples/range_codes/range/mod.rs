@@ -6,8 +6,8 @@
 //! | [`OrderedFilter`] | the keys of each data block | any range, and bounds of next keys |
 //! | [`PrefixRangeFilter`] | prefixes and suffixes, in any order | ranges within one prefix |
 //!
-//! A prototype beside the library, by which its codes are chosen. docs/RANGE_CODES.md has the rates,
-//! what was tried, and what is open.
+//! A prototype beside the library, by which its codes are chosen. docs/RANGE_CODES.md has the
+//! rates, what was tried, and what is open.
 //!
 //! Both turn keys into numbers with the `alphabet` of bytes that occur at each position, numbers
 //! into cells, and store the sorted cells by Elias–Fano (`cells`).
