@@ -50,8 +50,8 @@ pub(super) fn common_prefix(span: &KeySpan<Vec<u8>>, extractor: PrefixExtractor)
 /// ```
 pub struct Iter {
     range: KeySpan<Vec<u8>>,
-    /// Opens the cursor of one end on its first use.
-    open: Box<dyn Fn() -> Cursor + Send>,
+    /// Opens the cursor of one end on its first use, for the keys of a range.
+    open: OpenCursor,
     /// Each stands on the last entry that its end returned.
     front: Option<Cursor>,
     back: Option<Cursor>,
@@ -64,8 +64,10 @@ pub struct Iter {
     done: bool,
 }
 
+type OpenCursor = Box<dyn Fn(&KeySpan<Vec<u8>>) -> Cursor + Send>;
+
 impl Iter {
-    pub(super) fn new(range: KeySpan<Vec<u8>>, open: Box<dyn Fn() -> Cursor + Send>) -> Iter {
+    pub(super) fn new(range: KeySpan<Vec<u8>>, open: OpenCursor) -> Iter {
         let (front, back, front_sought, back_sought) = Default::default();
         Iter { range, open, front, back, front_sought, back_sought, failure: None, done: false }
     }
@@ -74,7 +76,7 @@ impl Iter {
     pub(super) fn failed(error: Error) -> Iter {
         Iter {
             failure: Some(error),
-            ..Iter::new(KeySpan::default(), Box::new(|| Cursor::empty(MergingCursor::new(Vec::new()), 0)))
+            ..Iter::new(KeySpan::default(), Box::new(|_| Cursor::empty(MergingCursor::new(Vec::new()), 0)))
         }
     }
 
@@ -129,7 +131,7 @@ impl Iter {
         match &mut self.front {
             Some(cursor) if self.front_sought.is_none() => cursor.next_before(end)?,
             front => {
-                let cursor = front.get_or_insert_with(&self.open);
+                let cursor = front.get_or_insert_with(|| (self.open)(&self.range));
                 match self.front_sought.take().as_deref().or(self.range.lower.as_deref()) {
                     Some(lower) => cursor.seek_within(lower, end)?,
                     None => cursor.seek_to_first_before(end)?,
@@ -151,7 +153,7 @@ impl Iter {
         match &mut self.back {
             Some(cursor) if self.back_sought.is_none() => cursor.prev_from(end)?,
             back => {
-                let cursor = back.get_or_insert_with(&self.open);
+                let cursor = back.get_or_insert_with(|| (self.open)(&self.range));
                 match self.back_sought.take().as_deref().or(self.range.upper.as_deref()) {
                     Some(upper) => cursor.seek_before(upper, end)?,
                     None => cursor.seek_to_last_from(end)?,

@@ -311,8 +311,8 @@ impl Store {
         let (active, sealed, horizon) = (Arc::clone(&view.active), view.sealed.clone(), Arc::clone(&view.horizon));
         let view = ReadView { active, sealed, trees: Trees::default(), horizon };
         let at = target.at().unwrap_or_else(|| self.clock.time_of_read());
-        let open = move || {
-            let sources = view.cursor(&tree, mode.fill_cache, probe.as_ref());
+        let open = move |range: &KeySpan<Vec<u8>>| {
+            let sources = view.cursor(&tree, mode.fill_cache, probe.as_ref()).with_limits(range.clone());
             let cursor = Cursor::new(sources, view.clamp(&tree, seqno), &tree, covers.clone(), at);
             if mode.values { cursor } else { cursor.without_values() }
         };

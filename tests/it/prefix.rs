@@ -69,7 +69,8 @@ fn scans_of_absent_prefixes_read_no_block() {
 
         let ignoring = ReadOptions::new().filters(FilterMode::Ignore);
         let (_, ignored) = scan(&db, 1, |prefix| db.prefix_with(prefix, ignoring));
-        assert!(ignored.block_reads > used.prefix_probes, "{ignored:?}");
+        // Of some runs, the separators tell that they have nothing.
+        assert!(ignored.block_reads > 2 * 400, "{ignored:?}");
         assert_eq!((ignored.prefix_probes, ignored.prefix_skips), (0, 0));
 
         let shadowing = ReadOptions::new().filters(FilterMode::Shadow);

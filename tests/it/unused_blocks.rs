@@ -1,7 +1,7 @@
 //! Blocks that scans enter without taking an entry from them: what a range filter could save.
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Compression, Db, KeyspaceOptions, ReadStats};
+use tamis::{Compression, Db, KeyspaceOptions, ReadStats, Value};
 
 use crate::support::stepped_options;
 
@@ -12,24 +12,35 @@ fn key(n: u64) -> [u8; 8] {
     (n * 1000).to_be_bytes()
 }
 
-/// A store of four runs. Run r has every fourth key, from r on.
-fn store() -> (SimFileSystem, Db) {
+/// A store of four runs of `KEYS` keys, which `number` gives for the run and a number in it.
+fn store_of(number: impl Fn(u64, u64) -> u64) -> (SimFileSystem, Db) {
     let fs = SimFileSystem::new();
     let (options, _) = stepped_options(&fs);
     let keyspace = KeyspaceOptions::new().compression(Compression::None).block_size(512);
     let db = options.cache_size(0).default_keyspace(keyspace).open("/db").unwrap();
     for run in 0..RUNS {
-        (0..KEYS).for_each(|n| _ = db.put(key(n * RUNS + run), [7; 30]).unwrap());
+        (0..KEYS).for_each(|n| _ = db.put(key(number(run, n)), [7; 30]).unwrap());
         db.flush().unwrap();
     }
     assert_eq!(db.stats().keyspaces[0].levels[0].tables.len(), 4);
     (fs, db)
 }
 
+/// Run r has every fourth key, from r on.
+fn store() -> (SimFileSystem, Db) {
+    store_of(|run, n| n * RUNS + run)
+}
+
+/// Keys in order, as a program that counts writes them: the runs do not overlap.
+fn store_in_order() -> (SimFileSystem, Db) {
+    store_of(|run, n| run * KEYS + n)
+}
+
 /// What `scan` has read, by the ledger, and calls of the file system.
 fn reads_of(fs: &SimFileSystem, db: &Db, scan: impl FnOnce()) -> (ReadStats, u64) {
     // Every table is open.
-    assert!(db.range(key(9)..).take(9).all(|entry| entry.is_ok()));
+    let of_each_run = (0..RUNS).chain((0..RUNS).map(|run| run * KEYS));
+    assert!(of_each_run.into_iter().all(|n| db.get(key(n)).unwrap().is_some()));
     let before = (db.stats().reads(), fs.reads());
     scan();
     (db.stats().reads() - before.0, fs.reads() - before.1)
@@ -45,9 +56,9 @@ fn blocks_of_an_empty_range_are_all_unused_and_read() {
                 assert!(if forward { range.next() } else { range.next_back() }.is_none());
             }
         });
-        // A block of each run, and the next one where the first ends before the range.
+        // A block of each run, sometimes the next one too, and none where a run begins later.
         let ranges = KEYS.div_ceil(7);
-        assert!((4 * ranges..5 * ranges).contains(&reads.scan_blocks_unused), "{forward}: {reads:?}");
+        assert!((39 * ranges..42 * ranges).contains(&(10 * reads.scan_blocks_unused)), "{forward}: {reads:?}");
         assert_eq!((reads.scan_blocks_unused, calls), (reads.scan_reads_unused, reads.block_reads));
         let used = reads.block_reads - reads.scan_reads_unused;
         // Backward, an entry before the range may have to be passed to learn whose version it is.
@@ -90,4 +101,57 @@ fn a_full_scan_uses_every_block_in_both_directions() {
         assert_eq!(cursor.key(), Some(&key(800)[..]));
     });
     assert!(reads.scan_blocks_unused < 4, "{reads:?}");
+}
+
+#[test]
+fn a_seek_reads_one_block_where_runs_do_not_overlap() {
+    let (fs, db) = store_in_order();
+    let one_block = |name: &str, scan: &dyn Fn() -> Option<[u8; 8]>, expected: u64| {
+        let (reads, calls) = reads_of(&fs, &db, || assert_eq!(scan(), Some(key(expected)), "{name}"));
+        assert_eq!((reads.block_reads, reads.scan_blocks_unused, calls), (1, 0, 1), "{name} {expected}");
+    };
+    let to_key = |entry: Option<tamis::Result<(Value, Value)>>| Some((*entry?.unwrap().0).try_into().unwrap());
+    let last = RUNS * KEYS - 1;
+    one_block("first", &|| to_key(db.iter().next()), 0);
+    one_block("last", &|| to_key(db.iter().next_back()), last);
+    for run in 0..RUNS {
+        for n in [0, KEYS / 2, KEYS - 1].map(|n| run * KEYS + n) {
+            one_block("from", &|| to_key(db.range(key(n)..).next()), n);
+            one_block("to", &|| to_key(db.range(..=key(n)).next_back()), n);
+            one_block("only", &|| to_key(db.range(key(n)..=key(n)).next()), n);
+            one_block("only, backward", &|| to_key(db.range(key(n)..=key(n)).next_back()), n);
+        }
+    }
+}
+
+#[test]
+fn a_range_between_runs_is_known_to_be_empty_without_a_read() {
+    let (fs, db) = store_in_order();
+    let (reads, calls) = reads_of(&fs, &db, || {
+        for run in 1..=RUNS {
+            let between = |offset: u64| ((run * KEYS - 1) * 1000 + offset).to_be_bytes();
+            assert!(db.range(between(1)..between(1000)).next().is_none());
+            assert!(db.range(between(1)..between(1000)).next_back().is_none());
+        }
+    });
+    assert_eq!((reads.block_reads, calls), (0, 0));
+}
+
+/// The separator after a block bounds what follows it.
+#[test]
+fn a_scan_that_ends_with_a_block_does_not_read_the_next() {
+    let (fs, db) = store_in_order();
+    for forward in [true, false] {
+        let (mut used, mut unused) = (0, 0);
+        for n in 0..200 {
+            let (reads, _) = reads_of(&fs, &db, || {
+                let range = db.range(key(n)..=key(n + 9));
+                assert_eq!(if forward { range.count() } else { range.rev().count() }, 10);
+            });
+            used += reads.block_reads - reads.scan_reads_unused;
+            unused += reads.scan_reads_unused;
+        }
+        assert!(used > 300, "many ranges span two blocks");
+        assert_eq!(unused, 0, "{forward}");
+    }
 }

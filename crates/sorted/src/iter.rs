@@ -1,8 +1,10 @@
 //! [`InternalCursor`]: the interface of every ordered source of entries: memtables, tables, levels,
 //! and merges of them.
 
+use std::cmp::Ordering;
+
 use crate::error::Result;
-use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, head16, head16_bytes};
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, compare, head16, head16_bytes, strip};
 use crate::report::stats::ReadCounters;
 
 /// A position in a sequence of entries, ordered by user key, then newest first.
@@ -59,14 +61,19 @@ impl<C: InternalCursor + ?Sized> Stamped for C {}
 /// seek  = begin_seek continue_seek* end_seek
 /// fast  = fast_steps fast_step* end_fast_steps        a position may replace end_fast_steps
 /// ```
+///
+/// A source may *defer* what would show its next entry, such as the read of a block: it is then not
+/// valid, but knows a [bound](MergeCursor::deferred) of that entry's key. A merge
+/// [resumes](MergeCursor::resume) it when no other source may come first.
 pub trait MergeCursor: InternalCursor {
     /// Moves to the first entry.
     fn seek_to_first(&mut self) -> Result<()>;
 
     /// The first part of a seek. The cursor stays invalid until
-    /// [`end_seek`](MergeCursor::end_seek) with the same target. To seek several cursors, do each
-    /// part on all of them before the next part, so that their cache misses overlap.
-    fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
+    /// [`end_seek`](MergeCursor::end_seek) with the same target and direction. To seek several
+    /// cursors, do each part on all of them before the next part, so that their cache misses
+    /// overlap.
+    fn begin_seek(&mut self, _key: &[u8], _seqno: SeqNo, _forward: bool) -> Result<()> {
         Ok(())
     }
 
@@ -77,14 +84,38 @@ pub trait MergeCursor: InternalCursor {
         Ok(false)
     }
 
-    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        self.seek(key, seqno)
+    /// The last part of a seek: to the first entry at or after `(key, seqno)`, or backward to the
+    /// last one before it.
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
+        self.seek(key, seqno)?;
+        match forward {
+            true => Ok(()),
+            false if self.valid() => self.prev(),
+            false => self.seek_to_last(),
+        }
+    }
+
+    /// Lets steps defer entries where that costs as much as it may save. Others do from the
+    /// beginning.
+    fn let_steps_defer(&mut self) {}
+
+    /// If the cursor has deferred its next entry: a bound of that entry's key, the first that the
+    /// entry may have in the direction of travel. Forward, the key is not less; backward, it is not
+    /// greater.
+    fn deferred(&self) -> Option<KeyBound<'_>> {
+        None
+    }
+
+    /// Ends a deferral. Afterwards the cursor is valid, or at its end, or deferred at a later bound
+    /// or place; repeated calls come to one of the first two.
+    fn resume(&mut self) -> Result<()> {
+        Ok(())
     }
 
     /// Skips entries that a scan need not see: those numbered `seen` or less whose keys come before
     /// `end` in the direction of travel. Stops at the first other entry. Forward, `end` is an
     /// exclusive upper bound; backward, an inclusive lower bound; `None` is the end of the key
-    /// space. The cursor must be valid.
+    /// space. Does nothing if there is no next entry.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         while self.valid() && self.seqno() <= seen && is_within(self.key(), end, forward) {
             if forward { self.next()? } else { self.prev()? }
@@ -155,6 +186,48 @@ pub trait MergeCursor: InternalCursor {
     #[inline]
     fn shows(&self, snapshot: SeqNo) -> bool {
         self.seqno() <= snapshot && self.kind() == ValueKind::Put
+    }
+}
+
+/// A bound of a key, in two parts, since a table's index keeps what all its keys begin with apart.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyBound<'a> {
+    pub prefix: &'a [u8],
+    pub rest: &'a [u8],
+}
+
+impl<'a> KeyBound<'a> {
+    /// A bound in one part.
+    pub fn of(key: &'a [u8]) -> KeyBound<'a> {
+        KeyBound { prefix: &[], rest: key }
+    }
+
+    pub fn to_vec(self) -> Vec<u8> {
+        [self.prefix, self.rest].concat()
+    }
+
+    /// Its order beside a key.
+    pub fn compare(&self, key: &[u8]) -> Ordering {
+        match strip(key, self.prefix) {
+            Some(rest) => compare(self.rest, rest),
+            None => compare(self.prefix, key),
+        }
+    }
+
+    /// Its order beside another bound.
+    pub fn compare_bound(&self, other: &KeyBound<'_>) -> Ordering {
+        self.prefix.iter().chain(self.rest).cmp(other.prefix.iter().chain(other.rest))
+    }
+
+    /// Its [`head16`].
+    pub fn head(&self) -> u128 {
+        let head = head16(self.prefix);
+        if self.prefix.len() < HEAD16_LEN { head | head16(self.rest) >> (8 * self.prefix.len()) } else { head }
+    }
+
+    /// [`is_within`] of the bound.
+    pub fn is_within(&self, end: Option<&[u8]>, forward: bool) -> bool {
+        end.is_none_or(|end| if forward { self.compare(end).is_lt() } else { self.compare(end).is_ge() })
     }
 }
 

@@ -10,7 +10,8 @@ use std::hint::select_unpredictable;
 
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
-use crate::iter::{InternalCursor, MergeCursor, SkippedRun, Stamped};
+use crate::format::span::KeySpan;
+use crate::iter::{InternalCursor, KeyBound, MergeCursor, SkippedRun, Stamped};
 use crate::report::stats::ReadCounters;
 
 /// Yields the entries of all children in order. If several children hold the same entry, the cursor
@@ -26,6 +27,10 @@ use crate::report::stats::ReadCounters;
 /// the first of all other children. A single child has no challenger and costs nothing to merge. A
 /// child that knows how many of its next entries come before the challenger takes [fast
 /// steps](MergeCursor::fast_steps) over them, without any comparison.
+///
+/// A child that has [deferred](MergeCursor::deferred) its next entry takes part with the bound of
+/// that entry's key, before all entries of that key. Only when it wins, and only if the bound is
+/// within the [limits](MergingCursor::with_limits), does it resume.
 ///
 /// Invariant: no child is before the current entry in the direction of travel. Reversing the
 /// direction moves every other child to the other side of that entry.
@@ -47,6 +52,7 @@ pub struct MergingCursor<C: MergeCursor> {
     /// before them.
     is_head_stale: bool,
     direction: MergeDirection,
+    limits: Option<Box<KeySpan<Vec<u8>>>>,
 }
 
 /// Consecutive wins that make it worth finding the challenger. Entries in random order rarely get
@@ -54,19 +60,42 @@ pub struct MergingCursor<C: MergeCursor> {
 const WINS_FOR_CHALLENGER: u32 = 2;
 
 /// A child in the tournament. The first in the direction of travel wins.
+///
+/// It remembers whether the child is valid, so that only a winner that is not takes the way over
+/// [`resume_winners`](MergingCursor::resume_winners).
 #[derive(Clone, Copy)]
 struct Entrant {
-    /// The head of the key, inverted when travelling backward; `u128::MAX` for an exhausted child.
+    /// The head of the key, or of a deferred entry's bound; inverted when travelling backward.
+    /// `u128::MAX` for an exhausted child.
     head: u128,
+    /// The position of a valid child; that of another one with the bit [`Entrant::INVALID`].
     child: usize,
 }
 
 impl Entrant {
+    const INVALID: usize = 1 << (usize::BITS - 1);
     const NONE: Entrant = Entrant { head: u128::MAX, child: usize::MAX };
 
     fn is_none(&self) -> bool {
         self.child == Entrant::NONE.child
     }
+
+    fn is_valid(&self) -> bool {
+        self.child < Entrant::INVALID
+    }
+
+    /// The position of the child.
+    fn position(&self) -> usize {
+        self.child & !Entrant::INVALID
+    }
+}
+
+/// What is known of a child's next entry.
+enum Next<'c> {
+    Entry((&'c [u8], SeqNo)),
+    Bound(KeyBound<'c>),
+    /// There is none.
+    None,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,7 +137,23 @@ impl<C: MergeCursor> MergingCursor<C> {
             fast_steps: 0,
             is_head_stale: false,
             direction: MergeDirection::Forward,
+            limits: None,
         }
+    }
+
+    /// Makes it the cursor of a scan that wants no entry outside of `limits`. It may end where the
+    /// next entry is outside.
+    pub fn with_limits(mut self, limits: KeySpan<Vec<u8>>) -> MergingCursor<C> {
+        if limits != KeySpan::default() {
+            self.children.iter_mut().for_each(C::let_steps_defer);
+            self.limits = Some(Box::new(limits));
+        }
+        self
+    }
+
+    /// Which child has the current entry. The cursor must be valid.
+    pub fn source(&self) -> usize {
+        self.winner.child
     }
 
     /// Invalidates the cursor and forgets any fast steps. Precedes a new position of the children.
@@ -130,25 +175,21 @@ impl<C: MergeCursor> MergingCursor<C> {
     fn position(&mut self, direction: MergeDirection, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(position)?;
-        self.start(direction);
-        Ok(())
+        self.start(direction)
     }
 
-    /// Does all parts but the last of a seek in every child, part by part, so that the children's
-    /// cache misses overlap.
-    fn begin_all_seeks(&mut self, key: &[u8]) -> Result<()> {
+    /// Seeks in every child, part by part, so that the children's cache misses overlap.
+    fn seek_all(&mut self, key: &[u8], seqno: SeqNo, direction: MergeDirection) -> Result<()> {
+        let forward = direction == MergeDirection::Forward;
         self.invalidate();
-        self.children.iter_mut().try_for_each(|child| child.begin_seek(key))?;
-        continue_seeks::<C>(&mut self.children, key)
+        self.children.iter_mut().try_for_each(|child| child.begin_seek(key, seqno, forward))?;
+        continue_seeks::<C>(&mut self.children, key)?;
+        self.position(direction, |child| child.end_seek(key, seqno, forward))
     }
 
     /// Moves to the last entry before `(key, seqno)`.
     pub fn seek_before(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        self.begin_all_seeks(key)?;
-        self.position(MergeDirection::Backward, |child| {
-            child.end_seek(key, seqno)?;
-            if child.valid() { child.prev() } else { child.seek_to_last() }
-        })
+        self.seek_all(key, seqno, MergeDirection::Backward)
     }
 
     /// Moves to the first entry at or after `from`, or backward to the last one before it, where
@@ -162,23 +203,17 @@ impl<C: MergeCursor> MergingCursor<C> {
             }
         }
         if let Some(key) = from {
-            left.iter_mut().try_for_each(|child| child.begin_seek(key))?;
+            left.iter_mut().try_for_each(|child| child.begin_seek(key, SeqNo::MAX, forward))?;
             continue_seeks::<C>(&mut left, key)?;
         }
         for child in left {
             match (from, forward) {
                 (None, true) => child.seek_to_first()?,
                 (None, false) => child.seek_to_last()?,
-                (Some(key), _) => child.end_seek(key, SeqNo::MAX)?,
-            }
-            match (from, forward) {
-                (Some(_), false) if child.valid() => child.prev()?,
-                (Some(_), false) => child.seek_to_last()?,
-                _ => {}
+                (Some(key), _) => child.end_seek(key, SeqNo::MAX, forward)?,
             }
         }
-        self.start(if forward { MergeDirection::Forward } else { MergeDirection::Backward });
-        Ok(())
+        self.start(if forward { MergeDirection::Forward } else { MergeDirection::Backward })
     }
 
     /// Reverses the direction of travel: every child but the current one moves to its last entry
@@ -186,19 +221,16 @@ impl<C: MergeCursor> MergingCursor<C> {
     #[cold]
     fn reverse(&mut self, direction: MergeDirection) -> Result<()> {
         let (key, seqno, current) = (self.key().to_vec(), self.seqno(), self.winner.child);
+        let forward = direction == MergeDirection::Forward;
         self.invalidate();
         for (_, child) in self.children.iter_mut().enumerate().filter(|(i, _)| *i != current) {
-            child.seek(&key, seqno)?;
-            match direction {
-                MergeDirection::Forward => {}
-                MergeDirection::Backward if child.valid() => child.prev()?,
-                MergeDirection::Backward => child.seek_to_last()?,
-            }
+            child.begin_seek(&key, seqno, forward)?;
+            while child.continue_seek(&key)? {}
+            child.end_seek(&key, seqno, forward)?;
         }
         // The other children are now past the current entry, or at an equal one, which may win
         // instead.
-        self.start(direction);
-        Ok(())
+        self.start(direction)
     }
 
     /// Asks the current child how many [fast steps](MergeCursor::fast_steps) it can take before the
@@ -250,18 +282,32 @@ impl<C: MergeCursor> MergingCursor<C> {
             self.winner = Entrant::NONE;
             return Err(error);
         }
-        let moved = self.entrant(current);
+        let Some(head) = self.children[current].head_if_valid() else {
+            return self.replay(self.entrant_that_is_invalid(current));
+        };
+        let moved = Entrant { head: head ^ self.direction.mask(), child: current };
         match self.challenger {
-            Some(challenger) if self.precedes(moved, challenger) => self.winner = moved,
+            Some(challenger) if self.precedes(moved, challenger) => {
+                self.winner = moved;
+                Ok(())
+            }
             _ => self.replay(moved),
         }
-        Ok(())
     }
 
     #[inline(always)]
     fn entrant(&self, child: usize) -> Entrant {
-        let head = self.children[child].head_if_valid();
-        Entrant { head: head.map_or(u128::MAX, |head| head ^ self.direction.mask()), child }
+        match self.children[child].head_if_valid() {
+            Some(head) => Entrant { head: head ^ self.direction.mask(), child },
+            None => self.entrant_that_is_invalid(child),
+        }
+    }
+
+    #[cold]
+    fn entrant_that_is_invalid(&self, child: usize) -> Entrant {
+        let bound = self.children[child].deferred();
+        let head = bound.map_or(u128::MAX, |bound| bound.head() ^ self.direction.mask());
+        Entrant { head, child: child | Entrant::INVALID }
     }
 
     #[inline]
@@ -277,28 +323,35 @@ impl<C: MergeCursor> MergingCursor<C> {
             MergeDirection::Forward => Ordering::Less,
             MergeDirection::Backward => Ordering::Greater,
         };
-        match (self.entry(a), self.entry(b)) {
-            (Some(a), Some(b)) => compare_entries(a, b) == first,
-            (a, _) => a.is_some(),
+        match (self.next_of(a), self.next_of(b)) {
+            (Next::Entry(a), Next::Entry(b)) => compare_entries(a, b) == first,
+            // A bound comes before all entries of its key.
+            (Next::Bound(a), Next::Entry((b, _))) => a.compare(b) != first.reverse(),
+            (Next::Entry((a, _)), Next::Bound(b)) => b.compare(a) == first.reverse(),
+            (Next::Bound(a), Next::Bound(b)) => a.compare_bound(&b) == first,
+            (a, Next::None) => !matches!(a, Next::None),
+            (Next::None, _) => false,
         }
     }
 
-    /// `None` for a child that is exhausted.
     #[inline(always)]
-    fn entry(&self, entrant: Entrant) -> Option<(&[u8], SeqNo)> {
-        let cursor = self.children.get(entrant.child).filter(|cursor| cursor.valid())?;
-        Some((cursor.key(), cursor.seqno()))
+    fn next_of(&self, entrant: Entrant) -> Next<'_> {
+        match self.children.get(entrant.position()) {
+            Some(child) if entrant.is_valid() => Next::Entry((child.key(), child.seqno())),
+            Some(child) => child.deferred().map_or(Next::None, Next::Bound),
+            None => Next::None,
+        }
     }
 
     /// Plays the whole tournament, after the children have been positioned.
-    fn start(&mut self, direction: MergeDirection) {
+    fn start(&mut self, direction: MergeDirection) -> Result<()> {
         self.children.iter_mut().for_each(C::note_position);
         self.direction = direction;
-        self.play_all();
+        self.play_all()
     }
 
     /// Plays the whole tournament.
-    fn play_all(&mut self) {
+    fn play_all(&mut self) -> Result<()> {
         self.losers.fill(Entrant::NONE);
         self.wins = 0;
         self.challenger = (self.children.len() == 1).then_some(Entrant::NONE);
@@ -314,8 +367,10 @@ impl<C: MergeCursor> MergingCursor<C> {
                 winner = self.play(node, winner);
                 node /= 2;
             }
-            self.set_winner(winner);
+            // Only the last child gets here.
+            return self.settle(winner);
         }
+        Ok(())
     }
 
     /// The leaf of child `i` is node `children.len() + i`.
@@ -339,19 +394,26 @@ impl<C: MergeCursor> MergingCursor<C> {
     }
 
     /// Replays the matches of the last winner, which has moved to `moved`, up to the root.
-    fn replay(&mut self, moved: Entrant) {
+    fn replay(&mut self, moved: Entrant) -> Result<()> {
+        let winner = self.play_up(moved);
+        self.challenger = None;
+        self.wins = if winner.child == moved.child { self.wins + 1 } else { 0 };
+        if self.wins >= WINS_FOR_CHALLENGER {
+            self.challenger = Some(self.find_challenger(winner.position()));
+        }
+        self.settle(winner)
+    }
+
+    /// Plays the matches of `moved` up to the root, and returns the winner.
+    #[inline(always)]
+    fn play_up(&mut self, moved: Entrant) -> Entrant {
         let mut winner = moved;
-        let mut node = self.parent_of_leaf(moved.child);
+        let mut node = self.parent_of_leaf(moved.position());
         while node > 0 {
             winner = self.play(node, winner);
             node /= 2;
         }
-        self.challenger = None;
-        self.wins = if winner.child == moved.child { self.wins + 1 } else { 0 };
-        if self.wins >= WINS_FOR_CHALLENGER {
-            self.challenger = Some(self.find_challenger(winner.child));
-        }
-        self.set_winner(winner);
+        winner
     }
 
     /// The entrant that would win without `winner`. It can have lost only to `winner`, so it is on
@@ -368,9 +430,37 @@ impl<C: MergeCursor> MergingCursor<C> {
         first
     }
 
-    fn set_winner(&mut self, winner: Entrant) {
-        let ended = winner.head == u128::MAX && !self.children[winner.child].valid();
-        self.winner = if ended { Entrant::NONE } else { winner };
+    /// Makes the winner of the tournament the current child, if it is valid. Otherwise resumes what
+    /// is deferred until a valid child wins, or no child has an entry within the limits.
+    #[inline]
+    fn settle(&mut self, winner: Entrant) -> Result<()> {
+        if winner.is_valid() {
+            self.winner = winner;
+            return Ok(());
+        }
+        self.resume_winners(winner)
+    }
+
+    #[cold]
+    fn resume_winners(&mut self, mut winner: Entrant) -> Result<()> {
+        (self.winner, self.wins) = (Entrant::NONE, 0);
+        self.challenger = (self.children.len() == 1).then_some(Entrant::NONE);
+        while !winner.is_valid() {
+            let child = winner.position();
+            let Some(bound) = self.children[child].deferred() else { return Ok(()) };
+            let is_within = self.limits.as_ref().is_none_or(|limits| match self.direction {
+                MergeDirection::Forward => bound.is_within(limits.upper.as_deref(), true),
+                MergeDirection::Backward => bound.is_within(limits.lower.as_deref(), false),
+            });
+            if !is_within {
+                return Ok(());
+            }
+            self.children[child].resume()?;
+            self.children[child].note_position();
+            winner = self.play_up(self.entrant(child));
+        }
+        self.winner = winner;
+        Ok(())
     }
 
     #[inline]
@@ -396,14 +486,17 @@ impl<C: MergeCursor> InternalCursor for MergingCursor<C> {
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        self.begin_all_seeks(key)?;
-        self.position(MergeDirection::Forward, |child| child.end_seek(key, seqno))
+        self.seek_all(key, seqno, MergeDirection::Forward)
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
         if self.direction == MergeDirection::Backward {
             self.reverse(MergeDirection::Forward)?;
+            if !self.valid() {
+                // The current entry was outside of the limits.
+                return Ok(());
+            }
         }
         self.step(C::next)
     }
@@ -412,6 +505,10 @@ impl<C: MergeCursor> InternalCursor for MergingCursor<C> {
     fn prev(&mut self) -> Result<()> {
         if self.direction == MergeDirection::Forward {
             self.reverse(MergeDirection::Backward)?;
+            if !self.valid() {
+                // The current entry was outside of the limits.
+                return Ok(());
+            }
         }
         self.step(C::prev)
     }
@@ -444,9 +541,8 @@ impl<C: MergeCursor> MergeCursor for MergingCursor<C> {
         debug_assert!(!self.is_head_stale, "fast steps must be finished before another move");
         debug_assert_eq!(forward, self.direction == MergeDirection::Forward);
         self.invalidate();
-        self.children.iter_mut().filter(|child| child.valid()).try_for_each(|child| child.jump(end, seen, forward))?;
-        self.play_all();
-        Ok(())
+        self.children.iter_mut().try_for_each(|child| child.jump(end, seen, forward))?;
+        self.play_all()
     }
 
     #[inline]

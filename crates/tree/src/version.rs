@@ -16,7 +16,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+use std::cmp;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,11 +37,13 @@ use crate::format::span::KeySpan;
 use crate::manifest::LEVEL_COUNT;
 use crate::memory::epoch::Pin;
 use crate::sorted::iter::{InternalCursor, Stamped};
+use crate::sorted::memtable::Memtable;
+use crate::sorted::merge::MergingCursor;
 use crate::sorted::operator::Answer;
 use crate::sorted::range_table::{RangeSet, RangeTable};
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::FilterMode;
-use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit, TableMeta};
+use crate::sorted::table::{PointRead, PrefixProbe, Table, TableCursor, TableHit, TableMeta};
 use crate::sorted::trace::{Found, ReadSource, ReadTrace, Untraced};
 use crate::sorted::values::ValueFileMeta;
 use crate::sync::{Mutex, OnceLock};
@@ -174,6 +178,10 @@ impl SortedLevel {
 }
 
 impl Level {
+    fn new(tables: Vec<Arc<Table>>) -> Level {
+        Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() }
+    }
+
     pub fn tables(&self) -> &[Arc<Table>] {
         &self.tables
     }
@@ -201,18 +209,46 @@ impl Level {
         tables.filter(|&at| self.in_range(at, key, head)).fold(0, |ranges, at| ranges | 1 << (at - start))
     }
 
-    /// Position of the table that may hold `key`, in a level without overlaps.
+    /// Position of the first table of `run`, whose tables do not overlap, that ends at or after
+    /// `key`, whose [head](Bounds::head) is `head`.
     #[inline(always)]
-    fn candidate(&self, key: &[u8]) -> Option<usize> {
-        let Bounds { smallest, largest, .. } = &*self.bounds;
-        let head = self.bounds.head(key)?;
-        let mut at = largest.partition_point(|&other| other < head);
+    fn first_ending_from(&self, run: Range<usize>, key: &[u8], head: u64) -> usize {
+        let largest = &self.bounds.largest[..run.end];
+        let mut at = run.start + largest[run.start..].partition_point(|&other| other < head);
         if largest.get(at) == Some(&head) {
             let ties = largest[at..].partition_point(|&other| other == head);
             at += self.tables[at..at + ties].partition_point(|table| compare(&table.meta().largest, key).is_lt());
         }
+        at
+    }
+
+    /// Position of the table that may hold `key`, in a level without overlaps.
+    #[inline(always)]
+    fn candidate(&self, key: &[u8]) -> Option<usize> {
+        let head = self.bounds.head(key)?;
+        let at = self.first_ending_from(0..self.tables.len(), key, head);
         let table = self.tables.get(at)?;
-        (smallest[at] < head || compare(&table.meta().smallest, key).is_le()).then_some(at)
+        (self.bounds.smallest[at] < head || compare(&table.meta().smallest, key).is_le()).then_some(at)
+    }
+
+    /// The first table of `run`, whose tables do not overlap, that ends at or after `key`, and the
+    /// order of the key beside the table's smallest; `Less` if there is no such table.
+    #[inline]
+    fn place(&self, run: Range<usize>, key: &[u8]) -> (usize, cmp::Ordering) {
+        let Some(head) = self.bounds.head(key) else {
+            let is_before = compare(key, &self.bounds.prefix).is_lt();
+            return (if is_before { run.start } else { run.end }, cmp::Ordering::Less);
+        };
+        if self.bounds.intersection.0 < head && head < self.bounds.intersection.1 {
+            return (run.start, cmp::Ordering::Greater);
+        }
+        let at = self.first_ending_from(run.clone(), key, head);
+        if at == run.end {
+            return (at, cmp::Ordering::Less);
+        }
+        // Equal heads do not order keys that are longer or differ in trailing zeros.
+        let order = head.cmp(&self.bounds.smallest[at]);
+        (at, order.then_with(|| compare(key, &self.tables[at].meta().smallest)))
     }
 }
 
@@ -245,8 +281,7 @@ impl Version {
         // been.
         let largest = levels.iter().flatten().map(|table| table.meta().largest_seqno).max();
         let largest_seqno = self.largest_seqno.max(largest.unwrap_or_default());
-        let level = |tables: Vec<Arc<Table>>| Level { bounds: Arc::new(Bounds::of(&tables)), tables: tables.into() };
-        let levels = levels.map(level);
+        let levels = levels.map(Level::new);
         let sorted = SortedLevel::all_of(&levels);
         let has_deadlines = levels.iter().flat_map(Level::tables).any(|table| table.meta().deadlines.count > 0);
         let known = self.idle_value_garbage.get().or(self.value_garbage.get());
@@ -500,7 +535,7 @@ impl Version {
             if tables[at].meta().largest_seqno <= since || tables[at].probe(read, &mut Untraced)?.is_none() {
                 return Ok(false);
             }
-            let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, true);
+            let mut cursor = tables[at].cursor(true);
             cursor.seek(read.key, SeqNo::MAX)?;
             is_newer = cursor.valid() && equal(cursor.key(), read.key) && cursor.seqno() > since;
             Ok(is_newer)
@@ -516,9 +551,9 @@ impl Version {
             if read.is_all_covered(table) || table.probe(read, &mut Untraced)?.is_none() {
                 return Ok(false);
             }
-            let mut cursor = RunCursor::new(Arc::clone(tables), at..at + 1, read.mode.fill_cache);
+            let mut cursor = table.cursor(read.mode.fill_cache);
             cursor.seek(read.key, read.window.newest)?;
-            let is_seen = |cursor: &RunCursor| {
+            let is_seen = |cursor: &TableCursor| {
                 cursor.valid() && equal(cursor.key(), read.key) && read.window.sees(cursor.seqno())
             };
             while is_seen(&cursor) && !answer.is_complete() {
@@ -550,15 +585,28 @@ impl Version {
         Ok(())
     }
 
-    /// Adds a cursor to `out` for each table that may hold entries of `span` newer than `since`.
-    pub fn cursors_newer(&self, since: SeqNo, span: &KeySpan<Vec<u8>>, out: &mut Vec<ScanSource>) {
-        for Level { tables, .. } in &self.levels {
-            for (at, meta) in tables.iter().map(|table| table.meta()).enumerate() {
-                if meta.largest_seqno > since && span.overlaps(&meta.smallest, &meta.largest) {
-                    out.push(ScanSource::Run(RunCursor::new(Arc::clone(tables), at..at + 1, true)));
-                }
-            }
-        }
+    /// A cursor over what `memtables` have of a keyspace, and the tables that may hold entries of
+    /// `span` newer than `since`.
+    pub fn cursor_newer<'m>(
+        &self,
+        keyspace: u32,
+        memtables: impl Iterator<Item = &'m Arc<Memtable>>,
+        since: SeqNo,
+        span: &KeySpan<Vec<u8>>,
+    ) -> MergingCursor<ScanSource> {
+        let memtables = memtables.map(|memtable| ScanSource::Memtable(memtable.cursor(keyspace)));
+        let sources = memtables.chain(self.runs_newer(since, span)).collect();
+        MergingCursor::new(sources).with_limits(span.clone())
+    }
+
+    /// A cursor for each table that may hold entries of `span` newer than `since`.
+    fn runs_newer(&self, since: SeqNo, span: &KeySpan<Vec<u8>>) -> impl Iterator<Item = ScanSource> {
+        let is_asked =
+            move |meta: &TableMeta| meta.largest_seqno > since && span.overlaps(&meta.smallest, &meta.largest);
+        self.levels.iter().flat_map(move |level| {
+            let asked = (0..level.tables.len()).filter(move |&at| is_asked(level.tables[at].meta()));
+            asked.map(move |at| ScanSource::Run(RunCursor::new(level.clone(), at..at + 1, true)))
+        })
     }
 
     /// About how many bytes of the tables are in `span`, and how many keys they have there. A
@@ -589,22 +637,38 @@ impl Version {
         Ok((bytes, keys))
     }
 
-    /// The most cursors that [`cursors`](Version::cursors) adds.
+    /// The number of runs.
     pub fn run_count(&self) -> usize {
         self.levels[0].tables.len() + self.sorted.len()
     }
 
-    /// Adds a cursor to `out` for each run: over all tables, or over those that may hold keys with
-    /// the prefix of `probe`.
-    pub fn cursors(self: &Arc<Self>, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<ScanSource>) {
+    /// A cursor over what `memtables` have of a keyspace, and all runs; with a probe, over the
+    /// tables that may hold keys with its prefix. Sources are in the order in which reads visit
+    /// them, which is that of [`MergingCursor::source`].
+    pub fn cursor<'m>(
+        &self,
+        keyspace: u32,
+        memtables: impl Iterator<Item = &'m Arc<Memtable>> + Clone,
+        fill_cache: bool,
+        probe: Option<&Arc<PrefixProbe>>,
+    ) -> MergingCursor<ScanSource> {
+        let mut sources = Vec::with_capacity(memtables.clone().count() + self.run_count());
+        sources.extend(memtables.map(|memtable| ScanSource::Memtable(memtable.cursor(keyspace))));
+        self.add_runs(fill_cache, probe, &mut sources);
+        MergingCursor::new(sources)
+    }
+
+    /// Adds a cursor to `out` for each run.
+    fn add_runs(&self, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<ScanSource>) {
+        let with_others = out.len() + self.run_count() > 1;
         let overlapping = &self.levels[0];
         let each = (0..overlapping.tables.len()).map(|i| (overlapping, i..i + 1));
         let runs = each.chain(self.sorted().map(|level| (level, 0..level.tables.len())));
-        for (Level { tables, .. }, run) in runs {
-            let run = probe.map_or(run.clone(), |probe| probe.in_range(tables, run));
+        for (level, run) in runs {
+            let run = probe.map_or(run.clone(), |probe| probe.in_range(&level.tables, run));
             if !run.is_empty() {
-                let cursor = RunCursor::new(Arc::clone(tables), run, fill_cache);
-                out.push(ScanSource::Run(cursor.with_prefix(probe)));
+                let cursor = RunCursor::new(level.clone(), run, fill_cache);
+                out.push(ScanSource::Run(cursor.with_prefix(probe).merged(with_others)));
             }
         }
     }

@@ -326,7 +326,7 @@ impl ReadView {
     }
 
     /// Memtables, newest first.
-    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> + Clone {
         // By position: the states of a chain cost a get 30 instructions.
         (0..1 + self.sealed.len()).filter_map(|i| if i == 0 { Some(&self.active) } else { self.sealed.get(i - 1) })
     }
@@ -517,10 +517,7 @@ impl ReadView {
         fill_cache: bool,
         probe: Option<&Arc<PrefixProbe>>,
     ) -> MergingCursor<ScanSource> {
-        let memtables = || self.memtables().filter(|memtable| !memtable.is_empty());
-        let mut sources = Vec::with_capacity(memtables().count() + tree.version.run_count());
-        sources.extend(memtables().map(|memtable| ScanSource::Memtable(memtable.cursor(tree.id))));
-        tree.version.cursors(fill_cache, probe, &mut sources);
-        MergingCursor::new(sources)
+        let memtables = self.memtables().filter(|memtable| !memtable.is_empty());
+        tree.version.cursor(tree.id, memtables, fill_cache, probe)
     }
 }

@@ -32,7 +32,6 @@ use crate::format::key::{SeqNo, Window};
 use crate::options::FilterMode;
 use crate::sorted::iter::{InternalCursor, Stamped};
 use crate::sorted::table::{PointRead, ReadFlags};
-use crate::tree::version::ScanSource;
 
 /// Most entries that a commit checks under the commit lock. If more were written since the check
 /// without the lock, they are checked without it as well, up to `ROUNDS` times.
@@ -152,17 +151,13 @@ impl Store {
             if is_deleted {
                 return Ok(Some(Refusal::Written(tree.id, lower.to_vec())));
             }
-            let mut sources = Vec::new();
-            sources.extend(memtables().map(|memtable| ScanSource::Memtable(memtable.cursor(tree.id))));
-            tree.version.cursors_newer(since, range, &mut sources);
-            for source in &mut sources {
-                source.seek(lower, SeqNo::MAX)?;
-                while source.valid() && upper.is_none_or(|upper| source.key() < upper) {
-                    if is_newer(source.seqno()) {
-                        return Ok(Some(Refusal::Written(tree.id, source.key().to_vec())));
-                    }
-                    source.next()?;
+            let mut entries = tree.version.cursor_newer(tree.id, memtables(), since, range);
+            entries.seek(lower, SeqNo::MAX)?;
+            while entries.valid() && upper.is_none_or(|upper| entries.key() < upper) {
+                if is_newer(entries.seqno()) {
+                    return Ok(Some(Refusal::Written(tree.id, entries.key().to_vec())));
                 }
+                entries.next()?;
             }
         }
         Ok(None)

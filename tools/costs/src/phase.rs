@@ -209,8 +209,8 @@ pub(crate) fn run() -> Result<Vec<(String, OwnCounts)>> {
 
 fn open(path: &Path, executor: &Arc<SteppedExecutor>) -> Result<Db> {
     let executor: Arc<dyn Executor> = Arc::<SteppedExecutor>::clone(executor);
-    // The default read mode times its copies and turns to system calls after a slow one: how many it
-    // makes depends on the machine's other work.
+    // The default read mode times its copies and turns to system calls after a slow one: how many
+    // it makes depends on the machine's other work.
     let options = Options::new().executor(executor).hash_seed(7).cache_size(64 << 20).read_mode(ReadMode::Pread);
     Ok(options.open(path)?)
 }

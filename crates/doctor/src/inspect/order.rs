@@ -6,15 +6,13 @@
 //! entries again, or entries in between (`compaction::stages`). Only snapshots could tell the order
 //! of older versions, and no snapshot outlives its process.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::format::key::{SeqNo, ValueKind, compare_entries};
+use crate::format::key::{SeqNo, ValueKind};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::table::Table;
-use crate::tree::version::{ScanSource, Version};
+use crate::tree::version::Version;
 
 /// A key about which two sources contradict each other.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,41 +28,33 @@ pub(super) struct Contradiction {
 
 /// Merges all entries of `tables` (level and table) and returns the first contradiction.
 pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option<Contradiction>> {
-    let version = Arc::new(Version::default().edited(&[], tables));
-    let mut sources = Vec::new();
-    // In the order in which reads visit them.
-    version.cursors(false, None, &mut sources);
-    let mut heap = BinaryHeap::with_capacity(sources.len());
-    for (rank, mut source) in sources.into_iter().enumerate() {
-        source.seek_to_first()?;
-        if source.valid() {
-            heap.push(HeapEntry { rank, source });
-        }
-    }
-    // Rank and sequence number of the current key's newest version, and the last entry seen. Later
-    // entries of a key are never newer; an equal one comes from a later source.
+    let version = Version::default().edited(&[], tables);
+    let mut entries = version.cursor(0, std::iter::empty(), false, None);
+    // The first source that holds the newest version of the current key, that version's number, and
+    // the last entry seen. Later entries of a key are never newer.
     let mut newest = (0, 0);
     let mut last = LastEntry { key: Vec::new(), seqno: 0, kind: ValueKind::Put, value: Vec::new() };
-    while let Some(mut ranked) = heap.pop() {
-        let (key, seqno, kind) = (ranked.source.key(), ranked.source.seqno(), ranked.source.kind());
+    entries.seek_to_first()?;
+    while entries.valid() {
+        let (key, seqno, kind, source) = (entries.key(), entries.seqno(), entries.kind(), entries.source());
         let is_same_key = last.seqno > 0 && last.key == key;
         if is_same_key && last.seqno == seqno {
-            if !last.agrees_with(kind, ranked.source.value()) {
+            if !last.agrees_with(kind, entries.value()) {
                 return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: seqno }));
             }
+            if seqno == newest.1 {
+                newest.0 = newest.0.min(source);
+            }
         } else {
-            if is_same_key && ranked.rank < newest.0 {
+            if is_same_key && source < newest.0 {
                 return Ok(Some(Contradiction { key: key.to_vec(), first: seqno, second: newest.1 }));
             }
             if !is_same_key {
-                newest = (ranked.rank, seqno);
+                newest = (source, seqno);
             }
-            last.set(key, seqno, kind, ranked.source.value());
+            last.set(key, seqno, kind, entries.value());
         }
-        ranked.source.next()?;
-        if ranked.source.valid() {
-            heap.push(ranked);
-        }
+        entries.next()?;
     }
     Ok(None)
 }
@@ -101,33 +91,6 @@ impl LastEntry {
         is_operand || is_expired || is_moved || self.kind == kind && self.value == value
     }
 }
-
-/// A valid cursor over one source. Ordered so that the heap's maximum has the smallest entry.
-struct HeapEntry {
-    rank: usize,
-    source: ScanSource,
-}
-
-impl Ord for HeapEntry {
-    fn cmp(&self, other: &HeapEntry) -> Ordering {
-        let (a, b) = (&self.source, &other.source);
-        compare_entries((b.key(), b.seqno()), (a.key(), a.seqno())).then_with(|| other.rank.cmp(&self.rank))
-    }
-}
-
-impl PartialOrd for HeapEntry {
-    fn partial_cmp(&self, other: &HeapEntry) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for HeapEntry {
-    fn eq(&self, other: &HeapEntry) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for HeapEntry {}
 
 #[cfg(test)]
 mod tests {

@@ -130,6 +130,7 @@ impl<'a> Block<'a> {
 
     /// Positions of the entries whose head is `head`. Earlier entries have smaller heads, later
     /// ones greater.
+    #[inline]
     pub(super) fn equal_heads(&self, head: u32) -> Range<usize> {
         let heads = &self.bytes()[self.heads_start()..self.heads_start() + self.len() * HEAD4_LEN];
         let start = lower_bound(heads, head);

@@ -6,15 +6,19 @@ use proptest::prelude::*;
 use super::*;
 use crate::error::Error;
 use crate::format::key::{HEAD16_LEN, head16};
-use crate::iter::MarkedKey;
+use crate::iter::{MarkedKey, is_within};
 
 type ListEntry = (Vec<u8>, SeqNo);
 
-/// A cursor over a sorted list. Fails once, if told to.
+/// A cursor over a sorted list. Fails once, and defers entries, if told to.
 struct ListCursor {
     entries: Vec<ListEntry>,
     /// Index of the current entry; `entries.len()` when invalid.
     at: usize,
+    /// For some entries, how many bounds come before them.
+    deferrals: Vec<usize>,
+    /// The bounds, latest first, and the index of the deferred entry.
+    deferred: (Vec<Vec<u8>>, usize),
     /// Number of moves before the one that fails.
     fails_in: Option<u32>,
     /// Parts of the current seek that are left before its last one.
@@ -24,11 +28,30 @@ struct ListCursor {
 impl ListCursor {
     fn move_to(&mut self, at: Option<usize>) -> Result<()> {
         self.at = at.unwrap_or(self.entries.len());
+        self.deferred.0.clear();
         if let Some(left) = self.fails_in {
             self.fails_in = left.checked_sub(1);
             if left == 0 {
                 self.at = self.entries.len();
                 return Err(Error::Closed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves to an entry, or defers it.
+    fn come_to(&mut self, at: Option<usize>, forward: bool) -> Result<()> {
+        self.move_to(at)?;
+        let count = self.deferrals.get(self.at % self.deferrals.len().max(1)).filter(|_| self.valid());
+        if let Some(&count) = count {
+            let key = self.key();
+            let bound = |distance: usize| match forward {
+                true => key[..key.len().saturating_sub(distance)].to_vec(),
+                false => [key, &vec![0xff; distance]].concat(),
+            };
+            self.deferred = ((0..count).map(bound).collect(), self.at);
+            if count > 0 {
+                self.at = self.entries.len();
             }
         }
         Ok(())
@@ -41,22 +64,21 @@ impl InternalCursor for ListCursor {
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.move_to(self.entries.len().checked_sub(1))
+        self.come_to(self.entries.len().checked_sub(1), false)
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        let before = |(k, s): &ListEntry| compare_entries((k, *s), (key, seqno)).is_lt();
-        self.move_to(Some(self.entries.partition_point(before)))
+        self.end_seek(key, seqno, true)
     }
 
     fn next(&mut self) -> Result<()> {
         assert!(self.valid());
-        self.move_to(Some(self.at + 1))
+        self.come_to(Some(self.at + 1), true)
     }
 
     fn prev(&mut self) -> Result<()> {
         assert!(self.valid());
-        self.move_to(self.at.checked_sub(1))
+        self.come_to(self.at.checked_sub(1), false)
     }
 
     fn key(&self) -> &[u8] {
@@ -75,10 +97,10 @@ impl InternalCursor for ListCursor {
 
 impl MergeCursor for ListCursor {
     fn seek_to_first(&mut self) -> Result<()> {
-        self.move_to(Some(0))
+        self.come_to(Some(0), true)
     }
 
-    fn begin_seek(&mut self, _key: &[u8]) -> Result<()> {
+    fn begin_seek(&mut self, _key: &[u8], _seqno: SeqNo, _forward: bool) -> Result<()> {
         self.parts = self.entries.len() % 4;
         self.move_to(None)
     }
@@ -89,9 +111,26 @@ impl MergeCursor for ListCursor {
         if has_more { self.move_to(None).map(|()| true) } else { Ok(false) }
     }
 
-    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
         assert_eq!(self.parts, 0, "a part of the seek was left out");
-        self.seek(key, seqno)
+        let before = |(k, s): &ListEntry| compare_entries((k, *s), (key, seqno)).is_lt();
+        let at = self.entries.partition_point(before);
+        self.come_to(if forward { Some(at) } else { at.checked_sub(1) }, forward)
+    }
+
+    fn deferred(&self) -> Option<KeyBound<'_>> {
+        let bound = self.deferred.0.last()?;
+        // In two parts of any lengths.
+        let (prefix, rest) = bound.split_at(self.deferred.1 % (bound.len() + 1));
+        Some(KeyBound { prefix, rest })
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        let (mut bounds, at) = std::mem::take(&mut self.deferred);
+        assert!(bounds.pop().is_some() && !self.valid());
+        self.move_to(if bounds.is_empty() { Some(at) } else { None })?;
+        self.deferred = (bounds, at);
+        Ok(())
     }
 
     fn fast_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
@@ -174,7 +213,14 @@ fn merged(runs: usize, entries: &[(usize, Vec<u8>)]) -> (MergingCursor<ListCurso
     };
     let child = |i: usize| {
         let entries = sorted(numbered().filter(|(run, _)| *run == i).map(|(_, entry)| entry).collect());
-        ListCursor { at: entries.len(), entries, fails_in: None, parts: 0 }
+        ListCursor {
+            at: entries.len(),
+            entries,
+            deferrals: Vec::new(),
+            deferred: Default::default(),
+            fails_in: None,
+            parts: 0,
+        }
     };
     let cursor = MergingCursor::new((0..runs).map(child).collect());
     (cursor, sorted(numbered().map(|(_, entry)| entry).collect()))
@@ -241,6 +287,11 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[Cu
             (CursorStep::Next | CursorStep::Prev | CursorStep::Fast(_), None) => Ok(()),
         };
         at = at.filter(|&i| i < model.len() && result.is_ok());
+        // Outside of its limits, the merge may have ended.
+        let forward = cursor.direction == MergeDirection::Forward;
+        let limits = cursor.limits.as_deref();
+        let limit = limits.and_then(|limits| if forward { limits.upper.as_deref() } else { limits.lower.as_deref() });
+        at = at.filter(|&i| cursor.valid() || is_within(&model[i].0, limit, forward));
         assert_eq!(cursor.valid(), at.is_some(), "{step:?}");
         if let Some(i) = at
             && cursor.is_head_stale
@@ -290,6 +341,53 @@ proptest! {
         }
         let (mut cursor, model) = merged(runs, &entries);
         walk(&mut cursor, &model, &steps);
+    }
+
+    #[test]
+    fn walks_alike_where_children_defer_entries(
+        runs in 1usize..10,
+        entries in vec((0usize..10, key()), 0..40),
+        deferrals in vec(vec(0usize..4, 0..7), 10),
+        limits in (prop::option::of(key()), prop::option::of(key())),
+        failures in prop_oneof![Just(vec![None; 10]), vec(prop::option::of(0u32..60), 10)],
+        steps in vec(step(), 1..80),
+    ) {
+        let (mut cursor, model) = merged(runs, &entries);
+        for ((child, deferrals), fails_in) in cursor.children.iter_mut().zip(deferrals).zip(failures) {
+            (child.deferrals, child.fails_in) = (deferrals, fails_in);
+        }
+        let mut cursor = cursor.with_limits(KeySpan { lower: limits.0, upper: limits.1 });
+        walk(&mut cursor, &model, &steps);
+    }
+
+    /// What another child's entry, or a limit, comes before.
+    #[test]
+    fn a_deferred_entry_is_resumed_only_if_it_may_come_next(
+        entries in vec((0usize..4, key()), 1..30),
+        at in key(),
+        limit in key(),
+        forward: bool,
+    ) {
+        let (mut cursor, model) = merged(4, &entries);
+        cursor.children.iter_mut().for_each(|child| child.deferrals = vec![1]);
+        let limits = KeySpan { lower: Some(limit.clone()), upper: Some(limit.clone()) };
+        let mut cursor = cursor.with_limits(limits);
+        let found = match forward {
+            true => {
+                cursor.seek(&at, SeqNo::MAX).unwrap();
+                model.iter().find(|entry| entry.0 >= at)
+            }
+            false => {
+                cursor.seek_before(&at, SeqNo::MAX).unwrap();
+                model.iter().rfind(|entry| entry.0 < at)
+            }
+        };
+        let wanted = found.filter(|entry| is_within(&entry.0, Some(&limit), forward));
+        prop_assert_eq!(cursor.valid().then(|| cursor.key()), wanted.map(|entry| &*entry.0));
+        for child in &cursor.children {
+            let may_be_next = child.valid() && wanted.is_some_and(|entry| entry.0 == child.key());
+            prop_assert!(!child.valid() || may_be_next);
+        }
     }
 
     #[test]

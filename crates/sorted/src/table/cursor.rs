@@ -10,7 +10,7 @@ use crate::block::BlockCursor;
 use crate::error::Result;
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
-use crate::iter::{InternalCursor, MergeCursor};
+use crate::iter::{InternalCursor, KeyBound, MergeCursor};
 use crate::report::stats::{ReadCounters, ReadEvent};
 
 /// A position in two levels: a block, by the index, and an entry in it. The cursor keeps its block
@@ -29,7 +29,18 @@ pub struct TableCursor {
     /// During a seek: position of the first block that may hold the target.
     sought: usize,
     seeking: Seeking,
+    /// Whether steps defer the entry into a block.
+    defers: bool,
+    /// The direction of the deferred entry into the block before or after `position`, at the near
+    /// end of that block.
+    deferred: Option<BlockDirection>,
     ahead: Option<ReadAhead>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BlockDirection {
+    Forward,
+    Backward,
 }
 
 /// What becomes of the block entered last.
@@ -79,8 +90,15 @@ impl TableCursor {
             use_of_block: UseOfBlock::default(),
             sought: 0,
             seeking: Seeking::End { searched: false },
+            defers: false,
+            deferred: None,
             ahead: None,
         }
+    }
+
+    /// Whether what is deferred is an entry forward.
+    pub fn is_deferred_forward(&self) -> bool {
+        self.deferred == Some(BlockDirection::Forward)
     }
 
     /// Switches to another table and keeps the cursor's buffers. The cursor is invalid afterwards.
@@ -95,8 +113,9 @@ impl TableCursor {
     }
 
     /// Leaves the cursor's reads out of the table's counters, because no user caused them.
-    pub fn uncounted(self) -> TableCursor {
-        self.counted_as(Counting::Uncounted)
+    pub fn uncounted(mut self) -> TableCursor {
+        self.count_as(Counting::Uncounted);
+        self
     }
 
     /// Makes this the cursor of a compaction, which reads the whole table, or a large part of it.
@@ -106,9 +125,8 @@ impl TableCursor {
     }
 
     /// Counts the cursor's reads as `counting` says.
-    pub(super) fn counted_as(mut self, counting: Counting) -> TableCursor {
+    pub(super) fn count_as(&mut self, counting: Counting) {
         self.counting = counting;
-        self
     }
 
     /// Counts the block entered last, if no entry was taken from it.
@@ -210,6 +228,7 @@ impl TableCursor {
         self.use_of_block.is_taken |= self.block.position() != self.use_of_block.start;
         self.block.invalidate();
         self.use_of_block.start = self.block.position();
+        self.deferred = None;
     }
 
     /// Near the end of a block, prefetches what the step into the next one will read.
@@ -233,24 +252,72 @@ impl TableCursor {
         });
     }
 
-    /// The rare part of a step forward: handles what stopped `advance`, then enters the next block.
+    /// The rare part of a step forward: handles what stopped `advance`, then goes on to the next
+    /// block.
     #[cold]
     fn next_block(&mut self) -> Result<()> {
         self.in_block(BlockCursor::next)?;
-        if !self.valid() && self.position + 1 < self.block_count()? {
-            self.enter(self.position + 1, BlockCursor::seek_to_first)?;
-            self.note_position();
+        if self.valid() || self.position + 1 >= self.block_count()? {
+            return Ok(());
         }
-        Ok(())
+        self.cross(BlockDirection::Forward)
     }
 
     #[cold]
     fn previous_block(&mut self) -> Result<()> {
         self.in_block(BlockCursor::prev)?;
-        if !self.valid() && self.position > 0 {
-            self.enter(self.position - 1, BlockCursor::seek_to_last)?;
-            self.note_position();
+        if self.valid() || self.position == 0 {
+            return Ok(());
         }
+        self.cross(BlockDirection::Backward)
+    }
+
+    /// Enters the neighbour of the block entered last, or defers that: the separator between the
+    /// two bounds the neighbour's keys.
+    fn cross(&mut self, direction: BlockDirection) -> Result<()> {
+        if self.defers {
+            self.deferred = Some(direction);
+            return Ok(());
+        }
+        self.enter_neighbour(direction)
+    }
+
+    /// Whether the block entered last begins with another key than the block before has.
+    #[cold]
+    fn begins_key(&self) -> bool {
+        let Some(before) = self.position.checked_sub(1) else { return true };
+        self.table.resident().is_ok_and(|resident| resident.index.is_after(before, self.key()))
+    }
+
+    /// The rest of a seek, after `is_searched` says whether the first block has been searched.
+    #[inline(never)]
+    fn search_blocks(&mut self, key: &[u8], seqno: SeqNo, forward: bool, mut is_searched: bool) -> Result<()> {
+        // Usually the target is in the first or second block; later only if versions of its key
+        // fill whole blocks.
+        for i in self.sought..self.block_count()? {
+            if !std::mem::take(&mut is_searched) {
+                self.enter(i, |cursor| cursor.seek(key, seqno))?;
+            }
+            if self.valid() {
+                return if forward { Ok(()) } else { self.prev() };
+            }
+            // The target is between the block's last key and the separator.
+            let is_between = self.table.resident()?.index.compare_separator(self.table.fetcher(), i, key)?.is_gt();
+            match forward {
+                true if is_between && i + 1 < self.block_count()? => return self.cross(BlockDirection::Forward),
+                false if is_between => return self.in_block(BlockCursor::seek_to_last),
+                _ => {}
+            }
+        }
+        if forward { Ok(()) } else { self.seek_to_last() }
+    }
+
+    fn enter_neighbour(&mut self, direction: BlockDirection) -> Result<()> {
+        match direction {
+            BlockDirection::Forward => self.enter(self.position + 1, BlockCursor::seek_to_first)?,
+            BlockDirection::Backward => self.enter(self.position - 1, BlockCursor::seek_to_last)?,
+        }
+        self.note_position();
         Ok(())
     }
 }
@@ -277,8 +344,8 @@ impl InternalCursor for TableCursor {
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        self.begin_seek(key)?;
-        self.end_seek(key, seqno)
+        self.begin_seek(key, seqno, true)?;
+        self.end_seek(key, seqno, true)
     }
 
     #[inline]
@@ -322,7 +389,7 @@ impl MergeCursor for TableCursor {
         Ok(())
     }
 
-    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
+    fn begin_seek(&mut self, key: &[u8], _seqno: SeqNo, _forward: bool) -> Result<()> {
         self.invalidate();
         let resident = self.table.resident()?;
         self.sought = resident.find(self.table.fetcher(), key)?;
@@ -347,24 +414,38 @@ impl MergeCursor for TableCursor {
         Ok(true)
     }
 
-    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        if self.seeking == (Seeking::End { searched: true }) {
-            self.seeking = Seeking::End { searched: false };
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
+        let is_searched = self.seeking == Seeking::End { searched: true };
+        self.seeking = Seeking::End { searched: false };
+        if is_searched {
             self.in_block(|cursor| cursor.end_seek(key, seqno))?;
-            if self.valid() {
+            if forward && self.valid() {
                 return Ok(());
             }
-            self.sought += 1;
         }
-        for i in self.sought..self.block_count()? {
-            self.enter(i, |cursor| cursor.seek(key, seqno))?;
-            // Usually in the first or second block; later only if versions of the key fill whole
-            // blocks.
-            if self.valid() {
-                break;
-            }
+        self.search_blocks(key, seqno, forward, is_searched)
+    }
+
+    /// A compaction reads everything, so that it saves nothing.
+    fn let_steps_defer(&mut self) {
+        self.defers = !self.reads_whole_table;
+    }
+
+    fn deferred(&self) -> Option<KeyBound<'_>> {
+        let direction = self.deferred?;
+        let between = if direction == BlockDirection::Forward { self.position } else { self.position - 1 };
+        let separator = self.table.resident().ok().and_then(|resident| resident.index.known_separator(between));
+        // Otherwise, all that is known is the table's range.
+        let meta = self.table.meta();
+        let end = if direction == BlockDirection::Forward { &meta.smallest } else { &meta.largest };
+        Some(separator.unwrap_or(KeyBound::of(end)))
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        match self.deferred {
+            Some(direction) => self.enter_neighbour(direction),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     #[inline]
@@ -387,8 +468,10 @@ impl MergeCursor for TableCursor {
         self.in_block(BlockCursor::end_fast_steps)
     }
 
+    /// All versions of a key are in one table.
+    #[inline]
     fn is_first_of_key(&self) -> bool {
-        self.block.is_first_of_key()
+        self.block.is_first_of_key() || (self.valid() && self.block.left(false) == 0 && self.begins_key())
     }
 
     #[inline]

@@ -74,7 +74,7 @@ pub fn index(sealed: bool, data: &[u8]) -> bool {
     }
     let Ok(index) = Index::decode(&bytes, None) else { return false };
     assert!(index.memory() <= size_of::<Index>() + 4 * bytes.len() + 4096, "{} of {}", index.memory(), bytes.len());
-    let separators: Vec<Vec<u8>> = (0..index.len()).map(|i| index.separator(i)).collect();
+    let separators: Vec<Vec<u8>> = (0..index.len()).map(|i| index.separator(i).to_vec()).collect();
     for key in separators.iter().map(Vec::as_slice).chain([&b""[..], b"key5", &[0xff; 30]]) {
         assert!(index.find(key, |near| assert!(near.end <= index.len())) <= index.len());
     }
@@ -93,7 +93,10 @@ pub fn index(sealed: bool, data: &[u8]) -> bool {
         }
         let again = builder.finish().expect("it fitted before");
         let again = Index::decode(&again, None).expect("what was encoded is decoded");
-        assert!((0..index.len()).all(|i| again.separator(i) == separators[i] && again.handle(i) == index.handle(i)));
+        assert!(
+            (0..index.len())
+                .all(|i| again.separator(i).to_vec() == separators[i] && again.handle(i) == index.handle(i))
+        );
         assert_eq!(again.len(), index.len());
     }
     is_sound

@@ -25,6 +25,7 @@ use crate::format::coding::{Decoder, get_u32, get_u64, put_u16, put_u32, put_u64
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{HEAD8_LEN, common_prefix_len, compare, head8, strip};
 use crate::format::{Decoded, Malformed};
+use crate::iter::KeyBound;
 use crate::memory::pool::{TableArray, TableMemory};
 use crate::memory::prefetch::prefetch;
 
@@ -244,15 +245,12 @@ impl Index {
 
     /// Compares the separator after block `i` with `key`.
     pub(super) fn compare_separator(&self, i: usize, key: &[u8]) -> Ordering {
-        match strip(key, &self.prefix) {
-            Some(rest) => compare(self.rest(i), rest),
-            None => compare(&self.prefix, key),
-        }
+        self.separator(i).compare(key)
     }
 
     /// The separator after block `i`.
-    pub(super) fn separator(&self, i: usize) -> Vec<u8> {
-        [&*self.prefix, self.rest(i)].concat()
+    pub(super) fn separator(&self, i: usize) -> KeyBound<'_> {
+        KeyBound { prefix: &self.prefix, rest: self.rest(i) }
     }
 
     /// Whether the stored head of block `i` is that of its separator.
@@ -320,7 +318,7 @@ mod tests {
                 prop_assert_eq!(index.find(&key, |_| ()), separators.partition_point(|other| *other < key));
                 for (i, separator) in separators.iter().enumerate() {
                     prop_assert_eq!(index.compare_separator(i, &key), separator.cmp(&key));
-                    prop_assert_eq!(&index.separator(i), separator);
+                    prop_assert_eq!(&index.separator(i).to_vec(), separator);
                     prop_assert!(index.head_is_right(i));
                 }
             }

@@ -63,20 +63,24 @@ impl PrefixProbe {
     }
 }
 
-impl Table {
-    /// A cursor over the table for a scan with `probe`, or `None` if the filter denies the prefix:
-    /// the scan then leaves the table out.
+impl TableCursor {
+    /// [`enter_table`](TableCursor::enter_table) for a scan with `probe`. Returns false, and does
+    /// nothing, if the filter denies the prefix: the scan then leaves the table out.
     ///
-    /// In the mode `Shadow` the scan gets a cursor anyway, whose reads are counted as avoidable.
-    pub fn cursor_for(self: &Arc<Table>, probe: &PrefixProbe, fill_cache: bool) -> Result<Option<TableCursor>> {
-        let cursor = || self.cursor(fill_cache);
-        Ok(match (probe.may_be_in(self)?, probe.mode) {
-            (true, _) => Some(cursor()),
-            (false, FilterMode::Shadow) => Some(cursor().counted_as(Counting::AvoidableRead)),
-            (false, _) => None,
-        })
+    /// In the mode `Shadow` it enters anyway, and its reads are counted as avoidable.
+    pub fn enter_table_for(&mut self, table: &Arc<Table>, probe: &PrefixProbe) -> Result<bool> {
+        let counting = match (probe.may_be_in(table)?, probe.mode) {
+            (true, _) => Counting::Read,
+            (false, FilterMode::Shadow) => Counting::AvoidableRead,
+            (false, _) => return Ok(false),
+        };
+        self.enter_table(table);
+        self.count_as(counting);
+        Ok(true)
     }
+}
 
+impl Table {
     /// Whether the table may hold keys with the prefix. "No" is certain. It takes a usable filter
     /// that holds the prefixes of the same extractor. In the mode `Shadow`, a "no" for a prefix
     /// that exists is an error.

@@ -477,7 +477,7 @@ impl Table {
         for i in 0..index.len() {
             piece += index.handle(i).stored_len();
             if piece >= step {
-                samples.push(index.separator(i));
+                samples.push(index.separator(i).to_vec());
                 piece = 0;
             }
         }

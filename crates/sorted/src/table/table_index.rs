@@ -14,6 +14,7 @@ use crate::cache::BlockSlots;
 use crate::error::Result;
 use crate::format::coding::{get_u32, get_u64};
 use crate::format::key::{HEAD8_LEN, compare, head8, strip};
+use crate::iter::KeyBound;
 use crate::memory::budget::MemoryUse;
 use crate::report::stats::ReadEvent;
 
@@ -158,9 +159,20 @@ impl TableIndex {
     /// [`Index::separator`].
     pub(super) fn separator(&self, fetcher: &Fetcher, i: usize) -> Result<Vec<u8>> {
         match self.form() {
-            Ok(index) => Ok(index.separator(i)),
+            Ok(index) => Ok(index.separator(i).to_vec()),
             Err(paged) => Ok([&*paged.prefix, &paged.rest(fetcher, i)?].concat()),
         }
+    }
+
+    /// Whether `key` is greater than all of block `i`; false also if that is not known without a
+    /// read.
+    pub(super) fn is_after(&self, i: usize, key: &[u8]) -> bool {
+        self.form().is_ok_and(|index| index.compare_separator(i, key).is_lt())
+    }
+
+    /// [`Index::separator`], if the whole index is in memory.
+    pub(super) fn known_separator(&self, i: usize) -> Option<KeyBound<'_>> {
+        self.form().ok().map(|index| index.separator(i))
     }
 
     /// The pages in the cache.

@@ -59,10 +59,10 @@ pub fn run(
         let tables: Vec<Arc<Table>> =
             level.tables().iter().filter(|table| task.takes(number, table.meta().number)).cloned().collect();
         if number == 0 {
-            let runs = tables.into_iter().map(|table| RunCursor::for_compaction([table].into()));
+            let runs = tables.into_iter().map(|table| RunCursor::for_compaction(vec![table]));
             sources.extend(runs.map(ScanSource::Run));
         } else if !tables.is_empty() {
-            sources.push(ScanSource::Run(RunCursor::for_compaction(tables.into())));
+            sources.push(ScanSource::Run(RunCursor::for_compaction(tables)));
         }
     }
     let mut cursor = MergingCursor::new(sources);
@@ -461,7 +461,7 @@ mod tests {
             };
             let tables = run(&task, &version, KeySpan::default(), &output).unwrap().unwrap().tables;
             let entries = tables.into_iter().flat_map(|meta| {
-                let mut cursor = RunCursor::for_compaction([Arc::new(Table::new(Arc::clone(&context), meta))].into());
+                let mut cursor = Arc::new(Table::new(Arc::clone(&context), meta)).cursor(false);
                 cursor.seek_to_first().unwrap();
                 let mut entries = Vec::new();
                 while cursor.valid() {

@@ -1,38 +1,46 @@
 //! [`RunCursor`]: a cursor over one sorted run.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Level;
 use crate::error::Result;
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, compare};
+use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
-use crate::sorted::iter::{InternalCursor, MergeCursor, SkippedRun, Stamped, is_within};
+use crate::sorted::iter::{InternalCursor, KeyBound, MergeCursor, SkippedRun, Stamped, is_within};
 use crate::sorted::table::{PrefixProbe, Table, TableCursor};
 
-/// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time.
-/// With a prefix, it skips tables whose filters deny the prefix.
+/// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time,
+/// and defers that until a table's first entry, in the direction of travel, may come next: the
+/// table's range bounds its key. With a prefix, it skips tables whose filters deny the prefix.
 pub struct RunCursor {
-    /// Shared with the version. The cursor visits those in `run`.
-    pub(super) tables: Arc<[Arc<Table>]>,
+    /// Shared with the version. The cursor visits the tables in `run`.
+    pub(super) level: Level,
     pub(super) run: Range<usize>,
-    fill_cache: bool,
     prefix: Option<Arc<PrefixProbe>>,
-    /// Position in `tables` of the one that `cursor` reads.
+    /// Position in `level` of the table that has the next entry.
     at: usize,
     /// Valid exactly when the `RunCursor` is.
     cursor: TableCursor,
     /// Whether `begin_seek` found a table, so that the seek has further parts.
     seeking: bool,
+    /// Whether the table at `at` is to be entered at its first entry in this direction.
+    deferred: Option<TableDirection>,
 }
 
-/// The direction in which a [`RunCursor`] opens its next table.
-#[derive(Clone, Copy)]
+/// A direction of travel through tables.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum TableDirection {
     Forward,
     Backward,
 }
 
 impl TableDirection {
+    fn new(forward: bool) -> TableDirection {
+        if forward { TableDirection::Forward } else { TableDirection::Backward }
+    }
+
     fn step_from(self, at: usize) -> Option<usize> {
         match self {
             TableDirection::Forward => at.checked_add(1),
@@ -42,10 +50,10 @@ impl TableDirection {
 }
 
 impl RunCursor {
-    /// A cursor over the non-empty range `run` of `tables`.
-    pub(super) fn new(tables: Arc<[Arc<Table>]>, run: Range<usize>, fill_cache: bool) -> RunCursor {
-        let (at, cursor) = (run.start, tables[run.start].cursor(fill_cache));
-        RunCursor { tables, run, fill_cache, prefix: None, at, cursor, seeking: false }
+    /// A cursor over the non-empty range `run` of the tables of `level`.
+    pub(super) fn new(level: Level, run: Range<usize>, fill_cache: bool) -> RunCursor {
+        let (at, cursor) = (run.start, level.tables[run.start].cursor(fill_cache));
+        RunCursor { level, run, prefix: None, at, cursor, seeking: false, deferred: None }
     }
 
     /// Skips tables whose filters deny the prefix of `probe`.
@@ -53,88 +61,102 @@ impl RunCursor {
         RunCursor { prefix: probe.cloned(), ..self }
     }
 
-    /// A cursor for compactions: its reads bypass the cache and the counters.
-    pub fn for_compaction(tables: Arc<[Arc<Table>]>) -> RunCursor {
+    /// Lets steps defer entries, if the cursor is one of several.
+    pub(super) fn merged(mut self, with_others: bool) -> RunCursor {
+        if with_others {
+            self.cursor.let_steps_defer();
+        }
+        self
+    }
+
+    /// A cursor over `tables` for compactions: its reads bypass the cache and the counters.
+    pub fn for_compaction(tables: Vec<Arc<Table>>) -> RunCursor {
         let run = 0..tables.len();
-        let cursor = RunCursor::new(tables, run, false);
+        let cursor = RunCursor::new(Level::new(tables), run, false);
         RunCursor { cursor: cursor.cursor.for_compaction(), ..cursor }
     }
 
-    /// Positions the cursor in the first table, from `at` on in `direction`, that the prefix does
-    /// not skip. Without such a table the cursor becomes invalid.
-    fn open(
-        &mut self,
-        direction: TableDirection,
-        mut at: Option<usize>,
-        position: impl FnOnce(&mut TableCursor) -> Result<()>,
-    ) -> Result<()> {
+    /// Defers the entry into the table at position `at`, if the run has it.
+    fn defer(&mut self, direction: TableDirection, at: Option<usize>) {
         self.invalidate();
-        while let Some(i) = at.filter(|at| self.run.contains(at)) {
-            if self.enter_table(i)? {
-                return position(&mut self.cursor);
-            }
-            at = direction.step_from(i);
+        if let Some(at) = at.filter(|at| self.run.contains(at)) {
+            (self.at, self.deferred) = (at, Some(direction));
         }
-        Ok(())
     }
 
     /// Moves to the table at position `i`. Returns false if the prefix skips that table.
     fn enter_table(&mut self, i: usize) -> Result<bool> {
-        let table = &self.tables[i];
+        let table = &self.level.tables[i];
         match &self.prefix {
             None => self.cursor.enter_table(table),
-            Some(probe) => match table.cursor_for(probe, self.fill_cache)? {
-                Some(cursor) => self.cursor = cursor,
-                None => return Ok(false),
-            },
+            Some(probe) if !self.cursor.enter_table_for(table, probe)? => return Ok(false),
+            Some(_) => {}
         }
         self.at = i;
         Ok(true)
     }
 
     fn invalidate(&mut self) {
-        self.seeking = false;
+        (self.seeking, self.deferred) = (false, None);
         self.cursor.invalidate();
     }
 
-    #[cold]
-    fn next_table(&mut self) -> Result<()> {
-        self.open(TableDirection::Forward, Some(self.at + 1), TableCursor::seek_to_first)
+    /// Seeks within the table that `begin_seek` has found.
+    fn finish_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
+        if !std::mem::take(&mut self.seeking) {
+            return Ok(());
+        }
+        self.cursor.end_seek(key, seqno, forward)?;
+        // The key may be the table's largest, with all its versions newer than `seqno`.
+        self.leave_at_end(TableDirection::new(forward));
+        Ok(())
+    }
+
+    /// If the table has no further entry in a direction, goes on to the next.
+    #[inline]
+    fn leave_at_end(&mut self, direction: TableDirection) {
+        if !self.valid() {
+            self.leave_unless_deferred(direction);
+        }
     }
 
     #[cold]
-    fn previous_table(&mut self) -> Result<()> {
-        self.open(TableDirection::Backward, self.at.checked_sub(1), TableCursor::seek_to_last)
+    fn leave_unless_deferred(&mut self, direction: TableDirection) {
+        if self.cursor.deferred().is_none() {
+            self.defer(direction, direction.step_from(self.at));
+        }
     }
-}
 
-impl RunCursor {
-    /// Continues a [`jump`](MergeCursor::jump) in another table, from `start` on. All entries of
-    /// that one are numbered `seen` or less.
-    fn jump_over_old(&mut self, start: usize, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+    /// Moves past all entries before `end` in tables, from `start` on, that have none numbered
+    /// above `seen`. Returns whether it has come to `end`; otherwise the next table has newer
+    /// entries, or there is none.
+    fn jump_over_old(&mut self, start: usize, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<bool> {
         let is_newer = |table: &Table| table.meta().largest_seqno > seen;
         let stops = |&i: &usize| {
-            let (table, meta) = (&self.tables[i], self.tables[i].meta());
+            let (table, meta) = (&self.level.tables[i], self.level.tables[i].meta());
             let last = if forward { &meta.largest } else { &meta.smallest };
             is_newer(table) || !is_within(last, end, forward)
         };
-        let (direction, at) = match forward {
-            true => (TableDirection::Forward, (start..self.run.end).find(stops)),
-            false => (TableDirection::Backward, (self.run.start..=start).rev().find(stops)),
+        let at = match forward {
+            true => (start..self.run.end).find(stops),
+            false => (self.run.start..=start).rev().find(stops),
         };
-        let end = end.filter(|_| at.is_some_and(|at| !is_newer(&self.tables[at])));
-        self.open(direction, at, |cursor| match (end, forward) {
-            (None, true) => cursor.seek_to_first(),
-            (None, false) => cursor.seek_to_last(),
-            (Some(end), true) => cursor.seek(end, MAX_SEQNO),
-            (Some(end), false) => {
-                cursor.seek(end, MAX_SEQNO)?;
-                if cursor.valid() { cursor.prev() } else { cursor.seek_to_last() }
+        match (end, at) {
+            (Some(end), Some(at)) if !is_newer(&self.level.tables[at]) => {
+                self.begin_seek(end, SeqNo::MAX, forward)?;
+                self.finish_seek(end, SeqNo::MAX, forward)?;
+                Ok(true)
             }
-        })
+            _ => {
+                self.defer(TableDirection::new(forward), at);
+                Ok(false)
+            }
+        }
     }
 }
 
+/// As a [`MergeCursor`] may, it is not valid where it has deferred its next entry: only a merge may
+/// move it.
 impl InternalCursor for RunCursor {
     #[inline]
     fn valid(&self) -> bool {
@@ -142,24 +164,27 @@ impl InternalCursor for RunCursor {
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.open(TableDirection::Backward, self.run.end.checked_sub(1), TableCursor::seek_to_last)
+        self.defer(TableDirection::Backward, self.run.end.checked_sub(1));
+        Ok(())
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        self.begin_seek(key)?;
-        self.end_seek(key, seqno)
+        self.begin_seek(key, seqno, true)?;
+        self.finish_seek(key, seqno, true)
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
         self.cursor.next()?;
-        if self.valid() { Ok(()) } else { self.next_table() }
+        self.leave_at_end(TableDirection::Forward);
+        Ok(())
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
         self.cursor.prev()?;
-        if self.valid() { Ok(()) } else { self.previous_table() }
+        self.leave_at_end(TableDirection::Backward);
+        Ok(())
     }
 
     #[inline]
@@ -180,18 +205,24 @@ impl InternalCursor for RunCursor {
 
 impl MergeCursor for RunCursor {
     fn seek_to_first(&mut self) -> Result<()> {
-        self.open(TableDirection::Forward, Some(self.run.start), TableCursor::seek_to_first)
+        self.defer(TableDirection::Forward, Some(self.run.start));
+        Ok(())
     }
 
-    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
-        let before = self.tables[self.run.clone()].partition_point(|table| compare(&table.meta().largest, key).is_lt());
-        let at = self.run.start + before;
-        let mut seeking = false;
-        self.open(TableDirection::Forward, Some(at), |cursor| {
-            seeking = true;
-            cursor.begin_seek(key)
-        })?;
-        self.seeking = seeking;
+    fn begin_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
+        self.invalidate();
+        let direction = TableDirection::new(forward);
+        let (at, order) = self.level.place(self.run.clone(), key);
+        // Backward, no version of the key comes before the target if that is the newest.
+        if order.is_lt() || order.is_eq() && !forward && seqno == SeqNo::MAX {
+            // The target is between two tables.
+            self.defer(direction, if forward { Some(at) } else { at.checked_sub(1) });
+        } else if self.enter_table(at)? {
+            self.seeking = true;
+            self.cursor.begin_seek(key, seqno, forward)?;
+        } else {
+            self.defer(direction, direction.step_from(at));
+        }
         Ok(())
     }
 
@@ -199,45 +230,79 @@ impl MergeCursor for RunCursor {
         if self.seeking { self.cursor.continue_seek(key) } else { Ok(false) }
     }
 
-    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        if !std::mem::take(&mut self.seeking) {
-            return Ok(());
-        }
-        self.cursor.end_seek(key, seqno)?;
-        // The key may be the table's largest, with all its versions newer than `seqno`.
-        if self.valid() { Ok(()) } else { self.next_table() }
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
+        self.finish_seek(key, seqno, forward)
     }
 
-    /// Seeks past tables without entries numbered above `seen`, and steps through the others.
+    fn let_steps_defer(&mut self) {
+        self.cursor.let_steps_defer();
+    }
+
+    fn deferred(&self) -> Option<KeyBound<'_>> {
+        let Some(direction) = self.deferred else { return self.cursor.deferred() };
+        let meta = self.level.tables[self.at].meta();
+        Some(KeyBound::of(if direction == TableDirection::Forward { &meta.smallest } else { &meta.largest }))
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        let Some(direction) = self.deferred.take() else {
+            let direction = TableDirection::new(self.cursor.is_deferred_forward());
+            self.cursor.resume()?;
+            self.leave_at_end(direction);
+            return Ok(());
+        };
+        if !self.enter_table(self.at)? {
+            self.defer(direction, direction.step_from(self.at));
+            return Ok(());
+        }
+        match direction {
+            TableDirection::Forward => self.cursor.seek_to_first(),
+            TableDirection::Backward => self.cursor.seek_to_last(),
+        }
+    }
+
+    /// Passes tables without entries numbered above `seen`, and steps through the others.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
-        while self.valid() && self.seqno() <= seen && is_within(self.key(), end, forward) {
-            if self.tables[self.at].meta().largest_seqno > seen {
-                if forward { self.next()? } else { self.prev()? }
+        loop {
+            let next = if self.valid() { Some(KeyBound::of(self.key())) } else { self.deferred() };
+            if !next.is_some_and(|next| next.is_within(end, forward)) {
+                return Ok(());
+            }
+            if self.level.tables[self.at].meta().largest_seqno <= seen {
+                if self.jump_over_old(self.at, end, seen, forward)? {
+                    return Ok(());
+                }
+            } else if !self.valid() {
+                self.resume()?;
+            } else if self.seqno() > seen {
+                return Ok(());
+            } else if forward {
+                self.next()?;
             } else {
-                self.jump_over_old(self.at, end, seen, forward)?;
+                self.prev()?;
             }
         }
-        Ok(())
     }
 
     fn skip(&mut self, from: Option<&[u8]>, skipped: &SkippedRun<'_>, forward: bool) -> Result<bool> {
-        let tables = &self.tables[self.run.clone()];
         let start = match (from, forward) {
-            (None, true) => Some(0),
-            (None, false) => tables.len().checked_sub(1),
-            (Some(from), true) => Some(tables.partition_point(|table| compare(&table.meta().largest, from).is_lt())),
-            (Some(from), false) => {
-                tables.partition_point(|table| compare(&table.meta().smallest, from).is_lt()).checked_sub(1)
-            }
+            (None, true) => Some(self.run.start),
+            (None, false) => self.run.end.checked_sub(1),
+            (Some(from), true) => Some(self.level.place(self.run.clone(), from).0),
+            (Some(from), false) => match self.level.place(self.run.clone(), from) {
+                (at, Ordering::Greater) => Some(at),
+                (at, _) => at.checked_sub(1),
+            },
         };
-        let Some((start, meta)) = start.and_then(|start| Some((start, tables.get(start)?.meta()))) else {
+        let start = start.filter(|start| self.run.contains(start));
+        let Some((start, meta)) = start.map(|start| (start, self.level.tables[start].meta())) else {
             return Ok(false);
         };
         let first = if forward { &meta.smallest } else { &meta.largest };
         if meta.largest_seqno > skipped.seen || !skipped.has_begun(first, forward) {
             return Ok(false);
         }
-        self.jump_over_old(self.run.start + start, skipped.end, skipped.seen, forward)?;
+        self.jump_over_old(start, skipped.end, skipped.seen, forward)?;
         Ok(true)
     }
 

@@ -4,7 +4,7 @@ use super::run::RunCursor;
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
-use crate::sorted::iter::{InternalCursor, MergeCursor, SkippedRun};
+use crate::sorted::iter::{InternalCursor, KeyBound, MergeCursor, SkippedRun};
 use crate::sorted::memtable::MemtableCursor;
 
 /// One input of a merge. An enum, so that a step costs a branch instead of a virtual call.
@@ -69,16 +69,31 @@ impl MergeCursor for ScanSource {
         dispatch!(self, cursor => cursor.seek_to_first())
     }
 
-    fn begin_seek(&mut self, key: &[u8]) -> Result<()> {
-        dispatch!(self, cursor => cursor.begin_seek(key))
+    #[inline]
+    fn begin_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
+        dispatch!(self, cursor => cursor.begin_seek(key, seqno, forward))
     }
 
+    #[inline]
     fn continue_seek(&mut self, key: &[u8]) -> Result<bool> {
         dispatch!(self, cursor => cursor.continue_seek(key))
     }
 
-    fn end_seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        dispatch!(self, cursor => cursor.end_seek(key, seqno))
+    #[inline]
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
+        dispatch!(self, cursor => cursor.end_seek(key, seqno, forward))
+    }
+
+    fn let_steps_defer(&mut self) {
+        dispatch!(self, cursor => cursor.let_steps_defer());
+    }
+
+    fn deferred(&self) -> Option<KeyBound<'_>> {
+        dispatch!(self, cursor => cursor.deferred())
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        dispatch!(self, cursor => cursor.resume())
     }
 
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {

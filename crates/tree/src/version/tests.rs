@@ -5,6 +5,7 @@ use crate::filter::KeyHash;
 use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::key::{ValueKind, Window, compare_entries, head16};
 use crate::options::Compression;
+use crate::report::stats::ReadCounters;
 use crate::sorted::iter::{MergeCursor, is_within};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{ReadFlags, TableBuilder, TableContext, TableOptions};
@@ -47,13 +48,13 @@ fn a_prefix_scan_takes_from_each_level_the_tables_that_may_hold_it_and_copies_no
     for prefix in ["a", "b", "b0", "b00", "b0003", "b0004", "b01", "b0100", "b1", "b1998", "b1999", "b2", "c", "zz"] {
         let probe = PrefixProbe::new(PrefixExtractor::Fixed(1), prefix.as_bytes(), 0, FilterMode::Use);
         let mut sources = Vec::new();
-        version.cursors(false, Some(&Arc::new(probe)), &mut sources);
+        version.add_runs(false, Some(&Arc::new(probe)), &mut sources);
         let mut found = Vec::new();
         for source in &sources {
             let ScanSource::Run(cursor) = source else { panic!("a run") };
-            assert!(version.levels.iter().any(|level| Arc::ptr_eq(&level.tables, &cursor.tables)));
+            assert!(version.levels.iter().any(|level| Arc::ptr_eq(&level.tables, &cursor.level.tables)));
             assert!(!cursor.run.is_empty());
-            found.extend(cursor.tables[cursor.run.clone()].iter().map(|table| table.meta().number));
+            found.extend(cursor.level.tables[cursor.run.clone()].iter().map(|table| table.meta().number));
         }
         let covers = |meta: &TableMeta| {
             let begins = |key: &[u8]| key.starts_with(prefix.as_bytes());
@@ -266,6 +267,101 @@ fn random_entries(random: &mut fastrand::Rng, mut seqno: SeqNo, most: usize) -> 
     entries
 }
 
+/// Resumes what a source defers at once, and checks the bounds.
+struct Resumed<'c>(&'c mut ScanSource, usize);
+
+impl Resumed<'_> {
+    fn resume(&mut self, forward: bool) -> Result<()> {
+        let mut bounds = Vec::new();
+        while let Some(bound) = self.0.deferred() {
+            assert!(!self.0.valid() && bounds.len() < 20);
+            bounds.push(bound.to_vec());
+            self.0.resume()?;
+        }
+        self.1 += bounds.len();
+        let is_bound = |bound: &Vec<u8>| if forward { **bound <= *self.0.key() } else { **bound >= *self.0.key() };
+        assert!(!self.0.valid() || bounds.iter().all(is_bound), "{bounds:?}");
+        Ok(())
+    }
+}
+
+impl InternalCursor for Resumed<'_> {
+    fn valid(&self) -> bool {
+        self.0.valid()
+    }
+
+    fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
+        self.0.seek(key, seqno)?;
+        self.resume(true)
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.0.seek_to_last()?;
+        self.resume(false)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.0.next()?;
+        self.resume(true)
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.0.prev()?;
+        self.resume(false)
+    }
+
+    fn key(&self) -> &[u8] {
+        self.0.key()
+    }
+
+    fn stamp(&self) -> (SeqNo, ValueKind) {
+        self.0.stamp()
+    }
+
+    fn value(&self) -> &[u8] {
+        self.0.value()
+    }
+}
+
+impl MergeCursor for Resumed<'_> {
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.0.seek_to_first()?;
+        self.resume(true)
+    }
+
+    fn end_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
+        self.0.begin_seek(key, seqno, forward)?;
+        while self.0.continue_seek(key)? {}
+        self.0.end_seek(key, seqno, forward)?;
+        self.resume(forward)
+    }
+
+    fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
+        self.0.jump(end, seen, forward)?;
+        self.resume(forward)
+    }
+
+    fn counters(&self) -> Option<&ReadCounters> {
+        self.0.counters()
+    }
+
+    fn fast_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        self.0.fast_steps(snapshot, bound, forward)
+    }
+
+    fn fast_step(&mut self, forward: bool) -> bool {
+        self.0.fast_step(forward)
+    }
+
+    fn end_fast_steps(&mut self) -> Result<()> {
+        self.0.end_fast_steps()
+    }
+
+    fn is_first_of_key(&self) -> bool {
+        self.0.is_first_of_key()
+    }
+}
+
 /// Moves `cursor` at random, and compares it with `list` after each move.
 fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, random: &mut fastrand::Rng) {
     cursor.seek_to_first().unwrap();
@@ -291,6 +387,11 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
                 cursor.seek(&target, seen).unwrap();
                 let before = |entry: &CursorEntry| compare_entries((&entry.0, entry.1), (&target, seen)).is_lt();
                 at = Some(list.partition_point(before)).filter(|at| *at < list.len());
+            }
+            (5, _) if is_run => {
+                cursor.end_seek(&target, seen, false).unwrap();
+                let before = |entry: &CursorEntry| compare_entries((&entry.0, entry.1), (&target, seen)).is_lt();
+                at = list.partition_point(before).checked_sub(1);
             }
             (3, Some(mut i)) if is_run => {
                 let end = random.bool().then_some(&target[..]);
@@ -374,12 +475,14 @@ fn cursors_walk_over_runs_as_over_a_sorted_list() {
         }
         let version = Arc::new(Version::default().edited(&[], tables));
         let mut sources = Vec::new();
-        version.cursors(true, None, &mut sources);
+        version.add_runs(true, None, &mut sources);
         assert_eq!(sources.len(), lists.len());
         // The second walk finds the blocks in memory.
         for _ in 0..2 {
             for (source, list) in sources.iter_mut().zip(&lists) {
-                walk(source, list, true, &mut random);
+                let mut source = Resumed(source, 0);
+                walk(&mut source, list, true, &mut random);
+                assert!(source.1 > 100, "{} deferred", source.1);
             }
         }
         let mut all = lists.concat();
@@ -443,10 +546,9 @@ fn cursors_over_newer_entries_visit_the_tables_that_may_have_some_and_no_others(
         };
         let metas = version.tables().map(|(_, table)| table.meta());
         let expected: Vec<u64> = metas.filter(|meta| may_hold(meta)).map(|meta| meta.number).collect();
-        let mut sources = Vec::new();
-        version.cursors_newer(since, &span, &mut sources);
+        let sources: Vec<ScanSource> = version.runs_newer(since, &span).collect();
         let found = sources.iter().flat_map(|source| match source {
-            ScanSource::Run(cursor) => &cursor.tables[cursor.run.clone()],
+            ScanSource::Run(cursor) => &cursor.level.tables[cursor.run.clone()],
             ScanSource::Memtable(_) => panic!("a run"),
         });
         let found: Vec<u64> = found.map(|table| table.meta().number).collect();

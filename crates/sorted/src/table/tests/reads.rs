@@ -238,7 +238,7 @@ fn sampled_keys_cut_a_table_into_pieces_of_the_wanted_size() {
         for (i, len) in lens.iter().enumerate() {
             piece += len;
             if piece >= step {
-                expected.push(index.separator(i));
+                expected.push(index.separator(i).to_vec());
                 piece = 0;
             }
         }

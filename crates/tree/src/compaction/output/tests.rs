@@ -9,7 +9,6 @@ use crate::sorted::files::WRITE_LEN;
 use crate::sorted::iter::InternalCursor;
 use crate::sorted::operator::Append;
 use crate::sorted::table::{Input, SalvageTable};
-use crate::version::RunCursor;
 use crate::vfs::{FileSystem, SimFileSystem};
 
 type Entry = (Vec<u8>, SeqNo, ValueKind, usize);
@@ -100,10 +99,7 @@ fn written_by(
         let value = [&vec![0; usize::from(*kind == ValueKind::Merge)][..], &vec![7; *value_len]].concat();
         builder.add(key, *seqno, *kind, &value[..*value_len]).unwrap();
     }
-    let cursor_over = |meta: TableMeta| {
-        let table = Arc::new(Table::new(Arc::clone(tables), meta));
-        RunCursor::for_compaction([table].into())
-    };
+    let cursor_over = |meta: TableMeta| Arc::new(Table::new(Arc::clone(tables), meta)).cursor(false);
     let mut cursor = cursor_over(builder.finish().unwrap());
     let last_number = Cell::new(1);
     let context = OutputContext {
