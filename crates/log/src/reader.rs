@@ -202,6 +202,8 @@ impl LogReader {
     }
 
     /// Reads the next record. At the end, every call returns the end again.
+    // Inlined: a record that is returned through memory is copied several times on its way.
+    #[inline(always)]
     pub fn read(&mut self) -> Result<Step<'_>> {
         if let Err(rule) = &self.header {
             return Ok(self.bad(rule));
@@ -220,7 +222,7 @@ impl LogReader {
                 self.bad("the header of the record does not verify, or is cut short")
             });
         };
-        let first = self.next;
+        let (first, offset) = (self.next, self.offset);
         let payload_len = header.payload_len as usize;
         let next = first.saturating_add(header.count.into());
         let broken = if header.count == 0 && payload_len > 0 {
@@ -229,28 +231,22 @@ impl LogReader {
             Some("the record says that it was durable before it was written")
         } else if next > MAX_SEQNO + 1 {
             Some("the record goes beyond the last sequence number")
-        } else if !self.fill(self.offset, header_len + payload_len)? {
+        } else if !self.fill(offset, header_len + payload_len)? {
             Some("the payload of the record is cut short")
-        } else if crc(self.window.part(self.offset, header_len, payload_len)) != header.payload_crc {
-            Some("the checksum of the payload does not match")
         } else {
             None
         };
         if let Some(reason) = broken {
             return Ok(self.bad(reason));
         }
-        let offset = self.offset;
+        let payload = self.window.part(offset, header_len, payload_len);
+        if crc(payload) != header.payload_crc {
+            return Ok(self.bad("the checksum of the payload does not match"));
+        }
         self.offset += (header_len + payload_len) as u64;
         self.next = next;
-        Ok(Step::Record(Record {
-            file: &self.path,
-            number: self.number,
-            offset,
-            first,
-            count: header.count,
-            synced: header.synced,
-            payload: self.window.part(offset, header_len, payload_len),
-        }))
+        let RecordHeader { count, synced, .. } = header;
+        Ok(Step::Record(Record { file: &self.path, number: self.number, offset, first, count, synced, payload }))
     }
 
     /// Searches the unread rest for a statement that ordinal `durable` or a later one was once
@@ -304,6 +300,7 @@ impl LogReader {
         Ok(true)
     }
 
+    #[cold]
     fn bad(&self, reason: &str) -> Step<'static> {
         Step::End(End::Bad { offset: self.offset, reason: reason.to_owned() })
     }

@@ -234,6 +234,7 @@ impl LogReplay<'_> {
         self.fail_if_durable(reader)
     }
 
+    #[inline(always)]
     fn replay_record(&mut self, record: &Record<'_>, end: u64) -> Result<()> {
         self.synced = self.synced.max(record.synced);
         let next = record.first + u64::from(record.count);

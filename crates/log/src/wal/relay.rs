@@ -28,10 +28,10 @@ use tamis_base::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use tamis_base::sync::thread::{Scope, ScopedJoinHandle, spawn_scoped};
 
 /// Bytes of a buffer: small enough to be still in the CPU cache when it is applied.
-const BUFFER_LEN: usize = 256 << 10;
+const BUFFER_LEN: usize = 128 << 10;
 /// Buffers in flight before the reader waits. One is being applied; the others even out differences
-/// in speed.
-const BUFFERS: usize = 3;
+/// in speed: a thread may lose its processor for a while to the one that touches memory ahead.
+const BUFFERS: usize = 8;
 
 /// Consecutive batches of the logs.
 #[derive(Clone, Copy)]
