@@ -51,9 +51,9 @@ pub use db::{
     BlockVisit, Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation, FilterRebuild,
     HeldStats, ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter,
     KeyRange, Keys, Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, Opening,
-    OpeningStats, Operation, OperationKind, Parts, RangeDeleteStats, ReadCost, ReadOptions, ReadStep, ReaderStats,
-    SalvageIter, Savepoint, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage, TableStats, Transaction,
-    TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
+    OpeningStats, Operation, OperationKind, Parts, RangeDeleteStats, RangeExplanation, ReadCost, ReadOptions, ReadStep,
+    ReaderStats, SalvageIter, Savepoint, ScanStep, ScannedBlock, SkippedRange, Snapshot, Stall, Stats, StoreCopy,
+    StoreImage, TableStats, Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
 pub use environment::{Environment, EnvironmentOptions, EnvironmentStats, MemoryUsage};
 pub use error::{Error, Result};

@@ -65,6 +65,7 @@ pub use range::KeyRange;
 pub use read::ReadOptions;
 pub use read::cursor::Cursor;
 pub use read::explain::{BlockVisit, Explanation, Opening, ReadCost, ReadStep};
+pub use read::explain_range::{RangeExplanation, ScanStep, ScannedBlock};
 pub use read::salvage::{SalvageIter, SkippedRange};
 pub use snapshot::Snapshot;
 pub use stats::counters::OpeningStats;

@@ -13,6 +13,7 @@
 pub(crate) mod cursor;
 mod estimate;
 pub(crate) mod explain;
+pub(crate) mod explain_range;
 mod multi_get;
 pub(crate) mod salvage;
 mod slow;
@@ -32,9 +33,11 @@ use crate::format::span::KeySpan;
 use crate::memory::epoch::Pin;
 use crate::options::FilterMode;
 use crate::sorted::memtable::Memtable;
+use crate::sorted::scan_trace::ScanTrace;
 use crate::sorted::table::{PointRead, PrefixProbe, ReadFlags};
 use crate::sorted::trace::{ReadTrace, Untraced};
 use crate::sorted::value::KeptValue;
+use crate::tree::version::Version;
 
 /// How a read is done.
 #[derive(Clone, Copy, Debug)]
@@ -293,14 +296,24 @@ impl Store {
     }
 
     pub(super) fn iter(&self, target: ReadTarget<'_>, range: KeySpan<Vec<u8>>, mode: ReadFlags) -> Iter {
-        if let Err(error) = self.gate.check_open() {
-            return Iter::failed(error);
+        match self.try_iter(target, range, mode, None) {
+            Ok((iter, _)) => iter,
+            Err(error) => Iter::failed(error),
         }
+    }
+
+    /// Iterates over a range of the version that is returned, too. Tells `trace` what that reads.
+    fn try_iter(
+        &self,
+        target: ReadTarget<'_>,
+        range: KeySpan<Vec<u8>>,
+        mode: ReadFlags,
+        trace: Option<Arc<ScanTrace>>,
+    ) -> Result<(Iter, Arc<Version>)> {
+        self.gate.check_open()?;
         let view = self.view_for(target);
-        let tree = match tree_of(&view, target.keyspace, target.name) {
-            Ok(tree) => tree.clone(),
-            Err(error) => return Iter::failed(error),
-        };
+        let tree = tree_of(&view, target.keyspace, target.name)?.clone();
+        let version = Arc::clone(&tree.version);
         let (seqno, covers) = view.covers(&tree, target.seqno(), || view.visible(&self.sequence));
         let probe = match (tree.options.prefix, mode.filters) {
             (None, _) | (_, FilterMode::Ignore) => None,
@@ -312,11 +325,12 @@ impl Store {
         let view = ReadView { active, sealed, trees: Trees::default(), horizon };
         let at = target.at().unwrap_or_else(|| self.clock.time_of_read());
         let open = move |range: &KeySpan<Vec<u8>>| {
-            let sources = view.cursor(&tree, mode.fill_cache, probe.as_ref()).with_limits(range.clone());
+            let mut sources = view.cursor(&tree, mode.fill_cache, probe.as_ref()).with_limits(range.clone());
+            trace.iter().for_each(|trace| sources.set_trace(trace));
             let cursor = Cursor::new(sources, view.clamp(&tree, seqno), &tree, covers.clone(), at);
             if mode.values { cursor } else { cursor.without_values() }
         };
-        Iter::new(range, Box::new(open))
+        Ok((Iter::new(range, Box::new(open)), version))
     }
 }
 

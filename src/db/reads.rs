@@ -12,6 +12,7 @@ macro_rules! reads {
             use crate::db::read::ReadOptions;
             use crate::db::read::cursor::Cursor;
             use crate::db::read::explain::Explanation;
+            use crate::db::read::explain_range::RangeExplanation;
             use crate::error::Result;
             use crate::format::span::KeySpan;
             use crate::sorted::trace::Untraced;
@@ -113,6 +114,27 @@ macro_rules! reads {
                 /// Reads a key under `options` and reports how; see [`explain`](Self::explain).
                 pub fn explain_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Explanation> {
                     self.store().explain(self.target(), key.as_ref(), options)
+                }
+
+                /// Scans the first `most` entries of a range and reports how: the tables whose keys
+                /// overlap it, and the data blocks that were entered and read, also those from
+                /// which nothing came. With one entry, it is a seek. The scan is counted in the
+                /// statistics.
+                ///
+                /// A damaged table is part of the explanation, not an error of this call.
+                pub fn explain_range(&self, range: impl KeyRange, most: u64) -> Result<RangeExplanation> {
+                    self.explain_range_with(range, most, ReadOptions::default())
+                }
+
+                /// Scans under `options` and reports how; see
+                /// [`explain_range`](Self::explain_range).
+                pub fn explain_range_with(
+                    &self,
+                    range: impl KeyRange,
+                    most: u64,
+                    options: ReadOptions,
+                ) -> Result<RangeExplanation> {
+                    self.store().explain_range(self.target(), KeySpan::of(range.into_bounds()), most, options)
                 }
 
                 /// Returns whether a key is present.

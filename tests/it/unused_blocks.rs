@@ -1,7 +1,8 @@
-//! Blocks that scans enter without taking an entry from them: what a range filter could save.
+//! Blocks that scans enter without taking an entry from them: what a range filter could save. What
+//! `explain_range` says of them.
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Compression, Db, KeyspaceOptions, ReadStats, Value};
+use tamis::{Compression, Db, Error, FilterAnswer, KeyspaceOptions, PrefixExtractor, ReadStats, Value};
 
 use crate::support::stepped_options;
 
@@ -154,4 +155,76 @@ fn a_scan_that_ends_with_a_block_does_not_read_the_next() {
         assert!(used > 300, "many ranges span two blocks");
         assert_eq!(unused, 0, "{forward}");
     }
+}
+
+#[test]
+fn an_explanation_of_a_scan_adds_up_to_the_ledger() {
+    for ((fs, db), tables, read) in [(store(), 4, 4), (store_in_order(), 1, 1)] {
+        for most in [1, 5, 40] {
+            let (mut blocks, mut unused, mut steps) = (0, 0, 0);
+            let scans = (4..RUNS * KEYS - 100).step_by(501);
+            let (reads, _) = reads_of(&fs, &db, || {
+                for n in scans.clone() {
+                    let explained = db.explain_range(key(n).., most).unwrap();
+                    assert_eq!(explained.outcome.as_ref().unwrap(), &most);
+                    assert_eq!(explained.blocks_entered(), explained.block_reads(), "the store has no cache");
+                    assert_eq!(explained.blocks_unused(), explained.reads_unused());
+                    assert_eq!(explained.tables_opened(), 0);
+                    blocks += explained.block_reads() as u64;
+                    unused += explained.reads_unused() as u64;
+                    steps += explained.steps.len() as u64;
+                    let read: u64 = explained.steps.iter().flat_map(|step| &step.blocks).map(|b| b.visit.len).sum();
+                    assert_eq!(explained.bytes_read(), read);
+                }
+            });
+            assert_eq!((reads.block_reads, reads.scan_reads_unused), (blocks, unused), "{most}");
+            let scans = scans.count() as u64;
+            assert!(blocks >= read * scans && steps >= tables * scans && steps < (tables + 1) * scans, "{steps}");
+        }
+    }
+}
+
+#[test]
+fn an_explanation_names_tables_that_were_not_needed() {
+    let (_, db) = store_in_order();
+    // From the last key of run 0 on: run 1 is never asked.
+    let explained = db.explain_range(key(KEYS - 1)..key(2 * KEYS), 1).unwrap();
+    let said: Vec<String> = explained.steps.iter().map(ToString::to_string).collect();
+    assert_eq!(said, ["table opened, 1 block"]);
+    let explained = db.explain_range(key(KEYS - 1)..key(2 * KEYS), 2).unwrap();
+    let said: Vec<String> = explained.steps.iter().map(ToString::to_string).collect();
+    assert_eq!(said, ["table opened, 1 block", "1 block"]);
+    // Between them, nothing is left to ask.
+    let between = (KEYS - 1) * 1000;
+    let explained = db.explain_range((between + 1).to_be_bytes()..(between + 9).to_be_bytes(), 1).unwrap();
+    assert_eq!((explained.outcome.unwrap(), explained.steps), (0, Vec::new()));
+}
+
+#[test]
+fn an_explanation_of_a_prefix_has_the_filters_answers() {
+    let fs = SimFileSystem::new();
+    let (options, _) = stepped_options(&fs);
+    let keyspace = KeyspaceOptions::new().prefix(PrefixExtractor::Fixed(2));
+    let db = options.default_keyspace(keyspace).open("/db").unwrap();
+    for run in [["aa1", "cc1"], ["aa2", "bb2"], ["aa3", "bb3"]] {
+        run.iter().for_each(|key| _ = db.put(key, "").unwrap());
+        db.flush().unwrap();
+    }
+    let explained = db.explain_range("bb".."bc", 9).unwrap();
+    let answers: Vec<_> = explained.steps.iter().map(|step| (step.prefix, step.blocks.len())).collect();
+    let (no, maybe) = (Some(FilterAnswer::No), Some(FilterAnswer::Maybe));
+    assert_eq!(answers, [(maybe, 1), (maybe, 1), (no, 0)]);
+    assert_eq!(explained.steps[2].to_string(), "table opened, filter said no, no block needed");
+    assert_eq!(explained.outcome.unwrap(), 2);
+}
+
+#[test]
+fn a_damaged_block_is_part_of_the_explanation() {
+    let (fs, db) = store_in_order();
+    let explained = db.explain_range(key(0).., 1).unwrap();
+    let block = explained.steps[0].blocks[0].visit;
+    let table = fs.paths().into_iter().filter(|path| path.extension().is_some_and(|end| end == "sst")).min().unwrap();
+    fs.corrupt(table, block.offset + 9, 1).unwrap();
+    let explained = db.explain_range(key(0).., 1).unwrap();
+    assert!(matches!(explained.outcome, Err(Error::Corruption { .. })), "{explained:?}");
 }

@@ -2,10 +2,12 @@
 //! and merges of them.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, compare, head16, head16_bytes, strip};
 use crate::report::stats::ReadCounters;
+use crate::scan_trace::ScanTrace;
 
 /// A position in a sequence of entries, ordered by user key, then newest first.
 ///
@@ -137,6 +139,9 @@ pub trait MergeCursor: InternalCursor {
 
     /// Tells the cursor that its current entry is taken.
     fn note_taken(&mut self) {}
+
+    /// Makes the cursor write what it reads of tables into `trace`.
+    fn set_trace(&mut self, _trace: &Arc<ScanTrace>) {}
 
     /// The counters for reads of the current entry, if the cursor has its own.
     fn counters(&self) -> Option<&ReadCounters> {

@@ -11,7 +11,7 @@
 //! - [`table`]: SSTables, written once and read from.
 //! - [`compress`]: compression of blocks and values.
 //! - [`files`]: which files are open, and when they are removed.
-//! - [`trace`]: the steps of one point read.
+//! - [`trace`]: the steps of one point read, and [`scan_trace`]: what a scan reads.
 //! - [`ranges`]: range deletes, and [`range_table`]: the tables that hold them.
 //! - [`operator`]: merge operators, and the fold of a key's versions into its answer.
 
@@ -38,6 +38,7 @@ pub mod merge;
 pub mod operator;
 pub mod range_table;
 pub mod ranges;
+pub mod scan_trace;
 pub mod table;
 pub mod trace;
 pub mod value;

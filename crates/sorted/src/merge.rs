@@ -7,12 +7,14 @@
 use std::borrow::BorrowMut;
 use std::cmp::Ordering;
 use std::hint::select_unpredictable;
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind, compare_entries};
 use crate::format::span::KeySpan;
 use crate::iter::{InternalCursor, KeyBound, MergeCursor, SkippedRun, Stamped};
 use crate::report::stats::ReadCounters;
+use crate::scan_trace::ScanTrace;
 
 /// Yields the entries of all children in order. If several children hold the same entry, the cursor
 /// yields it once for each of them, or fewer times if it reverses there.
@@ -129,7 +131,8 @@ fn continue_seeks<C: MergeCursor>(children: &mut [impl BorrowMut<C>], key: &[u8]
 impl<C: MergeCursor> MergingCursor<C> {
     pub fn new(children: Vec<C>) -> MergingCursor<C> {
         MergingCursor {
-            losers: vec![Entrant::NONE; children.len()],
+            // A single child has no match.
+            losers: if children.len() > 1 { vec![Entrant::NONE; children.len()] } else { Vec::new() },
             children,
             winner: Entrant::NONE,
             challenger: None,
@@ -149,6 +152,11 @@ impl<C: MergeCursor> MergingCursor<C> {
             self.limits = Some(Box::new(limits));
         }
         self
+    }
+
+    /// Makes all children write what they read of tables into `trace`.
+    pub fn set_trace(&mut self, trace: &Arc<ScanTrace>) {
+        self.children.iter_mut().for_each(|child| child.set_trace(trace));
     }
 
     /// Which child has the current entry. The cursor must be valid.

@@ -281,7 +281,21 @@ impl From<FilterUse> for FilterMode {
 pub(crate) struct Explain {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    pub(crate) key: OsString,
+    /// The key of a get; without it, the scan of a range is explained
+    #[arg(required_unless_present_any = ["from", "to", "prefix"], conflicts_with_all = ["from", "to", "prefix", "limit"])]
+    pub(crate) key: Option<OsString>,
+    /// A scan that starts at this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// A scan that stops before this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    /// A scan of the keys that begin with this
+    #[arg(long)]
+    pub(crate) prefix: Option<OsString>,
+    /// The scan ends after N entries; with 1, it is a seek
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) limit: u64,
     /// How filters are used
     #[arg(long, value_enum, default_value_t)]
     pub(crate) filters: FilterUse,

@@ -1,6 +1,7 @@
 //! [`TableCursor`]: a cursor over the entries of a table.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Table;
 use super::fetch::ReadAhead;
@@ -12,6 +13,8 @@ use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::{InternalCursor, KeyBound, MergeCursor};
 use crate::report::stats::{ReadCounters, ReadEvent};
+use crate::scan_trace::{ScanTrace, VisitedBlock};
+use crate::sync::time;
 
 /// A position in two levels: a block, by the index, and an entry in it. The cursor keeps its block
 /// alive.
@@ -35,6 +38,7 @@ pub struct TableCursor {
     /// end of that block.
     deferred: Option<BlockDirection>,
     ahead: Option<ReadAhead>,
+    trace: Option<Arc<ScanTrace>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,7 +97,36 @@ impl TableCursor {
             defers: false,
             deferred: None,
             ahead: None,
+            trace: None,
         }
+    }
+
+    pub(super) fn trace(&self) -> Option<&ScanTrace> {
+        self.trace.as_deref()
+    }
+
+    /// Tells the trace, if there is one, that the scan comes to a table.
+    #[inline]
+    pub fn trace_table(&self, table: &Table) -> Result<()> {
+        match self.trace() {
+            None => Ok(()),
+            Some(trace) => TableCursor::note_table(trace, table),
+        }
+    }
+
+    #[cold]
+    fn note_table(trace: &ScanTrace, table: &Table) -> Result<()> {
+        trace.table(table.meta().number, |opening| table.open(opening).map(drop))
+    }
+
+    /// Tells the trace that the cursor has entered the block at position `i`.
+    #[cold]
+    fn trace_block(&self, trace: &ScanTrace, i: usize, cached: bool, begun: Instant) -> Result<()> {
+        let fetcher = self.table.fetcher();
+        let handle = self.table.resident()?.index.handle(fetcher, i)?;
+        let (offset, len, time) = (handle.offset, handle.stored_len(), time::since(begun));
+        trace.block(self.table.meta().number, VisitedBlock { offset, len, cached, used: true, time });
+        Ok(())
     }
 
     /// Whether what is deferred is an entry forward.
@@ -145,6 +178,9 @@ impl TableCursor {
         if self.use_of_block.was_read {
             counters.count(ReadEvent::ScanReadUnused);
         }
+        if let Some(trace) = self.trace() {
+            trace.last_block_unused(self.table.meta().number);
+        }
     }
 
     fn block_count(&self) -> Result<usize> {
@@ -162,6 +198,7 @@ impl TableCursor {
         self.invalidate();
         if !self.is_in(i) {
             self.count_use();
+            let begun = self.trace.as_ref().map(|_| time::now());
             let resident = self.table.resident()?;
             let (limit, fill_cache) = (resident.index.data_end(), self.fill_cache);
             let reads_whole_table = self.reads_whole_table;
@@ -188,6 +225,9 @@ impl TableCursor {
             self.block.enter(block);
             self.use_of_block = UseOfBlock { is_taken: false, start: self.block.position(), was_read };
             self.position = i;
+            if let Some((trace, begun)) = self.trace().zip(begun) {
+                self.trace_block(trace, i, !was_read, begun)?;
+            }
         }
         Ok(())
     }
@@ -482,6 +522,10 @@ impl MergeCursor for TableCursor {
     #[inline]
     fn note_taken(&mut self) {
         self.use_of_block.is_taken = true;
+    }
+
+    fn set_trace(&mut self, trace: &Arc<ScanTrace>) {
+        self.trace = Some(Arc::clone(trace));
     }
 
     fn counters(&self) -> Option<&ReadCounters> {

@@ -69,7 +69,11 @@ impl TableCursor {
     ///
     /// In the mode `Shadow` it enters anyway, and its reads are counted as avoidable.
     pub fn enter_table_for(&mut self, table: &Arc<Table>, probe: &PrefixProbe) -> Result<bool> {
-        let counting = match (probe.may_be_in(table)?, probe.mode) {
+        let may_hold = probe.may_be_in(table)?;
+        if let Some(trace) = self.trace() {
+            trace.prefix(table.meta().number, table.prefix_answer(probe, may_hold)?);
+        }
+        let counting = match (may_hold, probe.mode) {
             (true, _) => Counting::Read,
             (false, FilterMode::Shadow) => Counting::AvoidableRead,
             (false, _) => return Ok(false),
@@ -81,6 +85,17 @@ impl TableCursor {
 }
 
 impl Table {
+    /// What a trace says of it.
+    fn prefix_answer(&self, probe: &PrefixProbe, may_hold: bool) -> Result<FilterAnswer> {
+        let filter = &self.resident()?.filter;
+        Ok(match filter {
+            _ if !may_hold => FilterAnswer::No,
+            TableFilter::Degraded(_) => FilterAnswer::Degraded,
+            _ if filter.prefixes() == Some(probe.extractor) => FilterAnswer::Maybe,
+            _ => FilterAnswer::Skipped,
+        })
+    }
+
     /// Whether the table may hold keys with the prefix. "No" is certain. It takes a usable filter
     /// that holds the prefixes of the same extractor. In the mode `Shadow`, a "no" for a prefix
     /// that exists is an error.

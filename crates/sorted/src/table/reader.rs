@@ -547,7 +547,7 @@ impl Table {
 
     /// The table's resident parts. Tells `trace` if they had to be read.
     #[inline]
-    fn open(&self, trace: &mut impl ReadTrace) -> Result<&Resident> {
+    pub(super) fn open(&self, trace: &mut impl ReadTrace) -> Result<&Resident> {
         match self.resident.get() {
             Some(resident) => Ok(resident),
             None => self.read_resident(trace),

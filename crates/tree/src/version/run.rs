@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
 use crate::sorted::iter::{InternalCursor, KeyBound, MergeCursor, SkippedRun, Stamped, is_within};
+use crate::sorted::scan_trace::ScanTrace;
 use crate::sorted::table::{PrefixProbe, Table, TableCursor};
 
 /// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time,
@@ -87,6 +88,7 @@ impl RunCursor {
     /// Moves to the table at position `i`. Returns false if the prefix skips that table.
     fn enter_table(&mut self, i: usize) -> Result<bool> {
         let table = &self.level.tables[i];
+        self.cursor.trace_table(table)?;
         match &self.prefix {
             None => self.cursor.enter_table(table),
             Some(probe) if !self.cursor.enter_table_for(table, probe)? => return Ok(false),
@@ -314,6 +316,10 @@ impl MergeCursor for RunCursor {
     #[inline]
     fn note_taken(&mut self) {
         self.cursor.note_taken();
+    }
+
+    fn set_trace(&mut self, trace: &Arc<ScanTrace>) {
+        self.cursor.set_trace(trace);
     }
 
     fn counters(&self) -> Option<&ReadCounters> {

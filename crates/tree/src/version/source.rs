@@ -1,11 +1,14 @@
 //! [`ScanSource`]: one input of a scan's merge.
 
+use std::sync::Arc;
+
 use super::run::RunCursor;
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
 use crate::sorted::iter::{InternalCursor, KeyBound, MergeCursor, SkippedRun};
 use crate::sorted::memtable::MemtableCursor;
+use crate::sorted::scan_trace::ScanTrace;
 
 /// One input of a merge. An enum, so that a step costs a branch instead of a virtual call.
 #[expect(clippy::large_enum_variant, reason = "nearly all are runs, and a seek should not pay for a box of each")]
@@ -112,6 +115,10 @@ impl MergeCursor for ScanSource {
     #[inline]
     fn note_taken(&mut self) {
         dispatch!(self, cursor => cursor.note_taken());
+    }
+
+    fn set_trace(&mut self, trace: &Arc<ScanTrace>) {
+        dispatch!(self, cursor => cursor.set_trace(trace));
     }
 
     fn counters(&self) -> Option<&ReadCounters> {

@@ -1,5 +1,7 @@
 //! `scan`: the entries of a range, in either direction.
 
+use std::ops::Bound;
+
 use tamis::{Cursor, ReadOptions};
 
 use super::row::print;
@@ -61,6 +63,10 @@ impl KeyRange {
             lower: from.into_iter().chain(prefix).max().unwrap_or_default(),
             upper: to.into_iter().chain(prefix_end).min(),
         }
+    }
+
+    pub(super) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        (Bound::Included(&self.lower), self.upper.as_deref().map_or(Bound::Unbounded, Bound::Excluded))
     }
 
     pub(super) fn contains(&self, key: &[u8]) -> bool {

@@ -229,6 +229,28 @@ fn explain_shows_each_source_and_what_it_cost() {
 }
 
 #[test]
+fn explain_of_a_scan_shows_the_blocks_it_enters() {
+    let sandbox = with_store();
+    let text = sandbox.text(&["explain", "db", "--from", "key007", "--limit", "2"]);
+    assert!(text.contains("table opened, 1 block") && text.contains("from disk"), "{text}");
+    let json = document(&sandbox.check(&["explain", "db", "--prefix", "key00", "--limit", "3", "--json"], DONE));
+    assert_eq!((&json["entries"], &json["blocks_entered"], &json["blocks_unused"]), (&3.into(), &1.into(), &0.into()));
+    assert_eq!((&json["block_reads"], &json["tables_opened"]), (&1.into(), &1.into()));
+    assert_eq!(json["steps"][0]["blocks"][0]["used"], true);
+    let empty =
+        document(&sandbox.check(&["explain", "db", "--from", "key0070", "--to", "key0071", "--json"], NOT_FOUND));
+    assert_eq!(
+        (&empty["entries"], &empty["block_reads"], &empty["block_reads_unused"]),
+        (&0.into(), &1.into(), &1.into())
+    );
+    // Beyond the table's keys: nothing is read.
+    let beyond = document(&sandbox.check(&["explain", "db", "--from", "z", "--json"], NOT_FOUND));
+    assert_eq!((&beyond["bytes_read"], &beyond["steps"]), (&0.into(), &Value::Array(Vec::new())));
+    sandbox.check(&["explain", "db"], USAGE);
+    sandbox.check(&["explain", "db", "key007", "--from", "a"], USAGE);
+}
+
+#[test]
 fn stats_compare_filters_with_their_design() {
     let sandbox = with_store();
     let absent: String = (0..2000).map(|i| format!("key0{}x{i}\n", i % 100)).collect();
