@@ -41,6 +41,31 @@ pub trait InternalCursor {
     fn value(&self) -> &[u8];
 }
 
+/// A direction of travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Forward,
+    Backward,
+}
+
+impl Direction {
+    pub fn new(forward: bool) -> Direction {
+        if forward { Direction::Forward } else { Direction::Backward }
+    }
+
+    pub fn is_forward(self) -> bool {
+        self == Direction::Forward
+    }
+
+    /// The position after `at`.
+    pub fn step_from(self, at: usize) -> Option<usize> {
+        match self {
+            Direction::Forward => at.checked_add(1),
+            Direction::Backward => at.checked_sub(1),
+        }
+    }
+}
+
 /// The parts of [`InternalCursor::stamp`].
 pub trait Stamped: InternalCursor {
     #[inline(always)]
@@ -62,6 +87,7 @@ impl<C: InternalCursor + ?Sized> Stamped for C {}
 /// ```text
 /// seek  = begin_seek continue_seek* end_seek
 /// fast  = fast_steps fast_step* end_fast_steps        a position may replace end_fast_steps
+/// next  = valid | deferred resume+ | (neither: the end)
 /// ```
 ///
 /// A source may *defer* what would show its next entry, such as the read of a block: it is then not
@@ -97,8 +123,8 @@ pub trait MergeCursor: InternalCursor {
         }
     }
 
-    /// Lets steps defer entries where that costs as much as it may save. Others do from the
-    /// beginning.
+    /// Lets steps from one block to the next defer as well. Without it, they enter the block: a
+    /// cursor that is alone, and has no limits, would resume at once.
     fn let_steps_defer(&mut self) {}
 
     /// If the cursor has deferred its next entry: a bound of that entry's key, the first that the
@@ -108,8 +134,8 @@ pub trait MergeCursor: InternalCursor {
         None
     }
 
-    /// Ends a deferral. Afterwards the cursor is valid, or at its end, or deferred at a later bound
-    /// or place; repeated calls come to one of the first two.
+    /// Ends a deferral; does nothing without one. Afterwards the cursor is valid, or at its end, or
+    /// deferred at a later bound or place; repeated calls come to one of the first two.
     fn resume(&mut self) -> Result<()> {
         Ok(())
     }
@@ -170,7 +196,7 @@ pub trait MergeCursor: InternalCursor {
     }
 
     /// Whether the previous entry certainly has another key. Best effort: false if the cursor would
-    /// have to read other memory to know.
+    /// have to read another block to know.
     fn is_first_of_key(&self) -> bool {
         false
     }

@@ -10,9 +10,9 @@ use std::hint::select_unpredictable;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::format::key::{SeqNo, ValueKind, compare_entries};
+use crate::format::key::{HEAD16_LEN, SeqNo, ValueKind, compare_entries};
 use crate::format::span::KeySpan;
-use crate::iter::{InternalCursor, KeyBound, MergeCursor, SkippedRun, Stamped};
+use crate::iter::{Direction, InternalCursor, KeyBound, MergeCursor, SkippedRun, Stamped};
 use crate::report::stats::ReadCounters;
 use crate::scan_trace::ScanTrace;
 
@@ -53,7 +53,7 @@ pub struct MergingCursor<C: MergeCursor> {
     /// [`finish_fast_steps`](MergingCursor::finish_fast_steps), `winner.head` is that of the entry
     /// before them.
     is_head_stale: bool,
-    direction: MergeDirection,
+    direction: Direction,
     limits: Option<Box<KeySpan<Vec<u8>>>>,
 }
 
@@ -63,8 +63,8 @@ const WINS_FOR_CHALLENGER: u32 = 2;
 
 /// A child in the tournament. The first in the direction of travel wins.
 ///
-/// It remembers whether the child is valid, so that only a winner that is not takes the way over
-/// [`resume_winners`](MergingCursor::resume_winners).
+/// It remembers whether the child is valid, so that [`settle`](MergingCursor::settle) need not ask
+/// the child.
 #[derive(Clone, Copy)]
 struct Entrant {
     /// The head of the key, or of a deferred entry's bound; inverted when travelling backward.
@@ -100,20 +100,19 @@ enum Next<'c> {
     None,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum MergeDirection {
-    Forward,
-    Backward,
+/// XOR mask that turns the order of heads into the direction of travel.
+fn mask(direction: Direction) -> u128 {
+    if direction.is_forward() { 0 } else { u128::MAX }
 }
 
-impl MergeDirection {
-    /// XOR mask that turns the order of heads into the direction of travel.
-    fn mask(self) -> u128 {
-        match self {
-            MergeDirection::Forward => 0,
-            MergeDirection::Backward => u128::MAX,
-        }
+/// [`compare_entries`] of keys whose heads are equal.
+#[inline(always)]
+fn compare_with_equal_heads(a: (&[u8], SeqNo), b: (&[u8], SeqNo)) -> Ordering {
+    // The heads are the whole keys, but for zeros at their ends: the shorter one comes first.
+    if a.0.len().max(b.0.len()) <= HEAD16_LEN {
+        return a.0.len().cmp(&b.0.len()).then_with(|| b.1.cmp(&a.1));
     }
+    compare_entries(a, b)
 }
 
 /// Does the middle parts of a seek in all cursors, part by part.
@@ -139,7 +138,7 @@ impl<C: MergeCursor> MergingCursor<C> {
             wins: 0,
             fast_steps: 0,
             is_head_stale: false,
-            direction: MergeDirection::Forward,
+            direction: Direction::Forward,
             limits: None,
         }
     }
@@ -180,15 +179,15 @@ impl<C: MergeCursor> MergingCursor<C> {
     }
 
     /// Moves every child with `position`, sets the direction of travel and plays the tournament.
-    fn position(&mut self, direction: MergeDirection, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
+    fn position(&mut self, direction: Direction, position: impl FnMut(&mut C) -> Result<()>) -> Result<()> {
         self.invalidate();
         self.children.iter_mut().try_for_each(position)?;
         self.start(direction)
     }
 
     /// Seeks in every child, part by part, so that the children's cache misses overlap.
-    fn seek_all(&mut self, key: &[u8], seqno: SeqNo, direction: MergeDirection) -> Result<()> {
-        let forward = direction == MergeDirection::Forward;
+    fn seek_all(&mut self, key: &[u8], seqno: SeqNo, direction: Direction) -> Result<()> {
+        let forward = direction.is_forward();
         self.invalidate();
         self.children.iter_mut().try_for_each(|child| child.begin_seek(key, seqno, forward))?;
         continue_seeks::<C>(&mut self.children, key)?;
@@ -197,7 +196,7 @@ impl<C: MergeCursor> MergingCursor<C> {
 
     /// Moves to the last entry before `(key, seqno)`.
     pub fn seek_before(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        self.seek_all(key, seqno, MergeDirection::Backward)
+        self.seek_all(key, seqno, Direction::Backward)
     }
 
     /// Moves to the first entry at or after `from`, or backward to the last one before it, where
@@ -221,15 +220,15 @@ impl<C: MergeCursor> MergingCursor<C> {
                 (Some(key), _) => child.end_seek(key, SeqNo::MAX, forward)?,
             }
         }
-        self.start(if forward { MergeDirection::Forward } else { MergeDirection::Backward })
+        self.start(Direction::new(forward))
     }
 
     /// Reverses the direction of travel: every child but the current one moves to its last entry
     /// before the current entry, or to its first after it.
     #[cold]
-    fn reverse(&mut self, direction: MergeDirection) -> Result<()> {
+    fn reverse(&mut self, direction: Direction) -> Result<()> {
         let (key, seqno, current) = (self.key().to_vec(), self.seqno(), self.winner.child);
-        let forward = direction == MergeDirection::Forward;
+        let forward = direction.is_forward();
         self.invalidate();
         for (_, child) in self.children.iter_mut().enumerate().filter(|(i, _)| *i != current) {
             child.begin_seek(&key, seqno, forward)?;
@@ -246,9 +245,9 @@ impl<C: MergeCursor> MergingCursor<C> {
     #[inline]
     pub fn plan_fast_steps(&mut self, snapshot: SeqNo, limit: Option<u128>) {
         if let Some(challenger) = self.challenger {
-            let limit = limit.map_or(u128::MAX, |limit| limit ^ self.direction.mask());
-            let bound = challenger.head.min(limit) ^ self.direction.mask();
-            let forward = self.direction == MergeDirection::Forward;
+            let limit = limit.map_or(u128::MAX, |limit| limit ^ mask(self.direction));
+            let bound = challenger.head.min(limit) ^ mask(self.direction);
+            let forward = self.direction == Direction::Forward;
             self.fast_steps = self.current().fast_steps(snapshot, bound, forward);
         }
     }
@@ -257,7 +256,7 @@ impl<C: MergeCursor> MergingCursor<C> {
     /// take it. Returns whether it did. Afterwards, only key and value may be read.
     #[inline]
     pub fn try_fast_step(&mut self, forward: bool) -> bool {
-        if self.fast_steps == 0 || forward != (self.direction == MergeDirection::Forward) {
+        if self.fast_steps == 0 || forward != (self.direction == Direction::Forward) {
             return false;
         }
         let stepped = self.children[self.winner.child].fast_step(forward);
@@ -291,9 +290,9 @@ impl<C: MergeCursor> MergingCursor<C> {
             return Err(error);
         }
         let Some(head) = self.children[current].head_if_valid() else {
-            return self.replay(self.entrant_that_is_invalid(current));
+            return self.leave(current);
         };
-        let moved = Entrant { head: head ^ self.direction.mask(), child: current };
+        let moved = Entrant { head: head ^ mask(self.direction), child: current };
         match self.challenger {
             Some(challenger) if self.precedes(moved, challenger) => {
                 self.winner = moved;
@@ -303,10 +302,47 @@ impl<C: MergeCursor> MergingCursor<C> {
         }
     }
 
+    /// The rare part of a step: the current child has deferred its next entry, or has none. It
+    /// stays the current child while it comes before the challenger.
+    #[cold]
+    fn leave(&mut self, current: usize) -> Result<()> {
+        self.winner = Entrant::NONE;
+        let mut moved = self.entrant(current);
+        if let Some(challenger) = self.challenger {
+            while self.precedes(moved, challenger) {
+                if moved.is_valid() {
+                    self.winner = moved;
+                    return Ok(());
+                }
+                if !self.resume(current)? {
+                    return Ok(());
+                }
+                moved = self.entrant(current);
+            }
+        }
+        self.replay(moved)
+    }
+
+    /// Resumes a child that may come next, unless its next entry is outside of the limits: then it
+    /// returns false, and the merge has ended. So it does if the child has no entry.
+    fn resume(&mut self, child: usize) -> Result<bool> {
+        let Some(bound) = self.children[child].deferred() else { return Ok(false) };
+        let is_within = self.limits.as_ref().is_none_or(|limits| {
+            let forward = self.direction.is_forward();
+            let limit = if forward { &limits.upper } else { &limits.lower };
+            bound.is_within(limit.as_deref(), forward)
+        });
+        if is_within {
+            self.children[child].resume()?;
+            self.children[child].note_position();
+        }
+        Ok(is_within)
+    }
+
     #[inline(always)]
     fn entrant(&self, child: usize) -> Entrant {
         match self.children[child].head_if_valid() {
-            Some(head) => Entrant { head: head ^ self.direction.mask(), child },
+            Some(head) => Entrant { head: head ^ mask(self.direction), child },
             None => self.entrant_that_is_invalid(child),
         }
     }
@@ -314,7 +350,7 @@ impl<C: MergeCursor> MergingCursor<C> {
     #[cold]
     fn entrant_that_is_invalid(&self, child: usize) -> Entrant {
         let bound = self.children[child].deferred();
-        let head = bound.map_or(u128::MAX, |bound| bound.head() ^ self.direction.mask());
+        let head = bound.map_or(u128::MAX, |bound| bound.head() ^ mask(self.direction));
         Entrant { head, child: child | Entrant::INVALID }
     }
 
@@ -328,11 +364,11 @@ impl<C: MergeCursor> MergingCursor<C> {
     #[inline(never)]
     fn precedes_by_key(&self, a: Entrant, b: Entrant) -> bool {
         let first = match self.direction {
-            MergeDirection::Forward => Ordering::Less,
-            MergeDirection::Backward => Ordering::Greater,
+            Direction::Forward => Ordering::Less,
+            Direction::Backward => Ordering::Greater,
         };
         match (self.next_of(a), self.next_of(b)) {
-            (Next::Entry(a), Next::Entry(b)) => compare_entries(a, b) == first,
+            (Next::Entry(a), Next::Entry(b)) => compare_with_equal_heads(a, b) == first,
             // A bound comes before all entries of its key.
             (Next::Bound(a), Next::Entry((b, _))) => a.compare(b) != first.reverse(),
             (Next::Entry((a, _)), Next::Bound(b)) => b.compare(a) == first.reverse(),
@@ -352,7 +388,7 @@ impl<C: MergeCursor> MergingCursor<C> {
     }
 
     /// Plays the whole tournament, after the children have been positioned.
-    fn start(&mut self, direction: MergeDirection) -> Result<()> {
+    fn start(&mut self, direction: Direction) -> Result<()> {
         self.children.iter_mut().for_each(C::note_position);
         self.direction = direction;
         self.play_all()
@@ -455,16 +491,9 @@ impl<C: MergeCursor> MergingCursor<C> {
         self.challenger = (self.children.len() == 1).then_some(Entrant::NONE);
         while !winner.is_valid() {
             let child = winner.position();
-            let Some(bound) = self.children[child].deferred() else { return Ok(()) };
-            let is_within = self.limits.as_ref().is_none_or(|limits| match self.direction {
-                MergeDirection::Forward => bound.is_within(limits.upper.as_deref(), true),
-                MergeDirection::Backward => bound.is_within(limits.lower.as_deref(), false),
-            });
-            if !is_within {
+            if !self.resume(child)? {
                 return Ok(());
             }
-            self.children[child].resume()?;
-            self.children[child].note_position();
             winner = self.play_up(self.entrant(child));
         }
         self.winner = winner;
@@ -490,17 +519,17 @@ impl<C: MergeCursor> InternalCursor for MergingCursor<C> {
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.position(MergeDirection::Backward, C::seek_to_last)
+        self.position(Direction::Backward, C::seek_to_last)
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
-        self.seek_all(key, seqno, MergeDirection::Forward)
+        self.seek_all(key, seqno, Direction::Forward)
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        if self.direction == MergeDirection::Backward {
-            self.reverse(MergeDirection::Forward)?;
+        if self.direction == Direction::Backward {
+            self.reverse(Direction::Forward)?;
             if !self.valid() {
                 // The current entry was outside of the limits.
                 return Ok(());
@@ -511,8 +540,8 @@ impl<C: MergeCursor> InternalCursor for MergingCursor<C> {
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        if self.direction == MergeDirection::Forward {
-            self.reverse(MergeDirection::Backward)?;
+        if self.direction == Direction::Forward {
+            self.reverse(Direction::Backward)?;
             if !self.valid() {
                 // The current entry was outside of the limits.
                 return Ok(());
@@ -539,7 +568,7 @@ impl<C: MergeCursor> InternalCursor for MergingCursor<C> {
 
 impl<C: MergeCursor> MergeCursor for MergingCursor<C> {
     fn seek_to_first(&mut self) -> Result<()> {
-        self.position(MergeDirection::Forward, C::seek_to_first)
+        self.position(Direction::Forward, C::seek_to_first)
     }
 
     /// Every child jumps by itself. Therefore another child may jump past entries that come after
@@ -547,7 +576,7 @@ impl<C: MergeCursor> MergeCursor for MergingCursor<C> {
     /// on. `forward` must be the direction of travel.
     fn jump(&mut self, end: Option<&[u8]>, seen: SeqNo, forward: bool) -> Result<()> {
         debug_assert!(!self.is_head_stale, "fast steps must be finished before another move");
-        debug_assert_eq!(forward, self.direction == MergeDirection::Forward);
+        debug_assert_eq!(forward, self.direction == Direction::Forward);
         self.invalidate();
         self.children.iter_mut().try_for_each(|child| child.jump(end, seen, forward))?;
         self.play_all()
@@ -562,7 +591,7 @@ impl<C: MergeCursor> MergeCursor for MergingCursor<C> {
     /// in key order, so the nearest of them decides.
     #[inline]
     fn is_first_of_key(&self) -> bool {
-        self.direction == MergeDirection::Backward && self.current().is_first_of_key() && {
+        self.direction == Direction::Backward && self.current().is_first_of_key() && {
             let next = self.challenger.unwrap_or_else(|| self.find_challenger(self.winner.child));
             next.head != self.winner.head
         }
@@ -570,7 +599,7 @@ impl<C: MergeCursor> MergeCursor for MergingCursor<C> {
 
     #[inline]
     fn head(&self) -> u128 {
-        self.winner.head ^ self.direction.mask()
+        self.winner.head ^ mask(self.direction)
     }
 
     #[inline]

@@ -585,18 +585,9 @@ impl Version {
         Ok(())
     }
 
-    /// A cursor over what `memtables` have of a keyspace, and the tables that may hold entries of
-    /// `span` newer than `since`.
-    pub fn cursor_newer<'m>(
-        &self,
-        keyspace: u32,
-        memtables: impl Iterator<Item = &'m Arc<Memtable>>,
-        since: SeqNo,
-        span: &KeySpan<Vec<u8>>,
-    ) -> MergingCursor<ScanSource> {
-        let memtables = memtables.map(|memtable| ScanSource::Memtable(memtable.cursor(keyspace)));
-        let sources = memtables.chain(self.runs_newer(since, span)).collect();
-        MergingCursor::new(sources).with_limits(span.clone())
+    /// A cursor over the tables that may hold entries of `span` newer than `since`.
+    pub fn cursor_newer(&self, since: SeqNo, span: &KeySpan<Vec<u8>>) -> MergingCursor<ScanSource> {
+        MergingCursor::new(self.runs_newer(since, span).collect()).with_limits(span.clone())
     }
 
     /// A cursor for each table that may hold entries of `span` newer than `since`.
@@ -605,7 +596,7 @@ impl Version {
             move |meta: &TableMeta| meta.largest_seqno > since && span.overlaps(&meta.smallest, &meta.largest);
         self.levels.iter().flat_map(move |level| {
             let asked = (0..level.tables.len()).filter(move |&at| is_asked(level.tables[at].meta()));
-            asked.map(move |at| ScanSource::Run(RunCursor::new(level.clone(), at..at + 1, true)))
+            asked.map(move |at| ScanSource::Run(RunCursor::new(level.clone(), at..at + 1, true).merged(true)))
         })
     }
 

@@ -29,8 +29,9 @@ use crate::db::write::path::WriteOptions;
 use crate::error::{Error, Result};
 use crate::format::deadline::NEVER;
 use crate::format::key::{SeqNo, Window};
+use crate::format::span::KeySpan;
 use crate::options::FilterMode;
-use crate::sorted::iter::{InternalCursor, Stamped};
+use crate::sorted::iter::{InternalCursor, Stamped, is_within};
 use crate::sorted::table::{PointRead, ReadFlags};
 
 /// Most entries that a commit checks under the commit lock. If more were written since the check
@@ -151,13 +152,14 @@ impl Store {
             if is_deleted {
                 return Ok(Some(Refusal::Written(tree.id, lower.to_vec())));
             }
-            let mut entries = tree.version.cursor_newer(tree.id, memtables(), since, range);
-            entries.seek(lower, SeqNo::MAX)?;
-            while entries.valid() && upper.is_none_or(|upper| entries.key() < upper) {
-                if is_newer(entries.seqno()) {
-                    return Ok(Some(Refusal::Written(tree.id, entries.key().to_vec())));
-                }
-                entries.next()?;
+            let in_memory =
+                memtables().find_map(|memtable| find_within(memtable.cursor(tree.id), range, is_newer).transpose());
+            let found = match in_memory {
+                Some(found) => Some(found?),
+                None => find_within(tree.version.cursor_newer(since, range), range, is_newer)?,
+            };
+            if let Some(key) = found {
+                return Ok(Some(Refusal::Written(tree.id, key)));
             }
         }
         Ok(None)
@@ -177,6 +179,22 @@ impl Store {
         let name = self.shape.with_view(|view, _| name(view)).unwrap_or_else(|| format!("number {keyspace}"));
         Error::Conflict { keyspace: name, key }
     }
+}
+
+/// The first key of `range` with an entry whose number `is_newer` wants.
+fn find_within(
+    mut entries: impl InternalCursor,
+    range: &KeySpan<Vec<u8>>,
+    is_newer: impl Fn(SeqNo) -> bool,
+) -> Result<Option<Vec<u8>>> {
+    entries.seek(range.lower.as_deref().unwrap_or_default(), SeqNo::MAX)?;
+    while entries.valid() && is_within(entries.key(), range.upper.as_deref(), true) {
+        if is_newer(entries.seqno()) {
+            return Ok(Some(entries.key().to_vec()));
+        }
+        entries.next()?;
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

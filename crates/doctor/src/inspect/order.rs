@@ -77,7 +77,9 @@ impl LastEntry {
         (self.seqno, self.kind) = (seqno, kind);
     }
 
-    /// Whether another source may hold such an entry under the same key and number.
+    /// Whether another source may hold such an entry under the same key and number. Of three
+    /// entries that contradict each other, those that are neighbours decide; sources that hold the
+    /// same entry come in any order.
     fn agrees_with(&self, kind: ValueKind, value: &[u8]) -> bool {
         // A compaction in stages may have combined an operand that its input still holds.
         let is_operand = self.kind == ValueKind::Merge || kind == ValueKind::Merge;

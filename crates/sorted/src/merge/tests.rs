@@ -269,7 +269,7 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[Cu
                 cursor.prev()
             }
             (CursorStep::Fast(most), Some(mut i)) => {
-                let forward = cursor.direction == MergeDirection::Forward;
+                let forward = cursor.direction.is_forward();
                 cursor.plan_fast_steps(SNAPSHOT, None);
                 assert!(!cursor.try_fast_step(!forward));
                 for _ in 0..*most {
@@ -288,7 +288,7 @@ fn walk(cursor: &mut MergingCursor<ListCursor>, model: &[ListEntry], steps: &[Cu
         };
         at = at.filter(|&i| i < model.len() && result.is_ok());
         // Outside of its limits, the merge may have ended.
-        let forward = cursor.direction == MergeDirection::Forward;
+        let forward = cursor.direction.is_forward();
         let limits = cursor.limits.as_deref();
         let limit = limits.and_then(|limits| if forward { limits.upper.as_deref() } else { limits.lower.as_deref() });
         at = at.filter(|&i| cursor.valid() || is_within(&model[i].0, limit, forward));

@@ -11,7 +11,7 @@ use crate::block::BlockCursor;
 use crate::error::Result;
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
-use crate::iter::{InternalCursor, KeyBound, MergeCursor};
+use crate::iter::{Direction, InternalCursor, KeyBound, MergeCursor};
 use crate::report::stats::{ReadCounters, ReadEvent};
 use crate::scan_trace::{ScanTrace, VisitedBlock};
 use crate::sync::time;
@@ -36,15 +36,9 @@ pub struct TableCursor {
     defers: bool,
     /// The direction of the deferred entry into the block before or after `position`, at the near
     /// end of that block.
-    deferred: Option<BlockDirection>,
+    deferred: Option<Direction>,
     ahead: Option<ReadAhead>,
     trace: Option<Arc<ScanTrace>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum BlockDirection {
-    Forward,
-    Backward,
 }
 
 /// What becomes of the block entered last.
@@ -101,22 +95,14 @@ impl TableCursor {
         }
     }
 
-    pub(super) fn trace(&self) -> Option<&ScanTrace> {
+    pub fn trace(&self) -> Option<&ScanTrace> {
         self.trace.as_deref()
     }
 
     /// Tells the trace, if there is one, that the scan comes to a table.
-    #[inline]
     pub fn trace_table(&self, table: &Table) -> Result<()> {
-        match self.trace() {
-            None => Ok(()),
-            Some(trace) => TableCursor::note_table(trace, table),
-        }
-    }
-
-    #[cold]
-    fn note_table(trace: &ScanTrace, table: &Table) -> Result<()> {
-        trace.table(table.meta().number, |opening| table.open(opening).map(drop))
+        let number = table.meta().number;
+        self.trace().map_or(Ok(()), |trace| trace.table(number, |opening| table.open(opening).map(drop)))
     }
 
     /// Tells the trace that the cursor has entered the block at position `i`.
@@ -129,9 +115,9 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Whether what is deferred is an entry forward.
-    pub fn is_deferred_forward(&self) -> bool {
-        self.deferred == Some(BlockDirection::Forward)
+    /// The direction of the entry that is deferred, if one is.
+    pub fn deferral(&self) -> Option<Direction> {
+        self.deferred
     }
 
     /// Switches to another table and keeps the cursor's buffers. The cursor is invalid afterwards.
@@ -300,7 +286,7 @@ impl TableCursor {
         if self.valid() || self.position + 1 >= self.block_count()? {
             return Ok(());
         }
-        self.cross(BlockDirection::Forward)
+        self.cross(Direction::Forward)
     }
 
     #[cold]
@@ -309,20 +295,27 @@ impl TableCursor {
         if self.valid() || self.position == 0 {
             return Ok(());
         }
-        self.cross(BlockDirection::Backward)
+        self.cross(Direction::Backward)
     }
 
     /// Enters the neighbour of the block entered last, or defers that: the separator between the
-    /// two bounds the neighbour's keys.
-    fn cross(&mut self, direction: BlockDirection) -> Result<()> {
-        if self.defers {
+    /// two bounds the neighbour's keys, if it is in memory. Once it is, it stays.
+    fn cross(&mut self, direction: Direction) -> Result<()> {
+        if self.defers && self.separator_before(direction)?.is_some() {
             self.deferred = Some(direction);
             return Ok(());
         }
         self.enter_neighbour(direction)
     }
 
-    /// Whether the block entered last begins with another key than the block before has.
+    /// The separator between the block entered last and its neighbour.
+    fn separator_before(&self, direction: Direction) -> Result<Option<KeyBound<'_>>> {
+        let between = if direction.is_forward() { self.position } else { self.position - 1 };
+        Ok(self.table.resident()?.index.known_separator(between))
+    }
+
+    /// Whether the block entered last begins with another key than the block before has. All
+    /// versions that a run has of a key are in one table.
     #[cold]
     fn begins_key(&self) -> bool {
         let Some(before) = self.position.checked_sub(1) else { return true };
@@ -341,21 +334,25 @@ impl TableCursor {
             if self.valid() {
                 return if forward { Ok(()) } else { self.prev() };
             }
-            // The target is between the block's last key and the separator.
-            let is_between = self.table.resident()?.index.compare_separator(self.table.fetcher(), i, key)?.is_gt();
-            match forward {
-                true if is_between && i + 1 < self.block_count()? => return self.cross(BlockDirection::Forward),
-                false if is_between => return self.in_block(BlockCursor::seek_to_last),
-                _ => {}
+            // Often the target is between the block's last key and the separator.
+            if i + 1 == self.block_count()? {
+                break;
+            }
+            let index = &self.table.resident()?.index;
+            if !forward && index.compare_separator(self.table.fetcher(), i, key)?.is_gt() {
+                return self.in_block(BlockCursor::seek_to_last);
+            }
+            if forward && index.known_separator(i).is_some_and(|separator| separator.compare(key).is_gt()) {
+                return self.cross(Direction::Forward);
             }
         }
         if forward { Ok(()) } else { self.seek_to_last() }
     }
 
-    fn enter_neighbour(&mut self, direction: BlockDirection) -> Result<()> {
+    fn enter_neighbour(&mut self, direction: Direction) -> Result<()> {
         match direction {
-            BlockDirection::Forward => self.enter(self.position + 1, BlockCursor::seek_to_first)?,
-            BlockDirection::Backward => self.enter(self.position - 1, BlockCursor::seek_to_last)?,
+            Direction::Forward => self.enter(self.position + 1, BlockCursor::seek_to_first)?,
+            Direction::Backward => self.enter(self.position - 1, BlockCursor::seek_to_last)?,
         }
         self.note_position();
         Ok(())
@@ -466,19 +463,13 @@ impl MergeCursor for TableCursor {
         self.search_blocks(key, seqno, forward, is_searched)
     }
 
-    /// A compaction reads everything, so that it saves nothing.
+    /// A compaction reads everything: deferring would save nothing.
     fn let_steps_defer(&mut self) {
         self.defers = !self.reads_whole_table;
     }
 
     fn deferred(&self) -> Option<KeyBound<'_>> {
-        let direction = self.deferred?;
-        let between = if direction == BlockDirection::Forward { self.position } else { self.position - 1 };
-        let separator = self.table.resident().ok().and_then(|resident| resident.index.known_separator(between));
-        // Otherwise, all that is known is the table's range.
-        let meta = self.table.meta();
-        let end = if direction == BlockDirection::Forward { &meta.smallest } else { &meta.largest };
-        Some(separator.unwrap_or(KeyBound::of(end)))
+        self.separator_before(self.deferred?).ok()?
     }
 
     fn resume(&mut self) -> Result<()> {
@@ -508,7 +499,6 @@ impl MergeCursor for TableCursor {
         self.in_block(BlockCursor::end_fast_steps)
     }
 
-    /// All versions of a key are in one table.
     #[inline]
     fn is_first_of_key(&self) -> bool {
         self.block.is_first_of_key() || (self.valid() && self.block.left(false) == 0 && self.begins_key())

@@ -8,13 +8,14 @@ use super::Level;
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
-use crate::sorted::iter::{InternalCursor, KeyBound, MergeCursor, SkippedRun, Stamped, is_within};
+use crate::sorted::iter::{Direction, InternalCursor, KeyBound, MergeCursor, SkippedRun, Stamped, is_within};
 use crate::sorted::scan_trace::ScanTrace;
 use crate::sorted::table::{PrefixProbe, Table, TableCursor};
 
-/// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time,
-/// and defers that until a table's first entry, in the direction of travel, may come next: the
-/// table's range bounds its key. With a prefix, it skips tables whose filters deny the prefix.
+/// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time.
+/// Unless a seek's key is in the table's range, it defers that: the range bounds the key of the
+/// table's first entry in the direction of travel. With a prefix, it skips tables whose filters
+/// deny the prefix.
 pub struct RunCursor {
     /// Shared with the version. The cursor visits the tables in `run`.
     pub(super) level: Level,
@@ -27,27 +28,7 @@ pub struct RunCursor {
     /// Whether `begin_seek` found a table, so that the seek has further parts.
     seeking: bool,
     /// Whether the table at `at` is to be entered at its first entry in this direction.
-    deferred: Option<TableDirection>,
-}
-
-/// A direction of travel through tables.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TableDirection {
-    Forward,
-    Backward,
-}
-
-impl TableDirection {
-    fn new(forward: bool) -> TableDirection {
-        if forward { TableDirection::Forward } else { TableDirection::Backward }
-    }
-
-    fn step_from(self, at: usize) -> Option<usize> {
-        match self {
-            TableDirection::Forward => at.checked_add(1),
-            TableDirection::Backward => at.checked_sub(1),
-        }
-    }
+    deferred: Option<Direction>,
 }
 
 impl RunCursor {
@@ -78,24 +59,31 @@ impl RunCursor {
     }
 
     /// Defers the entry into the table at position `at`, if the run has it.
-    fn defer(&mut self, direction: TableDirection, at: Option<usize>) {
+    fn defer(&mut self, direction: Direction, at: Option<usize>) {
         self.invalidate();
         if let Some(at) = at.filter(|at| self.run.contains(at)) {
             (self.at, self.deferred) = (at, Some(direction));
         }
     }
 
-    /// Moves to the table at position `i`. Returns false if the prefix skips that table.
+    /// Moves to the table at position `i`, where the cursor is not valid yet. Returns false if the
+    /// prefix skips that table.
     fn enter_table(&mut self, i: usize) -> Result<bool> {
+        (self.seeking, self.deferred, self.at) = (false, None, i);
         let table = &self.level.tables[i];
+        if self.prefix.is_none() && self.cursor.trace().is_none() {
+            self.cursor.enter_table(table);
+            return Ok(true);
+        }
+        self.cursor.invalidate();
         self.cursor.trace_table(table)?;
         match &self.prefix {
-            None => self.cursor.enter_table(table),
-            Some(probe) if !self.cursor.enter_table_for(table, probe)? => return Ok(false),
-            Some(_) => {}
+            Some(probe) => self.cursor.enter_table_for(table, probe),
+            None => {
+                self.cursor.enter_table(table);
+                Ok(true)
+            }
         }
-        self.at = i;
-        Ok(true)
     }
 
     fn invalidate(&mut self) {
@@ -103,27 +91,16 @@ impl RunCursor {
         self.cursor.invalidate();
     }
 
-    /// Seeks within the table that `begin_seek` has found.
-    fn finish_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
-        if !std::mem::take(&mut self.seeking) {
-            return Ok(());
-        }
-        self.cursor.end_seek(key, seqno, forward)?;
-        // The key may be the table's largest, with all its versions newer than `seqno`.
-        self.leave_at_end(TableDirection::new(forward));
-        Ok(())
-    }
-
     /// If the table has no further entry in a direction, goes on to the next.
     #[inline]
-    fn leave_at_end(&mut self, direction: TableDirection) {
+    fn leave_at_end(&mut self, direction: Direction) {
         if !self.valid() {
             self.leave_unless_deferred(direction);
         }
     }
 
     #[cold]
-    fn leave_unless_deferred(&mut self, direction: TableDirection) {
+    fn leave_unless_deferred(&mut self, direction: Direction) {
         if self.cursor.deferred().is_none() {
             self.defer(direction, direction.step_from(self.at));
         }
@@ -146,19 +123,18 @@ impl RunCursor {
         match (end, at) {
             (Some(end), Some(at)) if !is_newer(&self.level.tables[at]) => {
                 self.begin_seek(end, SeqNo::MAX, forward)?;
-                self.finish_seek(end, SeqNo::MAX, forward)?;
+                self.end_seek(end, SeqNo::MAX, forward)?;
                 Ok(true)
             }
             _ => {
-                self.defer(TableDirection::new(forward), at);
+                self.defer(Direction::new(forward), at);
                 Ok(false)
             }
         }
     }
 }
 
-/// As a [`MergeCursor`] may, it is not valid where it has deferred its next entry: only a merge may
-/// move it.
+/// Where it has deferred its next entry, it is not valid: it is made to be moved by a merge.
 impl InternalCursor for RunCursor {
     #[inline]
     fn valid(&self) -> bool {
@@ -166,26 +142,26 @@ impl InternalCursor for RunCursor {
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.defer(TableDirection::Backward, self.run.end.checked_sub(1));
+        self.defer(Direction::Backward, self.run.end.checked_sub(1));
         Ok(())
     }
 
     fn seek(&mut self, key: &[u8], seqno: SeqNo) -> Result<()> {
         self.begin_seek(key, seqno, true)?;
-        self.finish_seek(key, seqno, true)
+        self.end_seek(key, seqno, true)
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
         self.cursor.next()?;
-        self.leave_at_end(TableDirection::Forward);
+        self.leave_at_end(Direction::Forward);
         Ok(())
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
         self.cursor.prev()?;
-        self.leave_at_end(TableDirection::Backward);
+        self.leave_at_end(Direction::Backward);
         Ok(())
     }
 
@@ -207,21 +183,20 @@ impl InternalCursor for RunCursor {
 
 impl MergeCursor for RunCursor {
     fn seek_to_first(&mut self) -> Result<()> {
-        self.defer(TableDirection::Forward, Some(self.run.start));
+        self.defer(Direction::Forward, Some(self.run.start));
         Ok(())
     }
 
     fn begin_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
-        self.invalidate();
-        let direction = TableDirection::new(forward);
+        let direction = Direction::new(forward);
         let (at, order) = self.level.place(self.run.clone(), key);
         // Backward, no version of the key comes before the target if that is the newest.
         if order.is_lt() || order.is_eq() && !forward && seqno == SeqNo::MAX {
             // The target is between two tables.
             self.defer(direction, if forward { Some(at) } else { at.checked_sub(1) });
         } else if self.enter_table(at)? {
-            self.seeking = true;
             self.cursor.begin_seek(key, seqno, forward)?;
+            self.seeking = true;
         } else {
             self.defer(direction, direction.step_from(at));
         }
@@ -233,7 +208,13 @@ impl MergeCursor for RunCursor {
     }
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
-        self.finish_seek(key, seqno, forward)
+        if !std::mem::take(&mut self.seeking) {
+            return Ok(());
+        }
+        self.cursor.end_seek(key, seqno, forward)?;
+        // The key may be the table's largest, with all its versions newer than `seqno`.
+        self.leave_at_end(Direction::new(forward));
+        Ok(())
     }
 
     fn let_steps_defer(&mut self) {
@@ -243,23 +224,26 @@ impl MergeCursor for RunCursor {
     fn deferred(&self) -> Option<KeyBound<'_>> {
         let Some(direction) = self.deferred else { return self.cursor.deferred() };
         let meta = self.level.tables[self.at].meta();
-        Some(KeyBound::of(if direction == TableDirection::Forward { &meta.smallest } else { &meta.largest }))
+        Some(KeyBound::of(if direction.is_forward() { &meta.smallest } else { &meta.largest }))
     }
 
     fn resume(&mut self) -> Result<()> {
-        let Some(direction) = self.deferred.take() else {
-            let direction = TableDirection::new(self.cursor.is_deferred_forward());
-            self.cursor.resume()?;
-            self.leave_at_end(direction);
-            return Ok(());
+        let direction = match (self.deferred.take(), self.cursor.deferral()) {
+            (Some(direction), _) => direction,
+            (None, None) => return Ok(()),
+            (None, Some(direction)) => {
+                self.cursor.resume()?;
+                self.leave_at_end(direction);
+                return Ok(());
+            }
         };
         if !self.enter_table(self.at)? {
             self.defer(direction, direction.step_from(self.at));
             return Ok(());
         }
         match direction {
-            TableDirection::Forward => self.cursor.seek_to_first(),
-            TableDirection::Backward => self.cursor.seek_to_last(),
+            Direction::Forward => self.cursor.seek_to_first(),
+            Direction::Backward => self.cursor.seek_to_last(),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::key::{ValueKind, Window, compare_entries, head16};
 use crate::options::Compression;
 use crate::report::stats::ReadCounters;
-use crate::sorted::iter::{MergeCursor, is_within};
+use crate::sorted::iter::{MergeCursor, SkippedRun, is_within};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::table::{ReadFlags, TableBuilder, TableContext, TableOptions};
 use crate::sorted::trace::FilterAnswer;
@@ -366,7 +366,7 @@ impl MergeCursor for Resumed<'_> {
 fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, random: &mut fastrand::Rng) {
     cursor.seek_to_first().unwrap();
     let mut at = Some(0);
-    let (mut fast, mut firsts) = (0, 0);
+    let (mut fast, mut firsts, mut travels_forward) = (0, 0, true);
     let versions = |key: &[u8]| list.iter().filter(|entry| entry.0 == key).count();
     for _ in 0..600 {
         let forward = random.bool();
@@ -377,14 +377,15 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
         match (random.u8(..10), at) {
             (0, _) => {
                 cursor.seek_to_first().unwrap();
-                at = Some(0);
+                (at, travels_forward) = (Some(0), true);
             }
             (1, _) => {
                 cursor.seek_to_last().unwrap();
-                at = list.len().checked_sub(1);
+                (at, travels_forward) = (list.len().checked_sub(1), false);
             }
             (2, _) => {
                 cursor.seek(&target, seen).unwrap();
+                travels_forward = true;
                 let before = |entry: &CursorEntry| compare_entries((&entry.0, entry.1), (&target, seen)).is_lt();
                 at = Some(list.partition_point(before)).filter(|at| *at < list.len());
             }
@@ -393,7 +394,7 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
                 let before = |entry: &CursorEntry| compare_entries((&entry.0, entry.1), (&target, seen)).is_lt();
                 at = list.partition_point(before).checked_sub(1);
             }
-            (3, Some(mut i)) if is_run => {
+            (3, Some(mut i)) if is_run || forward == travels_forward => {
                 let end = random.bool().then_some(&target[..]);
                 cursor.jump(end, seen, forward).unwrap();
                 at = loop {
@@ -403,6 +404,12 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
                     let Some(next) = step(i) else { break None };
                     i = next;
                 };
+                // Other children of a merge may have jumped further.
+                if let (false, Some(at)) = (is_run, at) {
+                    assert_eq!((cursor.key(), cursor.seqno()), (&list[at].0[..], list[at].1));
+                    cursor.seek(&list[at].0, list[at].1).unwrap();
+                    travels_forward = true;
+                }
             }
             (4, Some(mut i)) => {
                 let bound = head16(&target);
@@ -423,7 +430,7 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
             }
             (_, Some(i)) => {
                 if forward { cursor.next() } else { cursor.prev() }.unwrap();
-                at = step(i);
+                (at, travels_forward) = (step(i), forward);
             }
             (_, None) => {}
         }
@@ -487,8 +494,53 @@ fn cursors_walk_over_runs_as_over_a_sorted_list() {
         }
         let mut all = lists.concat();
         all.sort_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)));
-        walk(&mut MergingCursor::new(sources), &all, false, &mut random);
+        let mut merge = MergingCursor::new(sources);
+        walk(&mut merge, &all, false, &mut random);
+        let limits = KeySpan { lower: Some(run_key(10)), upper: Some(run_key(50)) };
+        for merge in [&mut merge, &mut version.cursor(0, std::iter::empty(), true, None).with_limits(limits.clone())] {
+            for _ in 0..100 {
+                seek_over_at_random(merge, &all, &limits, &mut random);
+            }
+        }
     }
+}
+
+/// Seeks over skipped entries and goes on to the end: entries within `limits` that are not skipped
+/// are all there, and no others than those of `list`.
+fn seek_over_at_random(
+    merge: &mut MergingCursor<ScanSource>,
+    list: &[CursorEntry],
+    limits: &KeySpan<Vec<u8>>,
+    random: &mut fastrand::Rng,
+) {
+    let mut key = || random.bool().then(|| run_key(random.u64(..61)));
+    let (from, begin, end) = (key(), key(), key());
+    let (forward, seen) = (random.bool(), random.u64(..4000));
+    // What is skipped ends after the target.
+    let end = end.filter(|end| from.as_ref().is_none_or(|from| if forward { from < end } else { end < from }));
+    let skipped = SkippedRun { begin: begin.as_deref(), end: end.as_deref(), seen };
+    let is_ahead = |entry: &&CursorEntry| match &from {
+        Some(from) if forward => entry.0 >= *from,
+        Some(from) => entry.0 < *from,
+        None => true,
+    };
+    let is_skipped = |entry: &CursorEntry| {
+        entry.1 <= seen && skipped.has_begun(&entry.0, forward) && is_within(&entry.0, skipped.end, forward)
+    };
+    let mut ahead: Vec<&CursorEntry> = list.iter().filter(is_ahead).collect();
+    if !forward {
+        ahead.reverse();
+    }
+    let mut expected = ahead.into_iter();
+    let is_optional = |entry: &CursorEntry| is_skipped(entry) || !limits.overlaps(&entry.0, &entry.0);
+    merge.seek_over(from.as_deref(), &skipped, forward).unwrap();
+    while merge.valid() {
+        let found = (merge.key().to_vec(), merge.seqno());
+        let passed = expected.by_ref().take_while(|entry| (&entry.0, entry.1) != (&found.0, found.1));
+        assert!(passed.into_iter().all(is_optional), "{from:?} {begin:?} {end:?} {seen} {forward}");
+        if forward { merge.next() } else { merge.prev() }.unwrap();
+    }
+    assert!(expected.all(is_optional), "{from:?} {begin:?} {end:?} {seen} {forward}");
 }
 
 #[test]
