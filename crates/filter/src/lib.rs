@@ -86,6 +86,7 @@ mod line;
 mod policy;
 mod prefix;
 mod probe;
+mod range;
 mod rate;
 mod shape;
 mod sizing;
@@ -114,6 +115,14 @@ pub use tamis_base::error::{Error, Result};
 pub use hash::KeyHash;
 #[doc(hidden)]
 pub use policy::FINGERPRINT_BITS;
+#[doc(hidden)]
+pub use range::builder::{NoRangeFilter, RangeBlock, RangeBuilder};
+#[doc(hidden)]
+pub use range::codes::BlockRange;
+#[doc(hidden)]
+pub use range::info::{RangeInfo, RangeRates, RangeState};
+#[doc(hidden)]
+pub use range::reader::RangeFilter;
 #[doc(hidden)]
 pub use table::bank::{FilterBank, FirstProbes};
 #[doc(hidden)]

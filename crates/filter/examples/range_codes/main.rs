@@ -5,24 +5,21 @@
 #![allow(clippy::disallowed_methods, reason = "times what it runs")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "makes its own keys")]
 
-mod range;
-
 use std::time::Instant;
 
 use fastrand::Rng;
-use range::{BlockRange, OrderedBuilder, OrderedFilter, PrefixRangeBuilder, PrefixRangeFilter};
+use tamis_filter::{BlockRange, RangeBuilder, RangeFilter, RangeInfo};
 
 /// Keys of a data block.
 const PER_BLOCK: usize = 35;
 /// Bits per key, everything included.
-const BITS: [f64; 3] = [10.0, 12.0, 14.0];
+const BITS: [f32; 3] = [10.0, 12.0, 14.0];
 /// Empty ranges per cell of the table.
 const QUERIES: usize = 20_000;
 const TRIES: usize = 1_000_000;
 const RUNS: usize = 15;
 
 type Key = Vec<u8>;
-type Extract = fn(&[u8]) -> Option<&[u8]>;
 
 /// A set of keys: how they are made, and what a distance is.
 struct Set {
@@ -32,7 +29,6 @@ struct Set {
     add: fn(&[u8], u64) -> Key,
     /// Units between neighbours, on average: within a prefix, where keys have one.
     gap: fn(&[Key]) -> f64,
-    extract: Option<Extract>,
 }
 
 /// Words of URLs.
@@ -121,31 +117,19 @@ fn add_mix(key: &[u8], units: u64) -> Key {
 }
 
 const SETS: [Set; 7] = [
-    Set { name: "u64", make: u64_key, add: add_u64, gap: |keys| 2f64.powi(64) / keys.len() as f64, extract: None },
-    Set { name: "hex", make: hex_key, add: add_hex, gap: |keys| 2f64.powi(64) / keys.len() as f64, extract: None },
-    Set { name: "user", make: user_key, add: add_decimal, gap: |keys| 1e10 / keys.len() as f64, extract: None },
-    Set { name: "uuid7", make: uuid_key, add: add_uuid, gap: |keys| 1e8 / keys.len() as f64, extract: None },
+    Set { name: "u64", make: u64_key, add: add_u64, gap: |keys| 2f64.powi(64) / keys.len() as f64 },
+    Set { name: "hex", make: hex_key, add: add_hex, gap: |keys| 2f64.powi(64) / keys.len() as f64 },
+    Set { name: "user", make: user_key, add: add_decimal, gap: |keys| 1e10 / keys.len() as f64 },
+    Set { name: "uuid7", make: uuid_key, add: add_uuid, gap: |keys| 1e8 / keys.len() as f64 },
     Set {
         name: "event",
         make: event_key,
         add: add_decimal,
         gap: |keys| 1e9 * prefixes(keys) as f64 / keys.len() as f64,
-        extract: Some(|key| key.get(..16)),
     },
-    Set {
-        name: "url",
-        make: url_key,
-        add: add_decimal,
-        gap: |keys| 1e4 * prefixes(keys) as f64 / keys.len() as f64,
-        extract: Some(up_to_fifth_slash),
-    },
-    Set { name: "mix", make: mix_key, add: add_mix, gap: |_| 1e6, extract: None },
+    Set { name: "url", make: url_key, add: add_decimal, gap: |keys| 1e4 * prefixes(keys) as f64 / keys.len() as f64 },
+    Set { name: "mix", make: mix_key, add: add_mix, gap: |_| 1e6 },
 ];
-
-fn up_to_fifth_slash(key: &[u8]) -> Option<&[u8]> {
-    let at = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').nth(4)?.0;
-    Some(&key[..=at])
-}
 
 /// The separator of a table's index.
 fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
@@ -163,37 +147,34 @@ fn sorted_keys(set: &Set, n: usize, words: &Words, rng: &mut Rng) -> Vec<Key> {
 /// A run's keys, its separators, and its filter.
 struct Table {
     keys: Vec<Key>,
+    /// The first is not asked for: the filter has its own.
     separators: Vec<Key>,
-    filter: OrderedFilter,
-    bytes: usize,
+    filter: RangeFilter,
+    info: RangeInfo,
     build_ns: f64,
     builder_memory: usize,
-    predicted: f64,
 }
 
 impl Table {
-    fn new(keys: Vec<Key>, per_key: u32, folds: bool) -> Table {
-        let separators: Vec<Key> = std::iter::once(keys[0].clone())
+    fn new(keys: Vec<Key>, bits: f32) -> Table {
+        let separators: Vec<Key> = std::iter::once(Key::new())
             .chain((0..keys.len().div_ceil(PER_BLOCK)).map(|i| {
                 let end = ((i + 1) * PER_BLOCK).min(keys.len());
                 keys.get(end).map_or(keys[end - 1].clone(), |next| separator(&keys[end - 1], next).to_vec())
             }))
             .collect();
         let (started, mut builder_memory) = (Instant::now(), 0);
-        let mut builder = OrderedBuilder::new(per_key, &separators[0]).folds(folds);
+        let mut builder = RangeBuilder::new(bits, 1);
         for (block, high) in keys.chunks(PER_BLOCK).zip(&separators[1..]) {
             block.iter().for_each(|key| builder.add(key));
             builder_memory = builder_memory.max(builder.memory());
             builder.end_block(high);
         }
-        let (bytes, predicted) = builder.finish();
+        let block = builder.finish_regardless().unwrap();
         let build_ns = started.elapsed().as_nanos() as f64 / keys.len() as f64;
-        let filter = OrderedFilter::decode(&bytes).unwrap();
-        Table { keys, separators, filter, bytes: bytes.len(), build_ns, builder_memory, predicted }
-    }
-
-    fn bits(&self) -> f64 {
-        self.bytes as f64 * 8.0 / self.keys.len() as f64
+        let filter = RangeFilter::open(&block.bytes, 1);
+        assert_eq!(filter.info(), Some(&block.info));
+        Table { keys, separators, filter, info: block.info, build_ns, builder_memory }
     }
 
     fn blocks(&self) -> usize {
@@ -213,22 +194,6 @@ impl Table {
         let blocks = self.find(from)..self.blocks();
         let blocks = blocks.map(|i| self.block(i)).take_while(|block| block.low < until);
         blocks.into_iter().any(|block| self.filter.may_hold(block, from, Some(until)))
-    }
-
-    /// Cells per key that take `bits` bits per key, all included.
-    fn of_bits(keys: &[Key], bits: f64, folds: bool) -> Table {
-        let mut per_key = 2f64.powf(bits - 2.0) as u32;
-        for _ in 0..6 {
-            let table = Table::new(keys.to_vec(), per_key, folds);
-            let off = bits - table.bits();
-            if off.abs() < 0.01 {
-                return table;
-            }
-            // A cell more takes 1/2^low bits.
-            let low = 2f64.powi(per_key.ilog2() as i32);
-            per_key = ((f64::from(per_key) + off * low).max(low * 2f64.powf(off).min(0.9)) as u32).max(2);
-        }
-        Table::new(keys.to_vec(), per_key, folds)
     }
 }
 
@@ -312,9 +277,8 @@ fn costs(table: &Table, ranges: &Ranges) -> String {
 }
 
 /// Blocks that a seek over [`RUNS`] runs reads, forwards and backwards.
-fn seeks(set: &Set, n: usize, bits: f64, folds: bool, words: &Words, rng: &mut Rng) -> (f64, f64) {
-    let runs: Vec<Table> =
-        (0..RUNS).map(|_| Table::of_bits(&sorted_keys(set, n / RUNS, words, rng), bits, folds)).collect();
+fn seeks(set: &Set, n: usize, bits: f32, words: &Words, rng: &mut Rng) -> (f64, f64) {
+    let runs: Vec<Table> = (0..RUNS).map(|_| Table::new(sorted_keys(set, n / RUNS, words, rng), bits)).collect();
     let (mut forwards, mut backwards, seeks) = (0u64, 0u64, 4000);
     let mut bound = Vec::new();
     for _ in 0..seeks {
@@ -375,14 +339,7 @@ fn seeks(set: &Set, n: usize, bits: f64, folds: bool, words: &Words, rng: &mut R
 
 /// Asks for ranges with a key, to which all must say "maybe", and whose bounds must hold. Returns
 /// how many ranges held their key: some that are drawn do not.
-fn check(
-    set: &Set,
-    table: &Table,
-    within: Option<&PrefixRangeFilter<Extract>>,
-    checks: usize,
-    gap: f64,
-    rng: &mut Rng,
-) -> usize {
+fn check(set: &Set, table: &Table, checks: usize, gap: f64, rng: &mut Rng) -> usize {
     let (mut bound, mut checked) = (Vec::new(), 0);
     for i in 0..checks {
         let at = rng.usize(0..table.keys.len());
@@ -401,7 +358,6 @@ fn check(
         }
         checked += 1;
         assert!(table.filter.may_hold(block, &from, Some(&until)), "{}: {from:?} {until:?}", set.name);
-        assert!(within.is_none_or(|within| within.may_hold(&from, &until)), "{}: {from:?} {until:?}", set.name);
         assert!(
             table.filter.next(block, &from, &mut bound)
                 && (bound <= *key || from > table.keys[at / PER_BLOCK * PER_BLOCK])
@@ -415,24 +371,6 @@ fn check(
         assert!(bound > *last, "{}: {until:?} {bound:?}", set.name);
     }
     checked
-}
-
-fn within_of_bits(keys: &[Key], bits: f64, extract: Extract) -> (PrefixRangeFilter<Extract>, f64, f64) {
-    let build = |per_key: u32| {
-        let started = Instant::now();
-        let mut builder = PrefixRangeBuilder::new(per_key, extract, 3);
-        keys.iter().for_each(|key| builder.add(key));
-        let filter = builder.finish();
-        let ns = started.elapsed().as_nanos() as f64 / keys.len() as f64;
-        let bits = filter.encoded_len() as f64 * 8.0 / keys.len() as f64;
-        (filter, bits, ns)
-    };
-    let mut per_key = 2f64.powf(bits - 2.4) as u32;
-    for _ in 0..6 {
-        let (_, got, _) = build(per_key);
-        per_key = (f64::from(per_key) + (bits - got) * 2f64.powi(per_key.ilog2() as i32)) as u32;
-    }
-    build(per_key)
 }
 
 fn main() {
@@ -457,55 +395,36 @@ fn main() {
                 if ranges.len() < 200 { f64::NAN } else { rate(ranges, may_hold) }
             };
             for bits in BITS {
-                for folds in [false, true] {
-                    let table = Table::of_bits(&keys, bits, folds);
-                    let rates: Vec<f64> =
-                        queries.iter().map(|q| shown(q, &|from, until| table.may_hold(from, until))).collect();
-                    let folded = table.filter.folded() as f64 / table.blocks() as f64 * 100.0;
-                    let rest = format!(
-                        "{:.2} bits, predicted {:.2}, folded {folded:.0} %, build {:.0} ns, {}, {} KiB",
-                        table.bits(),
-                        table.predicted * 100.0,
-                        table.build_ns,
-                        costs(&table, &queries[0]),
-                        table.builder_memory / 1024
-                    );
-                    print_row(&format!("{} {bits}", if folds { "A, folded" } else { "A" }), &rates, &rest);
-                    if set.name == "mix" && bits == 12.0 {
-                        for (kind, set) in SETS[..6].iter().enumerate() {
-                            let of =
-                                |q: &Ranges| q.iter().filter(|(from, _)| kind_of_mix(from) == kind).cloned().collect();
-                            let of: Vec<Ranges> = queries.iter().map(of).collect();
-                            let rates: Vec<f64> =
-                                of.iter().map(|q| shown(q, &|from, until| table.may_hold(from, until))).collect();
-                            print_row(&format!("    of {}", set.name), &rates, "");
-                        }
+                let table = Table::new(keys.clone(), bits);
+                let rates: Vec<f64> =
+                    queries.iter().map(|q| shown(q, &|from, until| table.may_hold(from, until))).collect();
+                let info = &table.info;
+                let rest = format!(
+                    "{:.2} bits, predicted {:.3} fresh, {:.3} near, folded {:.0} %, build {:.0} ns, {}, {} KiB",
+                    info.bits_per_key(),
+                    f64::from(info.rates.fresh) / 1e7,
+                    f64::from(info.rates.near) / 1e7,
+                    f64::from(info.folded) / f64::from(info.blocks) * 100.0,
+                    table.build_ns,
+                    costs(&table, &queries[0]),
+                    table.builder_memory / 1024
+                );
+                print_row(&format!("{bits} bits"), &rates, &rest);
+                if set.name == "mix" && bits == 12.0 {
+                    for (kind, set) in SETS[..6].iter().enumerate() {
+                        let of = |q: &Ranges| q.iter().filter(|(from, _)| kind_of_mix(from) == kind).cloned().collect();
+                        let of: Vec<Ranges> = queries.iter().map(of).collect();
+                        let rates: Vec<f64> =
+                            of.iter().map(|q| shown(q, &|from, until| table.may_hold(from, until))).collect();
+                        print_row(&format!("    of {}", set.name), &rates, "");
                     }
-                }
-                if let Some(extract) = set.extract {
-                    let (filter, bits_got, ns) = within_of_bits(&keys, bits, extract);
-                    let rates: Vec<f64> =
-                        queries.iter().map(|q| shown(q, &|from, until| filter.may_hold(from, until))).collect();
-                    let started = Instant::now();
-                    rate(&queries[0], |from, until| filter.may_hold(from, until));
-                    let ask = started.elapsed().as_nanos() as f64 / queries[0].len() as f64;
-                    let rest = format!("{bits_got:.2} bits, build {ns:.0} ns, ask {ask:.0} ns");
-                    print_row(&format!("B {bits}"), &rates, &rest);
                 }
             }
         }
-        for folds in [false, true] {
-            let (forwards, backwards) = seeks(set, n, 12.0, folds, &words, &mut rng);
-            println!(
-                "  lazy seeks over {RUNS} runs, 12 bits, folded {folds}: {forwards:.3} blocks, back {backwards:.3}"
-            );
-        }
-        let mut checked = 0;
-        for folds in [false, true] {
-            let table = Table::of_bits(&keys, 12.0, folds);
-            let within = set.extract.map(|extract| within_of_bits(&keys, 12.0, extract).0);
-            checked += check(set, &table, within.as_ref(), checks / 2, gap, &mut rng);
-        }
+        let (forwards, backwards) = seeks(set, n, 12.0, &words, &mut rng);
+        println!("  lazy seeks over {RUNS} runs, 12 bits: {forwards:.3} blocks, back {backwards:.3}");
+        let table = Table::new(keys, 12.0);
+        let checked = check(set, &table, checks, gap, &mut rng);
         println!("  {checked} checks without a false negative\n");
     }
 }

@@ -8,16 +8,25 @@
 //!   (Grafite's locality-preserving hash). For keys that cluster: cells are as fine as the
 //!   distances within a cluster, whatever lies between clusters. It answers short ranges only.
 
-use super::alphabet::{Alphabets, Number, ROOT, Value};
+use super::alphabet::{Alphabets, Number, ROOT, SHORTEST, Value};
 use super::cells::Cells;
-use tamis_base::format::key::common_prefix_len;
+use super::common_prefix_len;
 
-/// Bits of a span that a linear scale divides: the product with the cells of a block fits into 64.
-const SPAN_BITS: u32 = 40;
-/// Most cells per key: a block has at most 2^10 keys.
-pub(super) const MAX_PER_KEY: u32 = 1 << 13;
+/// Bits of a number that a linear scale multiplies by its cells.
+const SPAN_BITS: u32 = 32;
+/// A number placed in order stops at intervals of this fraction of a cell, as a binary logarithm.
+const FINENESS_LOG2: u32 = 8;
+/// Most cells per key. Part of the format.
+pub(super) const MAX_PER_KEY: u32 = 1 << 16;
+/// Most cells of a block. Part of the format.
+const MAX_CELLS: u32 = 1 << 31;
 /// Stretches of a folded scale in which a bound of the next key is looked for.
 const BOUND_STRETCHES: u64 = 4;
+
+/// Cells of a block with `count` keys, unless they are too many.
+pub(super) fn cells_of(count: u32, per_key: u32) -> Option<u32> {
+    count.checked_mul(per_key).filter(|cells| (1..=MAX_CELLS).contains(cells))
+}
 
 /// The keys of a block, as a table's index knows them.
 #[derive(Clone, Copy, Debug)]
@@ -33,21 +42,34 @@ impl Span {
     /// Of the block whose keys are at least `low` and at most `high`.
     pub(super) fn new(alphabets: &Alphabets, low: &[u8], high: &[u8]) -> Span {
         let skip = common_prefix_len(low, high);
-        let number = |key| alphabets.number(skip, key).value;
+        let number = |key| alphabets.number(skip, key, SHORTEST).value;
         let low = number(low);
         // The number of a string that is no key may be that of the next key.
         Span { skip, low, high: number(high).max(low) }
     }
 
+    /// A number, counted from the first.
+    #[inline]
+    pub(super) fn inside(&self, number: Value) -> Value {
+        number.saturating_sub(self.low)
+    }
+
     /// The number of a string between the separators, counted from the first.
-    pub(super) fn number(&self, alphabets: &Alphabets, key: &[u8]) -> Number {
-        let Number { value, decided } = alphabets.number(self.skip, key);
-        Number { value: value.saturating_sub(self.low), decided }
+    pub(super) fn number(&self, alphabets: &Alphabets, key: &[u8], scale: &Scale) -> Number {
+        let Number { value, decided } = alphabets.number(self.skip, key, scale.shortest);
+        Number { value: self.inside(value), decided }
     }
 
     /// Appends [`Alphabets::string`] of a number, if there is one.
-    pub(super) fn string(&self, alphabets: &Alphabets, value: Value, above: bool, out: &mut Vec<u8>) -> bool {
-        alphabets.string(self.skip, value.saturating_add(self.low), above, out)
+    pub(super) fn string(
+        &self,
+        alphabets: &Alphabets,
+        value: Value,
+        above: bool,
+        scale: &Scale,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        alphabets.string(self.skip, value.saturating_add(self.low), above, scale.shortest, out)
     }
 
     /// Bytes that the separators, and all strings between them, begin with.
@@ -65,36 +87,61 @@ impl Span {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     cells: u32,
+    /// Numbers stop at intervals below this.
+    shortest: Value,
     way: Way,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// `(number >> shift) · cells / span`.
-    InOrder { shift: u32, span: u64 },
+    /// `(number >> shift) · rise >> 32`, for numbers below `span`.
+    InOrder { shift: u32, span: u64, rise: u64 },
     /// `(number >> unit) + hash(number >> unit >> fold)`, modulo `cells`.
     Folded { unit: u32, fold: u32 },
 }
 
 impl Scale {
-    /// Of a block with `count` keys whose directory entry has `way`.
-    pub(super) fn of(way: u8, span: &Span, per_key: u32, count: u16) -> Scale {
-        let cells = u32::from(count) * per_key;
+    /// Of a block with these cells whose directory entry has `way`.
+    pub(super) fn of(way: u8, span: &Span, per_key: u32, cells: u32) -> Scale {
         match way.checked_sub(1) {
             None => Scale::in_order(span, cells),
-            Some(half) => Scale::folded(u32::from(half) * 2, per_key, cells),
+            Some(half) => {
+                // A range that covers as many cells as a key has gets no useful answer.
+                let fold = per_key.max(2).ilog2();
+                let unit = (u32::from(half) * 2).min(ROOT.ilog2() - 1 - fold);
+                Scale { cells, shortest: SHORTEST, way: Way::Folded { unit, fold } }
+            }
         }
     }
 
     fn in_order(span: &Span, cells: u32) -> Scale {
+        let shortest = (span.len() >> (cells.max(1).ilog2() + FINENESS_LOG2)).max(SHORTEST);
         let shift = (Value::BITS - span.len().leading_zeros()).saturating_sub(SPAN_BITS);
-        Scale { cells, way: Way::InOrder { shift, span: narrow(span.len() >> shift) + 1 } }
+        let span = narrow(span.len() >> shift) + 1;
+        Scale { cells, shortest, way: Way::InOrder { shift, span, rise: (u64::from(cells) << 32) / span } }
     }
 
-    fn folded(unit: u32, per_key: u32, cells: u32) -> Scale {
-        // A range that covers as many cells as a key has gets no useful answer.
-        let fold = per_key.max(2).ilog2();
-        Scale { cells, way: Way::Folded { unit: unit.min(ROOT.ilog2() - 1 - fold), fold } }
+    /// Numbers stop at intervals below this.
+    pub(super) fn shortest(&self) -> Value {
+        self.shortest
+    }
+
+    /// For a scale in order, the number of which a cell is a multiple, and how many there are.
+    #[inline]
+    pub(super) fn linear(&self, number: Value) -> (u64, u64) {
+        match self.way {
+            Way::InOrder { shift, span, .. } => (narrow(number >> shift).min(span - 1), span),
+            Way::Folded { .. } => (0, 1),
+        }
+    }
+
+    /// The cell of a [`linear`](Scale::linear) number.
+    #[inline]
+    pub(super) fn cell_of_linear(&self, linear: u64) -> u32 {
+        match self.way {
+            Way::InOrder { rise, .. } => ((linear * rise) >> 32) as u32,
+            Way::Folded { .. } => 0,
+        }
     }
 
     /// The cell of a number of the span.
@@ -102,9 +149,7 @@ impl Scale {
     #[inline]
     pub(super) fn cell(&self, number: Value) -> u32 {
         match self.way {
-            Way::InOrder { shift, span } => {
-                (narrow(number >> shift).min(span - 1) * u64::from(self.cells) / span) as u32
-            }
+            Way::InOrder { shift, span, rise } => ((narrow(number >> shift).min(span - 1) * rise) >> 32) as u32,
             Way::Folded { unit, fold } => {
                 let at = number >> unit;
                 let inside = narrow(at & ((1 << fold) - 1));
@@ -135,9 +180,9 @@ impl Scale {
     /// A lower bound of the numbers of keys from `from` on; `None` if there is no such key.
     pub(super) fn next(&self, from: Value, cells: &Cells<'_>) -> Option<Value> {
         let (unit, fold) = match self.way {
-            Way::InOrder { shift, span } => {
+            Way::InOrder { shift, rise, .. } => {
                 // The least number with the cell.
-                let start = |cell: u32| Value::from((u64::from(cell) * span).div_ceil(self.cells.into())) << shift;
+                let start = |cell: u32| Value::from((u64::from(cell) << 32).div_ceil(rise.max(1))) << shift;
                 return cells.first_from(self.cell(from)).map(|cell| start(cell).max(from));
             }
             Way::Folded { unit, fold } => (unit, fold),
@@ -158,10 +203,10 @@ impl Scale {
     /// An upper bound of the numbers of keys up to `to`; `None` if there is no such key.
     pub(super) fn before(&self, to: Value, cells: &Cells<'_>) -> Option<Value> {
         let (unit, fold) = match self.way {
-            Way::InOrder { shift, span } => {
+            Way::InOrder { shift, rise, .. } => {
                 // The greatest number with the cell is one less than the least of the next.
                 let end = |cell: u32| {
-                    let next = (u64::from(cell + 1) * span).div_ceil(self.cells.into()).max(1);
+                    let next = (u64::from(cell + 1) << 32).div_ceil(rise.max(1)).max(1);
                     (Value::from(next - 1) << shift) | ((1 << shift) - 1)
                 };
                 return cells.last_to(self.cell(to)).map(|cell| end(cell).min(to));

@@ -8,7 +8,7 @@
 //!                                                                   then the bucket's zero)
 //! ```
 
-use tamis_base::format::coding::{get_u64, low_byte};
+use tamis_base::format::coding::{get_u64, set_u32};
 
 /// What a code's length and places follow from.
 #[derive(Clone, Copy, Debug)]
@@ -34,18 +34,30 @@ impl Shape {
 /// Appends the code of `cells`, which are sorted and have this shape.
 pub(super) fn encode(cells: &[u32], shape: Shape, out: &mut Vec<u8>) {
     let (start, low) = (out.len(), shape.low);
-    out.resize(start + shape.len(), 0);
+    // Whole words are written: some bytes more, and then cut off.
+    out.resize(start + shape.len() + 4, 0);
     let code = &mut out[start..];
-    for (i, cell) in cells.iter().enumerate() {
-        let (mut at, mut rest, mut left) = (i * low as usize, cell & ((1 << low) - 1), low as usize);
-        while left > 0 {
-            let taken = left.min(8 - at % 8);
-            code[at / 8] |= low_byte(u64::from(rest & ((1 << taken) - 1)) << (at % 8));
-            (at, rest, left) = (at + taken, rest >> taken, left - taken);
+    let (mut bits, mut len, mut at) = (0u64, 0, 0);
+    for cell in cells {
+        bits |= u64::from(cell & ((1 << low) - 1)) << len;
+        len += low;
+        if len >= 32 {
+            set_u32(code, at, low_word(bits));
+            (bits, len, at) = (bits >> 32, len - 32, at + 4);
         }
-        let bit = cells.len() * low as usize + i + (cell >> low) as usize;
+    }
+    set_u32(code, at, low_word(bits));
+    let unary = cells.len() * low as usize;
+    for (i, cell) in cells.iter().enumerate() {
+        let bit = unary + i + (cell >> low) as usize;
         code[bit / 8] |= 1 << (bit % 8);
     }
+    out.truncate(start + shape.len());
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "meant")]
+fn low_word(bits: u64) -> u32 {
+    bits as u32
 }
 
 /// A code, to be asked. Any bytes are a code: those of other cells give other answers.

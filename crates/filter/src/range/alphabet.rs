@@ -1,0 +1,406 @@
+//! Numbers of keys: an arithmetic code that keeps order. At each position, the symbols that occur
+//! in some set of keys share an interval by how often they occur.
+//!
+//! A constant position takes nothing, a decimal digit a tenth, and a byte that few keys have a
+//! sliver: keys that are spread evenly over what they can be have numbers that are. The end of a
+//! key is a symbol before all bytes. Shares are powers of two, so that an even spread has one
+//! alphabet.
+//!
+//! [`Alphabets::number`] takes any string to the least number of a string over the alphabets that
+//! is not less. It never decreases with the string: no key between two strings has a number outside
+//! theirs. A number may stop where intervals are shorter than some length; this holds among numbers
+//! that stop at one length.
+
+use tamis_base::format::coding::{Decoder, low_byte, put_bytes, put_varint};
+use tamis_base::format::{Decoded, Malformed};
+
+/// A number of a key: at most [`ROOT`].
+pub(super) type Value = u128;
+pub(super) const ROOT: Value = 1 << 110;
+/// Intervals of symbols are cut from this many parts.
+pub(super) const PARTS_LOG2: u32 = 14;
+/// A shorter interval is never divided: every symbol has a part of a longer one.
+pub(super) const SHORTEST: Value = 1 << (PARTS_LOG2 + 1);
+/// Positions with an alphabet of their own. Later ones take every byte alike. Part of the format.
+pub(super) const MAX_POSITIONS: usize = 64;
+/// Greatest binary logarithm of a symbol's weight.
+const MAX_WEIGHT_LOG2: u8 = 12;
+
+/// Symbols that occur at a position, and the binary logarithms of their weights: an alphabet as it
+/// is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Symbols {
+    bytes: [u64; 4],
+    /// Whether a key ends here.
+    end: bool,
+    weights: Vec<u8>,
+}
+
+impl Symbols {
+    /// Symbols with these counts: the end of keys, then the bytes. There must be one.
+    fn of_counts(counts: &[u32; 257]) -> Symbols {
+        let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+        let (mut bytes, mut weights) = ([0u64; 4], Vec::new());
+        for (symbol, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            if let Some(byte) = symbol.checked_sub(1) {
+                bytes[byte / 64] |= 1 << (byte % 64);
+            }
+            // Rounded in the logarithm, so that an even spread with its noise has one weight.
+            let share = u64::from(count) * 4096 / total;
+            weights.push(low_byte((share + share / 2).max(1).ilog2().into()));
+        }
+        Symbols { bytes, end: counts[0] > 0, weights }
+    }
+
+    fn are_even(&self) -> bool {
+        self.weights.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let has = |byte: u8| self.bytes[usize::from(byte / 64)] >> (byte % 64) & 1 == 1;
+        let first = |&byte: &u8| has(byte) && (byte == 0 || !has(byte - 1));
+        let firsts: Vec<u8> = (0..=255).filter(first).collect();
+        let is_even = self.are_even();
+        put_varint(out, (firsts.len() as u64) << 2 | u64::from(is_even) << 1 | u64::from(self.end));
+        for first in firsts {
+            let last = (first..=255).take_while(|&byte| has(byte)).last().unwrap_or(first);
+            out.extend([first, last]);
+        }
+        let weights = if is_even { &self.weights[..1] } else { &self.weights[..] };
+        out.extend(weights.chunks(2).map(|pair| pair[0] | pair.get(1).map_or(0, |weight| weight << 4)));
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Decoded<Symbols> {
+        let head = from.varint()?;
+        let mut bytes = [0u64; 4];
+        // At most 128 runs fit between 256 bytes.
+        for _ in 0..(head >> 2).min(128) {
+            let &[first, last] = from.array()?;
+            for byte in first..=last {
+                bytes[usize::from(byte / 64)] |= 1 << (byte % 64);
+            }
+        }
+        let end = head & 1 == 1;
+        let count = usize::from(end) + bytes.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        let is_even = head & 2 == 2;
+        let packed = from.take(if is_even { 1 } else { count.div_ceil(2) })?;
+        let weight = |i: usize| packed[i / 2] >> (i % 2 * 4) & 15;
+        let weights = (0..count).map(|i| weight(if is_even { 0 } else { i })).collect();
+        Ok(Symbols { bytes, end, weights })
+    }
+}
+
+/// An alphabet to compute with. It takes no memory of its own if its symbols are even.
+#[derive(Debug)]
+pub(super) struct Alphabet {
+    bytes: [u64; 4],
+    /// Symbols before the first byte of each word: the end of keys counts as one.
+    before: [u8; 4],
+    end: bool,
+    parts: Parts,
+}
+
+/// Where the parts of symbols begin.
+#[derive(Debug)]
+enum Parts {
+    /// All parts are those of this byte.
+    One(u8),
+    /// The parts of so many symbols have one length; the second is [`step`] of the first.
+    Even(u16, u32),
+    /// The part of each symbol; after the last, all parts.
+    Uneven(Box<[u16]>),
+}
+
+/// `i * step(count) >> 16` is where the part of symbol `i` of `count` even ones begins.
+const fn step(count: u32) -> u32 {
+    (1u32 << (PARTS_LOG2 + 16)).div_ceil(count)
+}
+
+/// Of positions beyond those with an alphabet: no byte, or all bytes alike.
+static ONLY_END: Alphabet = Alphabet { bytes: [0; 4], before: [1; 4], end: true, parts: Parts::Even(1, step(1)) };
+static ALL: Alphabet =
+    Alphabet { bytes: [!0; 4], before: [1, 65, 129, 193], end: true, parts: Parts::Even(257, step(257)) };
+
+impl Alphabet {
+    fn new(symbols: &Symbols) -> Decoded<Alphabet> {
+        let &Symbols { bytes, end, ref weights } = symbols;
+        let (mut before, mut sum) = ([0; 4], u64::from(end));
+        for (before, word) in before.iter_mut().zip(bytes) {
+            *before = low_byte(sum);
+            sum += u64::from(word.count_ones());
+        }
+        let weight = |&weight: &u8| 1u32 << weight.min(MAX_WEIGHT_LOG2);
+        let total: u32 = weights.iter().map(weight).sum();
+        let count = u16::try_from(weights.len()).unwrap_or(0);
+        if sum != count.into() || sum == 0 || total > 1 << PARTS_LOG2 {
+            return Err(Malformed("an alphabet's weights do not fit its symbols"));
+        }
+        let lone = bytes.iter().zip(0u8..).find(|(word, _)| **word != 0);
+        let parts = match lone {
+            Some((word, high)) if count == 1 => Parts::One(high * 64 + low_byte(word.trailing_zeros().into())),
+            _ if symbols.are_even() => Parts::Even(count, step(count.into())),
+            _ => {
+                let ends = weights.iter().scan(0, |sum, log2| {
+                    *sum += weight(log2);
+                    u16::try_from((*sum << PARTS_LOG2) / total).ok()
+                });
+                Parts::Uneven(std::iter::once(0).chain(ends).collect())
+            }
+        };
+        Ok(Alphabet { bytes, before, end, parts })
+    }
+
+    /// The first symbol that is at least `byte`, and whether it is `byte`.
+    #[inline]
+    fn symbol(&self, byte: u8) -> (usize, bool) {
+        let (word, bit) = (usize::from(byte / 64), byte % 64);
+        let below = self.bytes[word] & ((1 << bit) - 1);
+        (usize::from(self.before[word]) + below.count_ones() as usize, self.bytes[word] >> bit & 1 == 1)
+    }
+
+    /// The byte of a symbol; `None` for the end.
+    fn byte(&self, symbol: usize) -> Option<u8> {
+        let mut left = symbol.checked_sub(self.end.into())?;
+        for (&word, high) in self.bytes.iter().zip(0u8..) {
+            let here = word.count_ones() as usize;
+            if left < here {
+                let word = (0..left).fold(word, |word, _| word & (word - 1));
+                return Some(high * 64 + low_byte(word.trailing_zeros().into()));
+            }
+            left -= here;
+        }
+        None
+    }
+
+    /// Number of symbols.
+    fn len(&self) -> usize {
+        match &self.parts {
+            Parts::One(_) => 1,
+            Parts::Even(count, _) => (*count).into(),
+            Parts::Uneven(starts) => starts.len() - 1,
+        }
+    }
+
+    /// Where the part of a symbol begins; for the number of symbols, all parts.
+    #[inline]
+    fn part(&self, symbol: usize) -> u16 {
+        let even = |step: u32| u16::try_from((low_symbol(symbol) * step) >> 16).unwrap_or(1 << PARTS_LOG2);
+        match &self.parts {
+            Parts::One(_) => even(step(1)),
+            Parts::Even(_, step) => even(*step),
+            Parts::Uneven(starts) => starts.get(symbol).copied().unwrap_or(1 << PARTS_LOG2),
+        }
+    }
+
+    /// Where the interval of a symbol begins, of `width` in all.
+    #[inline]
+    fn start(&self, symbol: usize, width: Value) -> Value {
+        cut(width, self.part(symbol))
+    }
+
+    /// Where the parts of a byte that is a symbol begin and end.
+    pub(super) fn parts_of(&self, byte: u8) -> Option<(u16, u16)> {
+        let (symbol, is_symbol) = self.symbol(byte);
+        is_symbol.then(|| (self.part(symbol), self.part(symbol + 1)))
+    }
+
+    /// Whether all keys have the same byte here.
+    pub(super) fn is_constant(&self) -> bool {
+        matches!(self.parts, Parts::One(_))
+    }
+}
+
+/// At most the 257 symbols that there are.
+#[inline]
+fn low_symbol(symbol: usize) -> u32 {
+    u32::try_from(symbol).map_or(257, |symbol| symbol.min(257))
+}
+
+/// Where part `part` of an interval begins.
+#[inline]
+pub(super) fn cut(width: Value, part: u16) -> Value {
+    (width * Value::from(part)) >> PARTS_LOG2
+}
+
+/// The alphabets of a set of keys.
+#[derive(Debug)]
+pub(super) struct Alphabets {
+    /// What all keys begin with: positions count from its end.
+    prefix: Box<[u8]>,
+    distinct: Box<[Alphabet]>,
+    /// Index into `distinct` of each position's alphabet.
+    positions: Box<[u8]>,
+    /// Whether keys have more bytes than positions.
+    is_open: bool,
+}
+
+/// The number of a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number {
+    pub(super) value: Value,
+    /// Whether keys less than the string have lesser numbers. Otherwise they may have the string's.
+    pub(super) decided: bool,
+}
+
+impl Alphabets {
+    /// Appends the alphabets of keys that begin with `prefix`: `counts` of symbols at each position
+    /// after it, and whether some keys have more bytes.
+    pub(super) fn write(prefix: &[u8], counts: &[[u32; 257]], is_open: bool, out: &mut Vec<u8>) {
+        let (mut distinct, mut positions) = (Vec::new(), Vec::new());
+        for symbols in counts.iter().map(Symbols::of_counts) {
+            let at = distinct.iter().position(|other| *other == symbols).unwrap_or_else(|| {
+                distinct.push(symbols);
+                distinct.len() - 1
+            });
+            positions.push(low_byte(at as u64));
+        }
+        put_bytes(out, prefix);
+        put_varint(out, (distinct.len() as u64) << 1 | u64::from(is_open));
+        distinct.iter().for_each(|symbols| symbols.encode(out));
+        put_bytes(out, &positions);
+    }
+
+    /// What [`write`](Alphabets::write) appended.
+    pub(super) fn decode(from: &mut Decoder<'_>) -> Decoded<Alphabets> {
+        let prefix = from.bytes()?;
+        let head = from.varint()?;
+        if head >> 1 > MAX_POSITIONS as u64 {
+            return Err(Malformed("there are more alphabets than positions"));
+        }
+        let distinct = (0..head >> 1).map(|_| Alphabet::new(&Symbols::decode(from)?)).collect::<Decoded<Box<[_]>>>()?;
+        let positions = from.bytes()?;
+        if positions.len() > MAX_POSITIONS || positions.iter().any(|&i| usize::from(i) >= distinct.len()) {
+            return Err(Malformed("the positions do not fit the alphabets"));
+        }
+        Ok(Alphabets { prefix: prefix.into(), distinct, positions: positions.into(), is_open: head & 1 == 1 })
+    }
+
+    /// Bytes of memory beside the struct itself.
+    pub(super) fn memory(&self) -> usize {
+        let parts = |alphabet: &Alphabet| match &alphabet.parts {
+            Parts::Uneven(starts) => size_of_val(&**starts),
+            _ => 0,
+        };
+        let parts = self.distinct.iter().map(parts).sum::<usize>();
+        self.prefix.len() + self.positions.len() + size_of_val(&*self.distinct) + parts
+    }
+
+    pub(super) fn prefix_len(&self) -> usize {
+        self.prefix.len()
+    }
+
+    pub(super) fn distinct(&self) -> &[Alphabet] {
+        &self.distinct
+    }
+
+    /// Indices into [`distinct`](Alphabets::distinct).
+    pub(super) fn positions(&self) -> &[u8] {
+        &self.positions
+    }
+
+    /// That of the positions beyond [`positions`](Alphabets::positions).
+    pub(super) fn rest(&self) -> &'static Alphabet {
+        if self.is_open { &ALL } else { &ONLY_END }
+    }
+
+    #[inline]
+    fn at(&self, position: usize) -> &Alphabet {
+        self.positions.get(position).and_then(|&i| self.distinct.get(usize::from(i))).unwrap_or(self.rest())
+    }
+
+    /// The number of `key`, whose first `skip` bytes are those of all strings whose numbers are
+    /// compared. It stops at intervals below `shortest`, which is at least [`SHORTEST`].
+    #[inline]
+    pub(super) fn number(&self, skip: usize, key: &[u8], shortest: Value) -> Number {
+        if let Some(prefix) = self.prefix.get(skip..)
+            && !prefix.is_empty()
+        {
+            let key = key.get(skip..).unwrap_or_default();
+            let head = &key[..key.len().min(prefix.len())];
+            if head != prefix {
+                // Before or after all keys.
+                return Number { value: if head < prefix { 0 } else { ROOT }, decided: true };
+            }
+        }
+        let key = key.get(self.prefix.len()..).unwrap_or_default();
+        let (mut value, mut width) = (0, ROOT);
+        let mut position = skip.saturating_sub(self.prefix.len());
+        while width >= shortest {
+            let alphabet = self.at(position);
+            let Some(&byte) = key.get(position) else {
+                return Number { value, decided: true };
+            };
+            position += 1;
+            if let Parts::One(constant) = alphabet.parts {
+                if byte != constant {
+                    return Number { value: if byte < constant { value } else { value + width }, decided: true };
+                }
+                continue;
+            }
+            let (symbol, is_symbol) = alphabet.symbol(byte);
+            let start = alphabet.start(symbol, width);
+            value += start;
+            if !is_symbol {
+                // The string lies between two symbols, or after all.
+                return Number { value, decided: true };
+            }
+            width = alphabet.start(symbol + 1, width) - start;
+        }
+        Number { value, decided: false }
+    }
+
+    /// Appends a string, but for its first `skip` bytes, that is at most every key with a number
+    /// from `value` on. If `above`, one that exceeds the keys with lesser numbers. `false` if there
+    /// is none. Numbers stop at intervals below `shortest`.
+    pub(super) fn string(&self, skip: usize, value: Value, above: bool, shortest: Value, out: &mut Vec<u8>) -> bool {
+        let (len, mut value) = (out.len(), value);
+        loop {
+            if value >= ROOT {
+                return false;
+            }
+            out.truncate(len);
+            out.extend_from_slice(self.prefix.get(skip..).unwrap_or_default());
+            let (mut low, mut width) = (0, ROOT);
+            for position in skip.saturating_sub(self.prefix.len()).. {
+                if width < shortest {
+                    break;
+                }
+                let alphabet = self.at(position);
+                if let Parts::One(constant) = alphabet.parts {
+                    out.push(constant);
+                    continue;
+                }
+                let inside = value - low;
+                // The last symbol that begins at or before the number.
+                let symbol = first_without(alphabet.len() - 1, |i| alphabet.start(i + 1, width) <= inside);
+                let start = alphabet.start(symbol, width);
+                (low, width) = (low + start, alphabet.start(symbol + 1, width) - start);
+                match alphabet.byte(symbol) {
+                    Some(byte) => out.push(byte),
+                    None => {
+                        // A key that ends here may equal the string, and have a lesser number.
+                        if above && low < value {
+                            out.push(0);
+                        }
+                        return true;
+                    }
+                }
+            }
+            if !above || low == value {
+                return true;
+            }
+            // Keys of the interval may have lesser numbers, and exceed the string: take the next.
+            value = low + width;
+        }
+    }
+}
+
+/// The first of the numbers below `end` for which `holds` does not, or `end`.
+fn first_without(end: usize, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, end);
+    while low < high {
+        let middle = low.midpoint(high);
+        if holds(middle) { low = middle + 1 } else { high = middle }
+    }
+    low
+}

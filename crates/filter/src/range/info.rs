@@ -1,0 +1,82 @@
+//! The parameters and the rates of a table's range filter, for properties, statistics and tools.
+
+use super::header::RangeHeader;
+
+/// A filter whose worse rate exceeds this, in parts per 10^9, is not written. One of four reads
+/// that it should save would be done, and keys whose distances it cannot tell now are such that
+/// later keys will be no better.
+const MAX_RATE: u32 = 250_000_000;
+
+/// Rates of false positives that a builder predicts from its own keys, in parts per 10^9.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct RangeRates {
+    /// Of short empty ranges that begin at strings spread like the keys: the share of keys that are
+    /// in the cell of another. Each such key is a string to which a filter without it says "maybe".
+    pub fresh: u32,
+    /// Of short empty ranges that begin a tenth of the mean gap after a key. The mean gap is the
+    /// one around the key: of keys that cluster, the gap within the cluster.
+    pub near: u32,
+}
+
+impl RangeRates {
+    /// Shares of the keys, in parts per 10^9. `near` is a share of those that were asked for.
+    pub(super) fn new(keys: u64, shared: u64, (asked, near): (u64, u64)) -> RangeRates {
+        let share = |part: u64, all: u64| {
+            let share = u128::from(part) * 1_000_000_000 / u128::from(all.max(1));
+            u32::try_from(share).unwrap_or(1_000_000_000)
+        };
+        RangeRates { fresh: share(shared, keys), near: share(near, asked) }
+    }
+
+    /// Whether a filter of these rates is worth its memory: neither exceeds 25 %.
+    pub fn are_useful(self) -> bool {
+        self.fresh.max(self.near) <= MAX_RATE
+    }
+}
+
+/// The parameters of a range filter and its quality.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct RangeInfo {
+    /// Keys, each counted once per data block that holds it.
+    pub keys: u64,
+    /// Data blocks.
+    pub blocks: u32,
+    /// Of these, the blocks whose keys cluster, and are placed by distance.
+    pub folded: u32,
+    /// Requested bits per key, everything included, in thousandths.
+    pub millibits: u32,
+    /// Length of the block, header included.
+    pub bytes: u64,
+    /// What its builder predicted.
+    pub rates: RangeRates,
+}
+
+impl RangeInfo {
+    pub(super) fn new(header: &RangeHeader, bytes: usize, folded: usize) -> RangeInfo {
+        let &RangeHeader { keys, blocks, millibits, rates, .. } = header;
+        let folded = u32::try_from(folded).unwrap_or(u32::MAX);
+        RangeInfo { keys, blocks, folded, millibits, bytes: bytes as u64, rates }
+    }
+
+    /// Bits per key, everything included; 0 without keys.
+    pub fn bits_per_key(&self) -> f64 {
+        if self.keys == 0 { 0.0 } else { self.bytes as f64 * 8.0 / self.keys as f64 }
+    }
+}
+
+/// The range filter of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub enum RangeState {
+    /// The table was written without one.
+    None,
+    /// The filter is usable.
+    Usable(RangeInfo),
+    /// The filter is unusable, for this reason, and means "maybe" for every range.
+    Degraded(String),
+}

@@ -1,0 +1,325 @@
+//! No range that holds a key is denied, and no bound excludes a key, whatever the keys.
+
+use super::builder::{NoRangeFilter, RangeBuilder};
+use super::codes::BlockRange;
+use super::common_prefix_len;
+use super::reader::RangeFilter;
+use proptest::prelude::*;
+use tamis_base::format::coding::{put_bytes, put_varint, set_u32, set_u64};
+
+/// The separator of a table's index: the shortest string from `last` on that is less than `next`.
+fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
+    let len = common_prefix_len(last, next) + 1;
+    if len < last.len() && len < next.len() { &next[..len] } else { last }
+}
+
+/// A filter of some keys, and the blocks that a table would have.
+struct Table {
+    keys: Vec<Vec<u8>>,
+    filter: RangeFilter,
+    /// First key and end of each block.
+    blocks: Vec<std::ops::Range<usize>>,
+    separators: Vec<Vec<u8>>,
+}
+
+impl Table {
+    fn new(keys: Vec<Vec<u8>>, lens: &[usize], bits: f32) -> Table {
+        let (mut blocks, mut separators, mut start) = (Vec::new(), vec![Vec::new()], 0);
+        let mut builder = RangeBuilder::new(bits, 7);
+        for i in 0.. {
+            if start == keys.len() {
+                break;
+            }
+            let end = (start + lens[i % lens.len()]).min(keys.len());
+            keys[start..end].iter().for_each(|key| builder.add(key));
+            let last = &keys[end - 1];
+            let after = keys.get(end).map_or(last.as_slice(), |next| separator(last, next));
+            builder.end_block(after);
+            blocks.push(start..end);
+            separators.push(after.to_vec());
+            start = end;
+        }
+        let block = builder.finish_regardless().unwrap();
+        let filter = RangeFilter::open(&block.bytes, 7);
+        assert_eq!((filter.degraded(), filter.info()), (None, Some(&block.info)));
+        assert_eq!(block.info.keys, keys.len() as u64);
+        Table { keys, filter, blocks, separators }
+    }
+
+    fn block(&self, index: usize) -> BlockRange<'_> {
+        BlockRange { index, low: &self.separators[index], high: &self.separators[index + 1] }
+    }
+
+    fn check_range(&self, from: &[u8], until: Option<&[u8]>) -> Result<(), TestCaseError> {
+        for (index, keys) in self.blocks.iter().enumerate() {
+            let keys = &self.keys[keys.clone()];
+            let inside = |key: &&Vec<u8>| until.is_none_or(|until| key.as_slice() < until);
+            let first = keys.iter().find(|key| key.as_slice() >= from);
+            let block = self.block(index);
+            let maybe = self.filter.may_hold(block, from, until);
+            prop_assert!(maybe || first.is_none_or(|key| !inside(&key)), "{from:?} to {until:?} in {block:?}");
+
+            let mut bound = Vec::new();
+            let is_some = self.filter.next(block, from, &mut bound);
+            if let Some(first) = first {
+                prop_assert!(is_some, "next from {from:?} in {block:?}");
+                prop_assert!(bound <= *first, "next from {from:?} in {block:?}: {bound:?} > {first:?}");
+            }
+            prop_assert!(!is_some || bound.as_slice() >= from);
+
+            let is_some = self.filter.before(block, until, &mut bound);
+            if let Some(last) = keys.iter().rfind(inside) {
+                prop_assert!(is_some, "before {until:?} in {block:?}");
+                prop_assert!(bound > *last, "before {until:?} in {block:?}: {bound:?} <= {last:?}");
+            }
+            prop_assert!(!is_some || until.is_none_or(|until| bound.as_slice() <= until));
+        }
+        Ok(())
+    }
+}
+
+/// Keys of many kinds: any bytes, few symbols, the ends of the alphabet, shared beginnings, long.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    let few = prop_oneof![Just(0u8), Just(255), Just(b'a'), Just(b'b'), Just(b'9')];
+    let piece = prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..6),
+        proptest::collection::vec(few, 0..8),
+        (0u64..10_000).prop_map(|number| format!("{number:06}").into_bytes()),
+        any::<u64>().prop_map(|number| number.to_be_bytes().to_vec()),
+        Just(b"user:".to_vec()),
+        Just(vec![b'x'; 70]),
+        Just(vec![0; 66]),
+        Just(vec![255; 12]),
+    ];
+    proptest::collection::vec(piece, 0..4).prop_map(|pieces| pieces.concat())
+}
+
+/// Strings at and near some keys.
+fn near(key: &[u8]) -> Vec<Vec<u8>> {
+    let mut more = vec![key.to_vec(), [key, &[0]].concat(), [key, &[255]].concat(), [key, b"5"].concat()];
+    if let Some((&last, rest)) = key.split_last() {
+        more.push(rest.to_vec());
+        more.push([rest, &[last.wrapping_add(1)]].concat());
+        more.push([rest, &[last.wrapping_sub(1)]].concat());
+        more.push([rest, &[last.wrapping_sub(1), 255, 255]].concat());
+    }
+    more
+}
+
+/// What all keys begin with.
+fn common() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![Just(Vec::new()), Just(b"tenant/".to_vec()), Just(vec![0]), Just(vec![255; 3])]
+}
+
+fn sorted(mut keys: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #[test]
+    fn no_range_with_a_key_is_denied_and_no_bound_excludes_one(
+        keys in proptest::collection::vec(key(), 1..120),
+        lens in proptest::collection::vec(1usize..50, 1..4),
+        bits in prop_oneof![Just(3.0f32), 3.0f32..18.0, Just(12.0)],
+        common in common(),
+        others in proptest::collection::vec(key(), 0..12),
+        picked in proptest::collection::vec(any::<proptest::sample::Index>(), 12),
+    ) {
+        let keys = sorted(keys.into_iter().map(|key| [&common, key.as_slice()].concat()).collect());
+        let table = Table::new(keys, &lens, bits);
+        let mut ends: Vec<Vec<u8>> = picked.iter().flat_map(|i| near(i.get::<Vec<u8>>(&table.keys))).chain(others).collect();
+        ends.extend([Vec::new(), common.clone()]);
+        ends.extend(near(&common));
+        for (i, from) in ends.iter().enumerate() {
+            table.check_range(from, None)?;
+            for until in ends.iter().skip(i % 3).step_by(3).chain(&near(from)) {
+                table.check_range(from, Some(until))?;
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_of_other_filters_do_not_panic(
+        keys in proptest::collection::vec(key(), 1..80),
+        edits in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..8),
+        len in any::<proptest::sample::Index>(),
+        is_cut: bool,
+        asked in proptest::collection::vec(key(), 4),
+        index in 0usize..40,
+    ) {
+        let keys = sorted(keys);
+        let mut builder = RangeBuilder::new(9.5, 7);
+        for key in &keys {
+            builder.add(key);
+            if key.len() % 3 == 0 {
+                builder.end_block(key);
+            }
+        }
+        builder.end_block(&keys[keys.len() - 1]);
+        let mut bytes = builder.finish_regardless().unwrap().bytes;
+        for (at, value) in edits {
+            let at = 64 + at.index(bytes.len() - 64);
+            bytes[at] = value;
+        }
+        if is_cut {
+            bytes.truncate(64 + len.index(bytes.len() - 64));
+        }
+        seal(&mut bytes);
+        let filter = RangeFilter::open(&bytes, 7);
+        assert!(filter.memory() <= 24 * bytes.len(), "{} of {}", filter.memory(), bytes.len());
+        let mut bound = Vec::new();
+        for (low, high) in [(&asked[0], &asked[1]), (&asked[1], &asked[0])] {
+            let block = BlockRange { index, low, high };
+            filter.may_hold(block, &asked[2], Some(&asked[3]));
+            filter.next(block, &asked[2], &mut bound);
+            filter.before(block, Some(&asked[3]), &mut bound);
+        }
+    }
+}
+
+/// The answers of a filter of few keys, and its bytes.
+fn small() -> (Table, Vec<u8>) {
+    let keys: Vec<Vec<u8>> = (0..40u32).map(|i| format!("key{:04}", i * i).into_bytes()).collect();
+    let table = Table::new(keys.clone(), &[10], 10.0);
+    let mut builder = RangeBuilder::new(10.0, 7);
+    for (block, high) in keys.chunks(10).zip(&table.separators[1..]) {
+        block.iter().for_each(|key| builder.add(key));
+        builder.end_block(high);
+    }
+    (table, builder.finish().unwrap().bytes)
+}
+
+#[test]
+fn every_flipped_bit_every_length_and_another_table_mean_maybe() {
+    let (table, bytes) = small();
+    let is_maybe = |bytes: &[u8], number: u64| {
+        let filter = RangeFilter::open(bytes, number);
+        let mut bound = Vec::new();
+        let all = (0..4).all(|i| {
+            let block = table.block(i);
+            let from = [table.separators[i].as_slice(), b"!"].concat();
+            filter.may_hold(block, &from, None)
+                && filter.next(block, &from, &mut bound)
+                && bound == from
+                && filter.before(block, None, &mut bound)
+                && bound > table.separators[i + 1]
+        });
+        filter.degraded().is_some() && filter.info().is_none() && all
+    };
+    assert!(!is_maybe(&bytes, 7));
+    assert!(is_maybe(&bytes, 8));
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(is_maybe(&flipped, 7), "bit {bit}");
+    }
+    for len in 0..bytes.len() {
+        assert!(is_maybe(&bytes[..len], 7), "length {len}");
+    }
+    assert!(is_maybe(&[bytes, vec![0]].concat(), 7));
+}
+
+#[test]
+fn forged_alphabets_and_segments_take_little_memory() {
+    let (_, bytes) = small();
+    // No lower bound; then many segments of 64 alphabets of all bytes, or of the end of keys.
+    for alphabet in [&[0b110, 0, 255, 0][..], &[0b011, 0], &[0b101, 0, 255]] {
+        let weights = if alphabet[0] & 2 == 2 { 0 } else { 129 };
+        let alphabets = [alphabet, &vec![0; weights]].concat().repeat(64);
+        for (alphabets, count) in [(alphabets, 64u64), (Vec::new(), 0)] {
+            let mut inner = vec![2, 0];
+            put_varint(&mut inner, count << 1);
+            inner.extend([&alphabets[..], &[0; 7]].concat());
+            let mut forged = bytes[..64].to_vec();
+            forged.push(0);
+            for _ in 0..1000 {
+                put_varint(&mut forged, 1);
+                put_bytes(&mut forged, &inner);
+            }
+            set_u32(&mut forged, 28, 1000);
+            seal(&mut forged);
+            let filter = RangeFilter::open(&forged, 7);
+            assert_eq!(filter.degraded(), None);
+            assert!(filter.memory() <= 40 * forged.len(), "{} of {}", filter.memory(), forged.len());
+        }
+    }
+}
+
+#[test]
+fn large_blocks_empty_blocks_and_repeated_keys_are_answered() {
+    let keys: Vec<Vec<u8>> = (0..6000u32).map(|i| (i * 7919).to_be_bytes().to_vec()).collect();
+    let table = Table::new(keys.clone(), &[1022, 1023, 5000], 10.0);
+    let (mut denied, mut asked) = (0, 0);
+    for (index, range) in table.blocks.iter().enumerate() {
+        for pair in keys[range.clone()].windows(2) {
+            table.check_range(&pair[0], Some(&pair[1])).unwrap();
+            let middle = u32::from_be_bytes(pair[0].as_slice().try_into().unwrap()) + 4000;
+            let (from, until) = (middle.to_be_bytes(), (middle + 1).to_be_bytes());
+            asked += 1;
+            denied += u32::from(!table.filter.may_hold(table.block(index), &from, Some(&until)));
+        }
+    }
+    assert!(denied * 100 > asked * 95, "{denied} of {asked}");
+
+    let mut builder = RangeBuilder::new(10.0, 7);
+    builder.end_block(b"");
+    for key in [&b"a"[..], b"b", b"b", b"c"] {
+        builder.add(key);
+    }
+    builder.end_block(b"c");
+    builder.end_block(b"c");
+    builder.add(b"c");
+    builder.add(b"d");
+    builder.end_block(b"e");
+    let block = builder.finish_regardless().unwrap();
+    assert_eq!((block.info.keys, block.info.blocks), (5, 4));
+    let filter = RangeFilter::open(&block.bytes, 7);
+    let separators = [&b""[..], b"", b"c", b"c", b"e"];
+    for (index, held) in [(1, &b"a"[..]), (1, b"b"), (1, b"c"), (3, b"c"), (3, b"d")] {
+        let block = BlockRange { index, low: separators[index], high: separators[index + 1] };
+        assert!(filter.may_hold(block, held, Some(&[held, b"\0"].concat())), "{held:?} in {index}");
+    }
+}
+
+#[test]
+fn keys_and_separators_out_of_order_make_no_filter() {
+    let broken = |steps: &[(&[u8], bool)]| {
+        let mut builder = RangeBuilder::new(10.0, 7);
+        for &(bytes, is_key) in steps {
+            if is_key { builder.add(bytes) } else { builder.end_block(bytes) }
+        }
+        matches!(builder.finish_regardless(), Err(NoRangeFilter::Broken(_)))
+    };
+    assert!(broken(&[(b"b", true), (b"a", true), (b"c", false)]));
+    assert!(broken(&[(b"b", true), (b"a", false)]));
+    assert!(broken(&[(b"b", true), (b"c", false), (b"b", true), (b"d", false)]));
+    assert!(broken(&[(b"b", true), (b"c", false), (b"b", false)]));
+    assert!(broken(&[(b"b", true)]));
+    assert!(!broken(&[(b"b", true), (b"c", false)]));
+    assert_eq!(RangeBuilder::new(10.0, 7).finish().unwrap_err(), NoRangeFilter::NoKeys);
+}
+
+#[test]
+fn keys_that_the_code_cannot_tell_apart_get_no_filter() {
+    let mut builder = RangeBuilder::new(12.0, 7);
+    let keys = (0..2000u32).map(|i| {
+        let start = u64::from(i / 4).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_be_bytes();
+        [&start.repeat(3)[..], &i.to_be_bytes()].concat()
+    });
+    for block in sorted(keys.collect()).chunks(40) {
+        block.iter().for_each(|key| builder.add(key));
+        builder.end_block(&block[block.len() - 1]);
+    }
+    let Err(NoRangeFilter::Rates(rates)) = builder.finish() else { panic!("a useless filter") };
+    assert!(rates.near > 250_000_000 && !rates.are_useful(), "{rates:?}");
+}
+
+/// Makes edited bytes verify.
+fn seal(bytes: &mut [u8]) {
+    let len = bytes.len() as u64;
+    set_u64(bytes, 40, len);
+    crate::fuzz::seal(bytes);
+}
