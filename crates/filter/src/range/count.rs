@@ -44,10 +44,10 @@ impl Counts {
             }
             self.positions = head.len();
         }
-        let fresh = self.symbols.iter_mut().zip(&mut self.since).zip(head);
-        for ((symbols, since), &byte) in fresh.skip(shared) {
+        let fresh = shared..head.len();
+        self.since[fresh.clone()].fill(self.keys);
+        for (symbols, &byte) in self.symbols[fresh.clone()].iter_mut().zip(&head[fresh]) {
             symbols[usize::from(byte) + 1] += 1;
-            *since = self.keys;
         }
         self.ends[head.len()] += 1;
         self.shared = shared;
@@ -56,8 +56,12 @@ impl Counts {
 
     /// Counts the bytes from `shared` on that `before` and keys before it have.
     fn close(&mut self, before: &[u8], shared: usize) {
-        let counted = self.symbols.iter_mut().zip(self.since).zip(before);
-        for ((symbols, since), &byte) in counted.take(self.shared).skip(shared) {
+        if shared >= self.shared {
+            return;
+        }
+        let ended = shared..self.shared;
+        let counted = self.symbols[ended.clone()].iter_mut().zip(&self.since[ended.clone()]);
+        for ((symbols, since), &byte) in counted.zip(&before[ended]) {
             symbols[usize::from(byte) + 1] += self.keys - since - 1;
         }
     }

@@ -317,6 +317,47 @@ fn keys_that_the_code_cannot_tell_apart_get_no_filter() {
     assert!(rates.near > 250_000_000 && !rates.are_useful(), "{rates:?}");
 }
 
+/// Asks for ranges around keys of three kinds, each of which holds its key, and for their bounds.
+fn check_ranges(checks: u64) {
+    let mut rng = fastrand::Rng::with_seed(11);
+    let numbers: Vec<Vec<u8>> = (0..20_000).map(|_| rng.u64(..).to_be_bytes().to_vec()).collect();
+    let texts = (0..20_000).map(|_| format!("user{:04}:{:08}", rng.u32(0..300), rng.u32(0..100_000_000)).into_bytes());
+    let texts: Vec<Vec<u8>> = texts.collect();
+    let mixed = numbers.iter().chain(&texts).step_by(3).cloned().collect();
+    let tables = [numbers, texts, mixed].map(|keys| Table::new(sorted(keys), &[35, 60], 12.0));
+    let mut bound = Vec::new();
+    for _ in 0..checks {
+        let table = &tables[rng.usize(0..3)];
+        let index = rng.usize(0..table.blocks.len());
+        let (block, keys) = (table.block(index), &table.keys[table.blocks[index].clone()]);
+        let at = rng.usize(0..keys.len());
+        let (first, last) = (at - rng.usize(0..=at.min(2)), at + rng.usize(0..(keys.len() - at).min(2)));
+        let mut from = keys[first].clone();
+        from.truncate(rng.usize(0..=from.len()));
+        if rng.bool() {
+            from.clone_from(&keys[first]);
+        }
+        let mut until = keys[last].clone();
+        until.push(rng.u8(..));
+        assert!(table.filter.may_hold(block, &from, Some(&until)), "{from:?} to {until:?}");
+        let next = keys.iter().find(|key| **key >= from).unwrap();
+        assert!(table.filter.next(block, &from, &mut bound) && bound <= *next && bound >= from, "next from {from:?}");
+        let before = keys.iter().rfind(|key| **key < until).unwrap();
+        assert!(table.filter.before(block, Some(&until), &mut bound) && bound > *before, "before {until:?}");
+    }
+}
+
+#[test]
+fn no_false_negative_in_a_million_checks() {
+    check_ranges(1_000_000);
+}
+
+#[test]
+#[ignore = "an hour: cargo test --release -p tamis-filter --lib range:: -- --ignored"]
+fn no_false_negative_in_a_billion_checks() {
+    check_ranges(1_000_000_000);
+}
+
 /// Makes edited bytes verify.
 fn seal(bytes: &mut [u8]) {
     let len = bytes.len() as u64;
