@@ -275,7 +275,7 @@ impl RangeBuilder {
         let RangeBuilder { millibits, number, blocks, .. } = self;
         let header = RangeHeader { kind: Kind::Table, extractor: 0, number, keys, millibits, blocks, rates };
         let bytes = header::encode(&header, &self.payload);
-        let info = RangeInfo::new(&header, bytes.len(), folded);
+        let info = header.info(bytes.len(), folded);
         Ok(RangeBlock { bytes, info })
     }
 

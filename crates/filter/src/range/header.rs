@@ -19,7 +19,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::info::RangeRates;
+use super::info::{RangeInfo, RangeRates};
 use crate::header::HEADER_LEN;
 use tamis_base::format::checksum::crc;
 use tamis_base::format::coding::{Decoder, put_u16, put_u32, put_u64, set_u32};
@@ -45,6 +45,15 @@ pub(crate) struct RangeHeader {
     pub(crate) millibits: u32,
     pub(crate) blocks: u32,
     pub(crate) rates: RangeRates,
+}
+
+impl RangeHeader {
+    /// What it says of a filter of `bytes` bytes, of whose blocks `folded` are placed by distance.
+    pub(crate) fn info(&self, bytes: usize, folded: usize) -> RangeInfo {
+        let &RangeHeader { keys, blocks, millibits, rates, .. } = self;
+        let folded = u32::try_from(folded).unwrap_or(u32::MAX);
+        RangeInfo { keys, blocks, folded, millibits, bytes: bytes as u64, rates }
+    }
 }
 
 /// A whole filter: the header of `payload`, and `payload`.

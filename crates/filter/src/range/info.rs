@@ -1,7 +1,5 @@
 //! The parameters and the rates of a table's range filter, for properties, statistics and tools.
 
-use super::header::RangeHeader;
-
 /// A filter whose worse rate exceeds this, in parts per 10^9, is not written. One of four reads
 /// that it should save would be done, and keys whose distances it cannot tell now are such that
 /// later keys will be no better.
@@ -56,12 +54,6 @@ pub struct RangeInfo {
 }
 
 impl RangeInfo {
-    pub(super) fn new(header: &RangeHeader, bytes: usize, folded: usize) -> RangeInfo {
-        let &RangeHeader { keys, blocks, millibits, rates, .. } = header;
-        let folded = u32::try_from(folded).unwrap_or(u32::MAX);
-        RangeInfo { keys, blocks, folded, millibits, bytes: bytes as u64, rates }
-    }
-
     /// Bits per key, everything included; 0 without keys.
     pub fn bits_per_key(&self) -> f64 {
         if self.keys == 0 { 0.0 } else { self.bytes as f64 * 8.0 / self.keys as f64 }

@@ -85,7 +85,7 @@ fn decode(memory: Option<&Arc<TableMemory>>, bytes: &[u8], number: u64) -> Decod
         return Err(Malformed("the range filter has a prefix extractor"));
     }
     let codes = Codes::decode(TableArray::new(memory, bytes.iter().copied()), HEADER_LEN, header.blocks)?;
-    let info = RangeInfo::new(&header, bytes.len(), codes.folded());
+    let info = header.info(bytes.len(), codes.folded());
     Ok((codes, info))
 }
 
