@@ -88,6 +88,9 @@ fn filters_ledger() -> Result<(), Box<dyn std::error::Error>> {
     for step in db.explain("apple")?.steps {                     // how this key is read, source by source
         println!("{}: {step}, {:?}", step.source, step.blocks);  // out of range; filter said no; false positive; …
     }
+    for step in db.explain_range("apple".., 10)?.steps {          // how ten entries are read, table by table
+        println!("level {}, table {}: {step}", step.level, step.table);   // 2 blocks, 1 for nothing; no block needed; …
+    }
     let mode = ReadOptions::new().filters(FilterMode::Shadow);   // ask the filter, search the table anyway:
     db.get_with("apple", mode)?;                                 // counts the saving; a wrong "no" is an error that names the table
     Options::new().on_event(|event| eprintln!("{event}"));       // damaged filters, and those wrong too often
