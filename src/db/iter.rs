@@ -50,7 +50,7 @@ pub(super) fn common_prefix(span: &KeySpan<Vec<u8>>, extractor: PrefixExtractor)
 /// ```
 pub struct Iter {
     range: KeySpan<Vec<u8>>,
-    /// Opens the cursor of one end on its first use, for the keys of a range.
+    /// Opens the cursor of one end on its first use, with a limit at the other end.
     open: OpenCursor,
     /// Each stands on the last entry that its end returned.
     front: Option<Cursor>,
@@ -64,7 +64,7 @@ pub struct Iter {
     done: bool,
 }
 
-type OpenCursor = Box<dyn Fn(&KeySpan<Vec<u8>>) -> Cursor + Send>;
+type OpenCursor = Box<dyn Fn(KeySpan<&[u8]>) -> Cursor + Send>;
 
 impl Iter {
     pub(super) fn new(range: KeySpan<Vec<u8>>, open: OpenCursor) -> Iter {
@@ -131,7 +131,7 @@ impl Iter {
         match &mut self.front {
             Some(cursor) if self.front_sought.is_none() => cursor.next_before(end)?,
             front => {
-                let cursor = front.get_or_insert_with(|| (self.open)(&self.range));
+                let cursor = front.get_or_insert_with(|| (self.open)(KeySpan { lower: None, upper: end }));
                 match self.front_sought.take().as_deref().or(self.range.lower.as_deref()) {
                     Some(lower) => cursor.seek_within(lower, end)?,
                     None => cursor.seek_to_first_before(end)?,
@@ -153,7 +153,7 @@ impl Iter {
         match &mut self.back {
             Some(cursor) if self.back_sought.is_none() => cursor.prev_from(end)?,
             back => {
-                let cursor = back.get_or_insert_with(|| (self.open)(&self.range));
+                let cursor = back.get_or_insert_with(|| (self.open)(KeySpan { lower: end, upper: None }));
                 match self.back_sought.take().as_deref().or(self.range.upper.as_deref()) {
                     Some(upper) => cursor.seek_before(upper, end)?,
                     None => cursor.seek_to_last_from(end)?,

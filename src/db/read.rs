@@ -324,8 +324,8 @@ impl Store {
         let (active, sealed, horizon) = (Arc::clone(&view.active), view.sealed.clone(), Arc::clone(&view.horizon));
         let view = ReadView { active, sealed, trees: Trees::default(), horizon };
         let at = target.at().unwrap_or_else(|| self.clock.time_of_read());
-        let open = move |range: &KeySpan<Vec<u8>>| {
-            let mut sources = view.cursor(&tree, mode.fill_cache, probe.as_ref()).with_limits(range.clone());
+        let open = move |limits: KeySpan<&[u8]>| {
+            let mut sources = view.cursor(&tree, mode.fill_cache, probe.as_ref()).with_limits(limits);
             trace.iter().for_each(|trace| sources.set_trace(trace));
             let cursor = Cursor::new(sources, view.clamp(&tree, seqno), &tree, covers.clone(), at);
             if mode.values { cursor } else { cursor.without_values() }

@@ -123,8 +123,8 @@ pub trait MergeCursor: InternalCursor {
         }
     }
 
-    /// Lets steps from one block to the next defer as well. Without it, they enter the block: a
-    /// cursor that is alone, and has no limits, would resume at once.
+    /// Lets steps from one block to the next defer as well, for a scan with limits. Without any,
+    /// the next block is needed soon, and deferring costs more than it saves.
     fn let_steps_defer(&mut self) {}
 
     /// If the cursor has deferred its next entry: a bound of that entry's key, the first that the

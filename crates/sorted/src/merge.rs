@@ -145,10 +145,11 @@ impl<C: MergeCursor> MergingCursor<C> {
 
     /// Makes it the cursor of a scan that wants no entry outside of `limits`. It may end where the
     /// next entry is outside.
-    pub fn with_limits(mut self, limits: KeySpan<Vec<u8>>) -> MergingCursor<C> {
+    pub fn with_limits(mut self, limits: KeySpan<&[u8]>) -> MergingCursor<C> {
         if limits != KeySpan::default() {
             self.children.iter_mut().for_each(C::let_steps_defer);
-            self.limits = Some(Box::new(limits));
+            let [lower, upper] = [limits.lower, limits.upper].map(|limit| limit.map(<[u8]>::to_vec));
+            self.limits = Some(Box::new(KeySpan { lower, upper }));
         }
         self
     }

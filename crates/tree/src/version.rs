@@ -587,7 +587,7 @@ impl Version {
 
     /// A cursor over the tables that may hold entries of `span` newer than `since`.
     pub fn cursor_newer(&self, since: SeqNo, span: &KeySpan<Vec<u8>>) -> MergingCursor<ScanSource> {
-        MergingCursor::new(self.runs_newer(since, span).collect()).with_limits(span.clone())
+        MergingCursor::new(self.runs_newer(since, span).collect()).with_limits(span.borrowed())
     }
 
     /// A cursor for each table that may hold entries of `span` newer than `since`.
@@ -596,7 +596,7 @@ impl Version {
             move |meta: &TableMeta| meta.largest_seqno > since && span.overlaps(&meta.smallest, &meta.largest);
         self.levels.iter().flat_map(move |level| {
             let asked = (0..level.tables.len()).filter(move |&at| is_asked(level.tables[at].meta()));
-            asked.map(move |at| ScanSource::Run(RunCursor::new(level.clone(), at..at + 1, true).merged(true)))
+            asked.map(move |at| ScanSource::Run(RunCursor::new(level.clone(), at..at + 1, true)))
         })
     }
 
@@ -651,7 +651,6 @@ impl Version {
 
     /// Adds a cursor to `out` for each run.
     fn add_runs(&self, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<ScanSource>) {
-        let with_others = out.len() + self.run_count() > 1;
         let overlapping = &self.levels[0];
         let each = (0..overlapping.tables.len()).map(|i| (overlapping, i..i + 1));
         let runs = each.chain(self.sorted().map(|level| (level, 0..level.tables.len())));
@@ -659,7 +658,7 @@ impl Version {
             let run = probe.map_or(run.clone(), |probe| probe.in_range(&level.tables, run));
             if !run.is_empty() {
                 let cursor = RunCursor::new(level.clone(), run, fill_cache);
-                out.push(ScanSource::Run(cursor.with_prefix(probe).merged(with_others)));
+                out.push(ScanSource::Run(cursor.with_prefix(probe)));
             }
         }
     }

@@ -356,7 +356,7 @@ proptest! {
         for ((child, deferrals), fails_in) in cursor.children.iter_mut().zip(deferrals).zip(failures) {
             (child.deferrals, child.fails_in) = (deferrals, fails_in);
         }
-        let mut cursor = cursor.with_limits(KeySpan { lower: limits.0, upper: limits.1 });
+        let mut cursor = cursor.with_limits(KeySpan { lower: limits.0.as_deref(), upper: limits.1.as_deref() });
         walk(&mut cursor, &model, &steps);
     }
 
@@ -370,7 +370,7 @@ proptest! {
     ) {
         let (mut cursor, model) = merged(4, &entries);
         cursor.children.iter_mut().for_each(|child| child.deferrals = vec![1]);
-        let limits = KeySpan { lower: Some(limit.clone()), upper: Some(limit.clone()) };
+        let limits = KeySpan { lower: Some(&limit[..]), upper: Some(&limit[..]) };
         let mut cursor = cursor.with_limits(limits);
         let found = match forward {
             true => {

@@ -43,14 +43,6 @@ impl RunCursor {
         RunCursor { prefix: probe.cloned(), ..self }
     }
 
-    /// Lets steps defer entries, if the cursor is one of several.
-    pub(super) fn merged(mut self, with_others: bool) -> RunCursor {
-        if with_others {
-            self.cursor.let_steps_defer();
-        }
-        self
-    }
-
     /// A cursor over `tables` for compactions: its reads bypass the cache and the counters.
     pub fn for_compaction(tables: Vec<Arc<Table>>) -> RunCursor {
         let run = 0..tables.len();

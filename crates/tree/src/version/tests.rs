@@ -487,6 +487,7 @@ fn cursors_walk_over_runs_as_over_a_sorted_list() {
         // The second walk finds the blocks in memory.
         for _ in 0..2 {
             for (source, list) in sources.iter_mut().zip(&lists) {
+                source.let_steps_defer();
                 let mut source = Resumed(source, 0);
                 walk(&mut source, list, true, &mut random);
                 assert!(source.1 > 100, "{} deferred", source.1);
@@ -497,7 +498,8 @@ fn cursors_walk_over_runs_as_over_a_sorted_list() {
         let mut merge = MergingCursor::new(sources);
         walk(&mut merge, &all, false, &mut random);
         let limits = KeySpan { lower: Some(run_key(10)), upper: Some(run_key(50)) };
-        for merge in [&mut merge, &mut version.cursor(0, std::iter::empty(), true, None).with_limits(limits.clone())] {
+        for merge in [&mut merge, &mut version.cursor(0, std::iter::empty(), true, None).with_limits(limits.borrowed())]
+        {
             for _ in 0..100 {
                 seek_over_at_random(merge, &all, &limits, &mut random);
             }
