@@ -48,12 +48,12 @@ mod sst;
 
 pub use batch::WriteBatch;
 pub use db::{
-    BlockVisit, Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation, FilterRebuild,
-    HeldStats, ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter,
-    KeyRange, Keys, Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, Opening,
-    OpeningStats, Operation, OperationKind, Parts, RangeDeleteStats, RangeExplanation, ReadCost, ReadOptions, ReadStep,
-    ReaderStats, SalvageIter, Savepoint, ScanStep, ScannedBlock, SkippedRange, Snapshot, Stall, Stats, StoreCopy,
-    StoreImage, TableStats, Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
+    Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation, FilterRebuild, HeldStats,
+    ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter, KeyRange, Keys,
+    Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, OpeningStats, Operation,
+    OperationKind, Parts, RangeDeleteStats, RangeExplanation, ReadCost, ReadOptions, ReadStep, ReaderStats,
+    SalvageIter, Savepoint, ScanStep, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage, TableStats,
+    Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
 pub use environment::{Environment, EnvironmentOptions, EnvironmentStats, MemoryUsage};
 pub use error::{Error, Result};
@@ -72,6 +72,7 @@ pub use options::{
 pub use rate::RateLimit;
 pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, Severity, StallCause};
 pub use report::stats::{FilterLedger, ReadStats};
-pub use sorted::trace::{FilterAnswer, Found, ReadSource};
+pub use sorted::scan_trace::ScannedBlock;
+pub use sorted::trace::{BlockVisit, FilterAnswer, Found, Opening, ReadSource};
 pub use sorted::value::Value;
 pub use sst::{SstFormat, SstInfo, SstWriter};

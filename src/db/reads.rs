@@ -119,7 +119,7 @@ macro_rules! reads {
                 /// Scans the first `most` entries of a range and reports how: the tables whose keys
                 /// overlap it, and the data blocks that were entered and read, also those from
                 /// which nothing came. With one entry, it is a seek. The scan is counted in the
-                /// statistics.
+                /// statistics. The explanation takes about 50 bytes for each block entered.
                 ///
                 /// A damaged table is part of the explanation, not an error of this call.
                 pub fn explain_range(&self, range: impl KeyRange, most: u64) -> Result<RangeExplanation> {

@@ -120,7 +120,7 @@ pub use range::builder::{NoRangeFilter, RangeBlock, RangeBuilder};
 #[doc(hidden)]
 pub use range::codes::BlockRange;
 #[doc(hidden)]
-pub use range::info::{RangeInfo, RangeRates, RangeState};
+pub use range::info::{RangeInfo, RangeRates};
 #[doc(hidden)]
 pub use range::reader::RangeFilter;
 #[doc(hidden)]

@@ -134,7 +134,8 @@ pub trait MergeCursor: InternalCursor {
         None
     }
 
-    /// Ends a deferral; does nothing without one. Afterwards the cursor is valid, or at its end, or
+    /// Ends a deferral, and notes the position that it comes to; does nothing without one.
+    /// Afterwards the cursor is valid, or at its end, or
     /// deferred at a later bound or place; repeated calls come to one of the first two.
     fn resume(&mut self) -> Result<()> {
         Ok(())

@@ -335,7 +335,6 @@ impl<C: MergeCursor> MergingCursor<C> {
         });
         if is_within {
             self.children[child].resume()?;
-            self.children[child].note_position();
         }
         Ok(is_within)
     }

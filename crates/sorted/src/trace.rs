@@ -4,7 +4,7 @@
 //! compile to nothing. An explanation is therefore of the very path that reads take.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::format::deadline::{DEADLINE_LEN, Deadline};
 use crate::format::key::ValueKind;
@@ -40,6 +40,45 @@ pub enum FilterAnswer {
     Degraded,
     /// The filter was not asked: the table has none, or the read ignores it.
     Skipped,
+}
+
+/// The cost of opening a table: reading its header, footer, properties, index and filter, which
+/// stay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Opening {
+    /// Bytes read from the file.
+    pub bytes: u64,
+    /// Duration of opening.
+    pub time: Duration,
+}
+
+/// A data block that a read searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlockVisit {
+    /// Offset of the block in the file.
+    pub offset: u64,
+    /// Length of the block in the file, trailer included, in bytes.
+    pub len: u64,
+    /// Whether the block was in the cache or in a mapped file; otherwise it was read from the file.
+    pub cached: bool,
+    /// Duration of getting the block.
+    pub time: Duration,
+}
+
+impl Opening {
+    #[doc(hidden)]
+    pub fn new(bytes: u64, time: Duration) -> Opening {
+        Opening { bytes, time }
+    }
+}
+
+impl BlockVisit {
+    #[doc(hidden)]
+    pub fn new((offset, len): (u64, u64), cached: bool, time: Duration) -> BlockVisit {
+        BlockVisit { offset, len, cached, time }
+    }
 }
 
 /// What a source holds for a key.

@@ -10,7 +10,7 @@ use crate::db::store::Store;
 use crate::error::Result;
 use crate::filter::KeyHash;
 use crate::format::deadline::{Deadline, time_of};
-use crate::sorted::trace::{FilterAnswer, Found, ReadSource, ReadTrace};
+use crate::sorted::trace::{BlockVisit, FilterAnswer, Found, Opening, ReadSource, ReadTrace};
 use crate::sync::time;
 
 /// What a point read consulted, in order, and its result.
@@ -43,31 +43,6 @@ pub struct ReadStep {
     /// The data blocks that were searched.
     pub blocks: Vec<BlockVisit>,
     /// Duration of the step.
-    pub time: Duration,
-}
-
-/// The cost of opening a table: reading its header, footer, properties, index and filter, which
-/// stay in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Opening {
-    /// Bytes read from the file.
-    pub bytes: u64,
-    /// Duration of opening.
-    pub time: Duration,
-}
-
-/// A data block that a read searched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BlockVisit {
-    /// Offset of the block in the file.
-    pub offset: u64,
-    /// Length of the block in the file, trailer included, in bytes.
-    pub len: u64,
-    /// Whether the block was in the cache or in a mapped file; otherwise it was read from the file.
-    pub cached: bool,
-    /// Duration of getting the block.
     pub time: Duration,
 }
 
@@ -211,7 +186,7 @@ impl ReadTrace for Recorder {
     fn opened(&mut self, bytes: u64) {
         let time = self.lap();
         if let Some(step) = self.steps.last_mut() {
-            step.opened = Some(Opening { bytes, time });
+            step.opened = Some(Opening::new(bytes, time));
         }
     }
 
@@ -223,10 +198,10 @@ impl ReadTrace for Recorder {
     }
 
     fn block(&mut self, place: impl FnOnce() -> (u64, u64), cached: bool) {
-        let (offset, len) = place();
+        let place = place();
         let time = self.lap();
         if let Some(step) = self.steps.last_mut() {
-            step.blocks.push(BlockVisit { offset, len, cached, time });
+            step.blocks.push(BlockVisit::new(place, cached, time));
         }
     }
 

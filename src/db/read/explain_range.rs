@@ -1,25 +1,23 @@
 //! `explain_range`: a scan that reports what it reads.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::explain::{BlockVisit, Opening};
 use super::{ReadOptions, ReadTarget};
 use crate::db::store::Store;
 use crate::error::Result;
 use crate::format::span::KeySpan;
-use crate::sorted::scan_trace::{ScanTrace, TableVisit};
-use crate::sorted::trace::FilterAnswer;
+use crate::sorted::scan_trace::{ScanTrace, ScannedBlock, TableVisit};
+use crate::sorted::trace::{FilterAnswer, Opening};
 use crate::sync::time;
 
 /// What a scan read, table by table, and how it ended.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RangeExplanation {
-    /// The tables that hold keys on both sides of, or within, what was scanned: level by level, as
-    /// reads visit them.
+    /// The tables whose key ranges overlap what was scanned, in the order of reads. Memtables cost
+    /// no read and are not listed.
     pub steps: Vec<ScanStep>,
     /// Number of entries found, or why the scan failed.
     pub outcome: Result<u64>,
@@ -43,17 +41,6 @@ pub struct ScanStep {
     /// The data blocks that the scan entered. None, if no entry of the table could come next before
     /// the scan ended: its key range and its index said so.
     pub blocks: Vec<ScannedBlock>,
-}
-
-/// A data block that a scan entered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ScannedBlock {
-    /// Where it is, and what getting it took.
-    pub visit: BlockVisit,
-    /// Whether the scan took an entry from it, or passed one: a tombstone, an older version.
-    /// Otherwise a filter of ranges could have saved it.
-    pub used: bool,
 }
 
 impl RangeExplanation {
@@ -138,31 +125,21 @@ impl Store {
         let was_limited = count == most;
         drop(iter);
         let time = time::since(start);
-        let mut visits: BTreeMap<u64, TableVisit> =
-            trace.take().into_iter().map(|visit| (visit.number, visit)).collect();
+        let mut visits = trace.take();
         let mut steps = Vec::new();
         for (level, table) in version.tables() {
             let meta = table.meta();
             let ends_before = last.as_ref().is_some_and(|last| was_limited && meta.smallest.as_ref() > &**last);
-            match visits.remove(&meta.number) {
-                Some(visit) => steps.push(ScanStep::new(level, visit)),
-                None if !ends_before && range.overlaps(&meta.smallest, &meta.largest) => {
-                    steps.push(ScanStep::new(level, TableVisit::none(meta.number)));
-                }
-                None => {}
-            }
+            let is_considered = !ends_before && range.overlaps(&meta.smallest, &meta.largest);
+            let visit = visits.remove(&meta.number).or_else(|| is_considered.then(TableVisit::default));
+            steps.extend(visit.map(|TableVisit { opened, prefix, blocks }| ScanStep {
+                level,
+                table: meta.number,
+                opened,
+                prefix,
+                blocks,
+            }));
         }
         Ok(RangeExplanation { steps, outcome: outcome.map(|()| count), time })
-    }
-}
-
-impl ScanStep {
-    fn new(level: usize, visit: TableVisit) -> ScanStep {
-        let blocks = visit.blocks.into_iter().map(|block| ScannedBlock {
-            visit: BlockVisit { offset: block.offset, len: block.len, cached: block.cached, time: block.time },
-            used: block.used,
-        });
-        let opened = visit.opened.map(|(bytes, time)| Opening { bytes, time });
-        ScanStep { level, table: visit.number, opened, prefix: visit.prefix, blocks: blocks.collect() }
     }
 }

@@ -166,9 +166,19 @@ pub fn strip<'k>(key: &'k [u8], prefix: &[u8]) -> Option<&'k [u8]> {
     equal(front, prefix).then_some(rest)
 }
 
-/// The length of the longest common prefix of `a` and `b`.
+/// The length of the longest common prefix of `a` and `b`, found by words.
+#[inline]
 pub fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+    let ((words_a, _), (words_b, _)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let mut len = 0;
+    for (a, b) in words_a.iter().zip(words_b) {
+        let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differing != 0 {
+            return len + differing.trailing_zeros() as usize / 8;
+        }
+        len += 8;
+    }
+    len + a[len..].iter().zip(&b[len..]).take_while(|(a, b)| a == b).count()
 }
 
 // A head is the first bytes of a key, or of its part after a prefix, as a number that orders like

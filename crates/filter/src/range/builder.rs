@@ -8,12 +8,12 @@ use super::alphabet::{Alphabets, SHORTEST, Value};
 use super::cells;
 use super::coder::Coder;
 use super::codes::{COUNT_BITS, GROUP, MANY, shape_of};
-use super::common_prefix_len;
 use super::count::Counts;
 use super::header::{self, Kind, RangeHeader};
 use super::info::{RangeInfo, RangeRates};
 use super::scale::{MAX_PER_KEY, Scale, Span, cells_of};
 use tamis_base::format::coding::{Decoder, low_byte, put_bytes, put_u16, put_u32, put_varint};
+use tamis_base::format::key::common_prefix_len;
 
 /// One in so many distances between neighbours is shorter than a short one.
 const SHORT: usize = 8;

@@ -59,16 +59,3 @@ impl RangeInfo {
         if self.keys == 0 { 0.0 } else { self.bytes as f64 * 8.0 / self.keys as f64 }
     }
 }
-
-/// The range filter of a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub enum RangeState {
-    /// The table was written without one.
-    None,
-    /// The filter is usable.
-    Usable(RangeInfo),
-    /// The filter is unusable, for this reason, and means "maybe" for every range.
-    Degraded(String),
-}

@@ -33,20 +33,3 @@ pub(crate) mod reader;
 mod scale;
 #[cfg(test)]
 mod tests;
-
-use tamis_base::format::coding::get_u64;
-
-/// The length of the longest common prefix, found by words.
-#[inline]
-fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
-    let ((words_a, _), (words_b, _)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
-    let mut len = 0;
-    for (a, b) in words_a.iter().zip(words_b) {
-        let other = get_u64(a) ^ get_u64(b);
-        if other != 0 {
-            return len + other.trailing_zeros() as usize / 8;
-        }
-        len += 8;
-    }
-    len + a[len..].iter().zip(&b[len..]).take_while(|(a, b)| a == b).count()
-}

@@ -10,7 +10,7 @@
 
 use super::alphabet::{Alphabets, Number, ROOT, SHORTEST, Value};
 use super::cells::Cells;
-use super::common_prefix_len;
+use tamis_base::format::key::common_prefix_len;
 
 /// Bits of a number that a linear scale multiplies by its cells.
 const SPAN_BITS: u32 = 32;

@@ -2,10 +2,10 @@
 
 use super::builder::{NoRangeFilter, RangeBuilder};
 use super::codes::BlockRange;
-use super::common_prefix_len;
 use super::reader::RangeFilter;
 use proptest::prelude::*;
 use tamis_base::format::coding::{put_bytes, put_varint, set_u32, set_u64};
+use tamis_base::format::key::common_prefix_len;
 
 /// The separator of a table's index: the shortest string from `last` on that is less than `next`.
 fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {

@@ -13,8 +13,9 @@ use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::iter::{Direction, InternalCursor, KeyBound, MergeCursor};
 use crate::report::stats::{ReadCounters, ReadEvent};
-use crate::scan_trace::{ScanTrace, VisitedBlock};
+use crate::scan_trace::ScanTrace;
 use crate::sync::time;
+use crate::trace::BlockVisit;
 
 /// A position in two levels: a block, by the index, and an entry in it. The cursor keeps its block
 /// alive.
@@ -110,8 +111,8 @@ impl TableCursor {
     fn trace_block(&self, trace: &ScanTrace, i: usize, cached: bool, begun: Instant) -> Result<()> {
         let fetcher = self.table.fetcher();
         let handle = self.table.resident()?.index.handle(fetcher, i)?;
-        let (offset, len, time) = (handle.offset, handle.stored_len(), time::since(begun));
-        trace.block(self.table.meta().number, VisitedBlock { offset, len, cached, used: true, time });
+        let visit = BlockVisit::new((handle.offset, handle.stored_len()), cached, time::since(begun));
+        trace.block(self.table.meta().number, visit);
         Ok(())
     }
 
@@ -463,9 +464,8 @@ impl MergeCursor for TableCursor {
         self.search_blocks(key, seqno, forward, is_searched)
     }
 
-    /// A compaction reads everything: deferring would save nothing.
     fn let_steps_defer(&mut self) {
-        self.defers = !self.reads_whole_table;
+        self.defers = true;
     }
 
     fn deferred(&self) -> Option<KeyBound<'_>> {

@@ -61,13 +61,9 @@ impl RunCursor {
     /// Moves to the table at position `i`, where the cursor is not valid yet. Returns false if the
     /// prefix skips that table.
     fn enter_table(&mut self, i: usize) -> Result<bool> {
-        (self.seeking, self.deferred, self.at) = (false, None, i);
+        self.invalidate();
+        self.at = i;
         let table = &self.level.tables[i];
-        if self.prefix.is_none() && self.cursor.trace().is_none() {
-            self.cursor.enter_table(table);
-            return Ok(true);
-        }
-        self.cursor.invalidate();
         self.cursor.trace_table(table)?;
         match &self.prefix {
             Some(probe) => self.cursor.enter_table_for(table, probe),
