@@ -58,7 +58,7 @@ pub use db::{
 pub use environment::{Environment, EnvironmentOptions, EnvironmentStats, MemoryUsage};
 pub use error::{Error, Result};
 pub use exec::{Executor, Job, Priority, SteppedExecutor, ThreadPool};
-pub use filter::{FilterPolicy, PrefixExtractor};
+pub use filter::{FilterPolicy, PrefixExtractor, RangeFilterPolicy};
 pub use format::key::{MAX_KEY_LEN, MAX_VALUE_LEN, SeqNo};
 #[cfg(any(fuzzing, test))]
 #[doc(hidden)]

@@ -290,7 +290,7 @@ impl Store {
         let view = self.view_for(target);
         let tree = tree_of(&view, target.keyspace, target.name)?;
         let (seqno, covers) = view.covers(tree, target.seqno(), || view.visible(&self.sequence));
-        let sources = view.cursor(tree, options.fill_cache, None);
+        let sources = view.cursor(tree, options.mode(), None);
         let at = target.at().unwrap_or_else(|| self.clock.time_of_read());
         Ok(Cursor::new(sources, view.clamp(tree, seqno), tree, covers, at))
     }
@@ -325,7 +325,7 @@ impl Store {
         let view = ReadView { active, sealed, trees: Trees::default(), horizon };
         let at = target.at().unwrap_or_else(|| self.clock.time_of_read());
         let open = move |limits: KeySpan<&[u8]>| {
-            let mut sources = view.cursor(&tree, mode.fill_cache, probe.as_ref()).with_limits(limits);
+            let mut sources = view.cursor(&tree, mode, probe.as_ref()).with_limits(limits);
             trace.iter().for_each(|trace| sources.set_trace(trace));
             let cursor = Cursor::new(sources, view.clamp(&tree, seqno), &tree, covers.clone(), at);
             if mode.values { cursor } else { cursor.without_values() }

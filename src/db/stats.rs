@@ -19,7 +19,7 @@ use super::write::logs::LogStats;
 use super::write::stalls::WriteStalls;
 use crate::environment::{EnvironmentStats, MemoryUsage};
 use crate::error::{Error, Result};
-use crate::filter::FilterState;
+use crate::filter::{FilterState, RangeFilterState};
 use crate::format::key::SeqNo;
 use crate::report::stats::{FilterLedger, ReadStats};
 use crate::sorted::table::Table;
@@ -223,11 +223,18 @@ pub struct TableStats {
     pub largest_seqno: SeqNo,
     /// Its filter; `None` before the first read of the table.
     pub filter: Option<FilterState>,
-    /// Reads of it since the store was opened, and what theory expects of its filter.
+    /// Its range filter; `None` before the first read of the table.
+    pub range_filter: Option<RangeFilterState>,
+    /// Reads of it since the store was opened, and what theory expects of its filters.
     pub ledger: FilterLedger,
 }
 
 impl TableStats {
+    fn has_degraded_filter(&self) -> bool {
+        matches!(self.filter, Some(FilterState::Degraded(_)))
+            || matches!(self.range_filter, Some(RangeFilterState::Degraded(_)))
+    }
+
     /// Reads of it since the store was opened.
     pub fn reads(&self) -> ReadStats {
         self.ledger.reads
@@ -303,13 +310,14 @@ impl Stats {
         (self.flushed_bytes > 0).then(|| written as f64 / self.flushed_bytes as f64)
     }
 
-    /// Tables whose filters are known to answer "maybe" for every key: keyspace, level, table.
+    /// Tables with a filter that is known to be damaged, and to answer "maybe" to everything:
+    /// keyspace, level, table.
     pub fn degraded_filters(&self) -> impl Iterator<Item = (&str, usize, &TableStats)> {
         let levels =
             self.keyspaces.iter().flat_map(|keyspace| keyspace.levels.iter().map(|level| (&*keyspace.name, level)));
         levels
             .flat_map(|(name, level)| level.tables.iter().map(move |table| (name, level.level, table)))
-            .filter(|(_, _, table)| matches!(table.filter, Some(FilterState::Degraded(_))))
+            .filter(|(_, _, table)| table.has_degraded_filter())
     }
 }
 
@@ -412,6 +420,7 @@ fn table_stats(table: &Arc<Table>) -> TableStats {
         smallest_seqno: meta.smallest_seqno,
         largest_seqno: meta.largest_seqno,
         filter: table.known_filter_state(),
+        range_filter: table.known_range_filter_state(),
         ledger: table.ledger(),
     }
 }

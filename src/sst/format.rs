@@ -103,8 +103,7 @@ impl SstFormat {
     /// How a table is written: for the last level, where most of what is ingested goes.
     pub(super) fn table_options(&self) -> TableOptions {
         TableOptions {
-            filter: fixed(&self.options, LEVEL_COUNT - 1),
-            prefix: self.options.prefix,
+            filters: fixed(&self.options, LEVEL_COUNT - 1),
             compression: self.options.compression,
             block_size: self.options.block_size,
             seed: self.seed,

@@ -8,7 +8,9 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use tamis::operator::{Add, Append, Max};
-use tamis::{Compression, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, PrefixExtractor};
+use tamis::{
+    Compression, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, PrefixExtractor, RangeFilterPolicy,
+};
 
 use super::model::Affine;
 
@@ -182,6 +184,7 @@ impl Kind {
             .wal(self.wal)
             .filter(filter)
             .level_filters(levels)
+            .range_filter(RangeFilterPolicy::Ordered { bits_per_key: if self.lz4 { 7.0 } else { 12.0 } })
             .prefix(prefix);
         match self.operator {
             Operator::None => options,

@@ -105,8 +105,9 @@ pub use alone::view::BloomFilterRef;
 pub use hasher::{FilterHash, HashFunction, HashedKey, HashedKeys, KeyHasher};
 pub use shape::{BloomLayout, BloomSize};
 
-pub use policy::FilterPolicy;
+pub use policy::{FilterPolicy, RangeFilterPolicy};
 pub use prefix::PrefixExtractor;
+pub use range::info::{RangeFilterState, RangeInfo, RangeRates};
 pub use table::info::{FilterInfo, FilterState};
 pub use tamis_base::error::{Error, Result};
 
@@ -119,8 +120,6 @@ pub use policy::FINGERPRINT_BITS;
 pub use range::builder::{NoRangeFilter, RangeBlock, RangeBuilder};
 #[doc(hidden)]
 pub use range::codes::BlockRange;
-#[doc(hidden)]
-pub use range::info::{RangeInfo, RangeRates};
 #[doc(hidden)]
 pub use range::reader::RangeFilter;
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! [`FilterPolicy`]: which filter a table carries.
+//! [`FilterPolicy`], [`RangeFilterPolicy`]: which filters a table carries.
 
 use tamis_base::error::{Error, Result};
 
@@ -103,5 +103,69 @@ pub(super) fn check_fingerprint_bits(bits: u8) -> Result<()> {
 impl Default for FilterPolicy {
     fn default() -> FilterPolicy {
         FilterPolicy::DEFAULT
+    }
+}
+
+/// Which range filter each table of a keyspace carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum RangeFilterPolicy {
+    /// No range filter: a scan reads a block of each run whose tables may hold its first key.
+    #[default]
+    None,
+    /// Codes in key order of all keys. They answer for a range of keys "certainly empty" or
+    /// "maybe", and bound a run's next key, so that a scan opens only the runs that may come next.
+    ///
+    /// A table whose keys allow no useful code gets none: one that would wrongly say "maybe" to
+    /// more than a quarter of short empty ranges.
+    Ordered {
+        /// Bits per distinct key, everything included, 3 to 18; fractions count. 12 bits wrongly
+        /// say "maybe" to 0.14 % of short empty ranges of evenly spread keys, 10 bits to 0.5 %.
+        bits_per_key: f32,
+    },
+}
+
+/// Bits per key that a range filter may have.
+const RANGE_BITS: std::ops::RangeInclusive<f32> = 3.0..=18.0;
+
+impl RangeFilterPolicy {
+    /// Ordered codes of 12 bits per key.
+    pub const ORDERED: RangeFilterPolicy = RangeFilterPolicy::Ordered { bits_per_key: 12.0 };
+
+    /// Bits per key; 0 for no filter.
+    pub fn bits_per_key(self) -> f32 {
+        match self {
+            RangeFilterPolicy::None => 0.0,
+            RangeFilterPolicy::Ordered { bits_per_key } => bits_per_key,
+        }
+    }
+
+    /// Bits per key in thousandths; 0 for no filter.
+    #[expect(clippy::cast_possible_truncation, reason = "at most 18,000 when valid, and a float cast saturates")]
+    #[doc(hidden)]
+    pub fn millibits(self) -> u32 {
+        (f64::from(self.bits_per_key()) * 1000.0).round() as u32
+    }
+
+    /// Ordered codes of `millibits` thousandths of bits per key; none for 0. `None` if no filter
+    /// has so many.
+    #[doc(hidden)]
+    pub fn of_millibits(millibits: u64) -> Option<RangeFilterPolicy> {
+        let bits_per_key = f32::from(u16::try_from(millibits).ok()?) / 1000.0;
+        match millibits {
+            0 => Some(RangeFilterPolicy::None),
+            _ => RANGE_BITS.contains(&bits_per_key).then_some(RangeFilterPolicy::Ordered { bits_per_key }),
+        }
+    }
+
+    /// Refuses sizes that no filter has.
+    #[doc(hidden)]
+    pub fn validate(self) -> Result<()> {
+        match self {
+            RangeFilterPolicy::Ordered { bits_per_key } if !RANGE_BITS.contains(&bits_per_key) => {
+                Err(Error::invalid(format_args!("a range filter takes 3 to 18 bits per key, not {bits_per_key}")))
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -238,6 +238,11 @@ impl<'a> KeyBound<'a> {
         [self.prefix, self.rest].concat()
     }
 
+    pub fn append_to(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.prefix);
+        out.extend_from_slice(self.rest);
+    }
+
     /// Its order beside a key.
     pub fn compare(&self, key: &[u8]) -> Ordering {
         match strip(key, self.prefix) {

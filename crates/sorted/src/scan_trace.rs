@@ -19,6 +19,9 @@ pub struct TableVisit {
     pub opened: Option<Opening>,
     /// What the table's filter said of the scan's prefix, if the scan has one.
     pub prefix: Option<FilterAnswer>,
+    /// What its range filter said of the key that the scan last sought in it: "no" if nothing was
+    /// read for it. `None` if it was not asked.
+    pub range: Option<FilterAnswer>,
     pub blocks: Vec<ScannedBlock>,
 }
 
@@ -52,6 +55,10 @@ impl ScanTrace {
 
     pub(super) fn prefix(&self, number: u64, answer: FilterAnswer) {
         self.0.lock().entry(number).or_default().prefix = Some(answer);
+    }
+
+    pub(super) fn range(&self, number: u64, answer: FilterAnswer) {
+        self.0.lock().entry(number).or_default().range = Some(answer);
     }
 
     /// The scan has entered a block. It counts as used, until

@@ -43,7 +43,7 @@ use crate::sorted::operator::Answer;
 use crate::sorted::range_table::{RangeSet, RangeTable};
 use crate::sorted::ranges::Covers;
 use crate::sorted::table::FilterMode;
-use crate::sorted::table::{PointRead, PrefixProbe, Table, TableCursor, TableHit, TableMeta};
+use crate::sorted::table::{PointRead, PrefixProbe, ReadFlags, Table, TableCursor, TableHit, TableMeta};
 use crate::sorted::trace::{Found, ReadSource, ReadTrace, Untraced};
 use crate::sorted::values::ValueFileMeta;
 use crate::sync::{Mutex, OnceLock};
@@ -594,9 +594,10 @@ impl Version {
     fn runs_newer(&self, since: SeqNo, span: &KeySpan<Vec<u8>>) -> impl Iterator<Item = ScanSource> {
         let is_asked =
             move |meta: &TableMeta| meta.largest_seqno > since && span.overlaps(&meta.smallest, &meta.largest);
+        let mode = ReadFlags { filters: FilterMode::Use, fill_cache: true, values: false };
         self.levels.iter().flat_map(move |level| {
             let asked = (0..level.tables.len()).filter(move |&at| is_asked(level.tables[at].meta()));
-            asked.map(move |at| ScanSource::Run(RunCursor::new(level.clone(), at..at + 1, true)))
+            asked.map(move |at| ScanSource::Run(RunCursor::new(level.clone(), at..at + 1, mode)))
         })
     }
 
@@ -640,24 +641,24 @@ impl Version {
         &self,
         keyspace: u32,
         memtables: impl Iterator<Item = &'m Arc<Memtable>> + Clone,
-        fill_cache: bool,
+        mode: ReadFlags,
         probe: Option<&Arc<PrefixProbe>>,
     ) -> MergingCursor<ScanSource> {
         let mut sources = Vec::with_capacity(memtables.clone().count() + self.run_count());
         sources.extend(memtables.map(|memtable| ScanSource::Memtable(memtable.cursor(keyspace))));
-        self.add_runs(fill_cache, probe, &mut sources);
+        self.add_runs(mode, probe, &mut sources);
         MergingCursor::new(sources)
     }
 
     /// Adds a cursor to `out` for each run.
-    fn add_runs(&self, fill_cache: bool, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<ScanSource>) {
+    fn add_runs(&self, mode: ReadFlags, probe: Option<&Arc<PrefixProbe>>, out: &mut Vec<ScanSource>) {
         let overlapping = &self.levels[0];
         let each = (0..overlapping.tables.len()).map(|i| (overlapping, i..i + 1));
         let runs = each.chain(self.sorted().map(|level| (level, 0..level.tables.len())));
         for (level, run) in runs {
             let run = probe.map_or(run.clone(), |probe| probe.in_range(&level.tables, run));
             if !run.is_empty() {
-                let cursor = RunCursor::new(level.clone(), run, fill_cache);
+                let cursor = RunCursor::new(level.clone(), run, mode);
                 out.push(ScanSource::Run(cursor.with_prefix(probe)));
             }
         }

@@ -24,7 +24,7 @@ use crate::options::{Compression, Options};
 use crate::sorted::files::WRITE_LEN;
 use crate::sorted::memtable::Memtable;
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
-use crate::tree::compaction::filters::{policy_of_output, unread};
+use crate::tree::compaction::filters::{filters_of_output, unread};
 use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{ManifestState, encode_definition, missing_tables};
 
@@ -235,13 +235,12 @@ impl Recovery<'_> {
             let (name, definition) = (keyspace.name.clone(), encode_definition(&keyspace.name, &options_of));
             // A filter budget would need the filter sizes of all tables, and no open waits to read
             // those. This run is small, so they count as 0.
-            let filter = policy_of_output(&options_of, || unread(&keyspace.metas()), 0, keys, || 0, |_, _| false);
+            let filters = filters_of_output(&options_of, || unread(&keyspace.metas()), 0, keys, || 0, |_, _| false);
             let numbers = Cell::new(state.next_file_number);
             let context = OutputContext {
                 tables: self.sources.tables,
                 options: TableOptions {
-                    filter,
-                    prefix: options_of.prefix,
+                    filters,
                     compression: Compression::None,
                     block_size: options_of.block_size,
                     seed: state.hash_seed,

@@ -38,8 +38,12 @@ pub struct ScanStep {
     /// What the table's filter said of the scan's prefix; `None` if all keys of the range do not
     /// have one prefix, or the scan did not come to the table.
     pub prefix: Option<FilterAnswer>,
+    /// What the table's range filter said of the key that the scan sought last; `None` if it was
+    /// not asked: there is none, or the block that may have the key was in memory. It says "no" if
+    /// the scan ended before the filter's bound of that key.
+    pub range: Option<FilterAnswer>,
     /// The data blocks that the scan entered. None, if no entry of the table could come next before
-    /// the scan ended: its key range and its index said so.
+    /// the scan ended: its key range, its index or its range filter said so.
     pub blocks: Vec<ScannedBlock>,
 }
 
@@ -90,6 +94,11 @@ impl fmt::Display for ScanStep {
         if let Some(answer) = self.prefix {
             write!(f, "{answer}, ")?;
         }
+        match self.range {
+            Some(FilterAnswer::No) => f.write_str("range filter said no, ")?,
+            Some(_) => f.write_str("range filter said maybe, ")?,
+            None => {}
+        }
         let unused = self.blocks.iter().filter(|block| !block.used).count();
         match self.blocks.len() {
             0 => f.write_str("no block needed"),
@@ -132,11 +141,12 @@ impl Store {
             let ends_before = last.as_ref().is_some_and(|last| was_limited && meta.smallest.as_ref() > &**last);
             let is_considered = !ends_before && range.overlaps(&meta.smallest, &meta.largest);
             let visit = visits.remove(&meta.number).or_else(|| is_considered.then(TableVisit::default));
-            steps.extend(visit.map(|TableVisit { opened, prefix, blocks }| ScanStep {
+            steps.extend(visit.map(|TableVisit { opened, prefix, range, blocks }| ScanStep {
                 level,
                 table: meta.number,
                 opened,
                 prefix,
+                range,
                 blocks,
             }));
         }

@@ -28,7 +28,7 @@ use crate::sorted::memtable::{FOLD_FROM, FoldedChain, MemEntry, Memtable};
 use crate::sorted::merge::MergingCursor;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::Covers;
-use crate::sorted::table::{PointRead, PrefixProbe, Table, TableHit};
+use crate::sorted::table::{PointRead, PrefixProbe, ReadFlags, Table, TableHit};
 use crate::sorted::trace::{Found, ReadSource, ReadTrace};
 use crate::sorted::value::{FoundValue, Value};
 use crate::sorted::values::{ValueFileMeta, ValueFiles};
@@ -514,10 +514,10 @@ impl ReadView {
     pub(crate) fn cursor(
         &self,
         tree: &Tree,
-        fill_cache: bool,
+        mode: ReadFlags,
         probe: Option<&Arc<PrefixProbe>>,
     ) -> MergingCursor<ScanSource> {
         let memtables = self.memtables().filter(|memtable| !memtable.is_empty());
-        tree.version.cursor(tree.id, memtables, fill_cache, probe)
+        tree.version.cursor(tree.id, memtables, mode, probe)
     }
 }

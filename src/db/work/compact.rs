@@ -23,17 +23,16 @@ use crate::db::shape::view::Tree;
 use crate::db::stats::counters::Count;
 use crate::db::store::Store;
 use crate::error::{Error, Result};
-use crate::filter::FilterPolicy;
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::options::Compression;
 use crate::report::event::CompactionReason;
-use crate::sorted::table::{Input, TableMeta};
+use crate::sorted::table::{Input, TableFilters, TableMeta};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::tree::compaction::covered::covered_tables;
-use crate::tree::compaction::filters::{planned, policy_of_output};
+use crate::tree::compaction::filters::{filters_of_output, planned};
 use crate::tree::compaction::picker::Picker;
 use crate::tree::compaction::task::Task;
 use crate::tree::compaction::{Turn, Written, job, stages};
@@ -54,12 +53,12 @@ fn tables_of<'a>(tree: &'a Tree, task: &'a Task) -> impl Iterator<Item = &'a Tab
     taken.map(|(_, table)| table.meta())
 }
 
-/// The filter policy of a task's output.
-fn filter_of_output(tree: &Tree, task: &Task) -> FilterPolicy {
+/// The filters of a task's output.
+fn filters_of(tree: &Tree, task: &Task) -> TableFilters {
     let takes = |level: usize, number: u64| task.takes(level, number);
     let keys = tables_of(tree, task).map(|meta| meta.keys).sum();
     let held = || tree.filter_bytes(takes);
-    policy_of_output(&tree.options, || planned(&tree.version), task.output_level.into(), keys, held, takes)
+    filters_of_output(&tree.options, || planned(&tree.version), task.output_level.into(), keys, held, takes)
 }
 
 /// The tables that a stage reads, or replaces because an earlier stage has read them. `done` are
@@ -126,7 +125,7 @@ fn least_part(task: &Task, table_size: u64) -> u64 {
 struct StageMerge {
     tree: Tree,
     task: Task,
-    filter: FilterPolicy,
+    filters: TableFilters,
     compression: Compression,
     /// The tables that the stage reads or replaces.
     inputs: Vec<Input>,
@@ -277,7 +276,7 @@ impl Store {
         tree: Tree,
         progress: &mut TaskProgress,
     ) -> Result<(u64, bool)> {
-        let filter = filter_of_output(&tree, task);
+        let filters = filters_of(&tree, task);
         let mut ends = stages::bounds(task, &tree.version.metas(), self.options.table_size);
         drop(tree);
         let first = progress.first_stage();
@@ -290,7 +289,7 @@ impl Store {
         let mut written = 0;
         loop {
             let next = stage.upper.clone().map(|from| KeySpan { lower: Some(from), upper: ends.next() });
-            match self.run_stage(keyspace, task, filter, stage, next.clone(), progress)? {
+            match self.run_stage(keyspace, task, filters, stage, next.clone(), progress)? {
                 Some(len) => written += len,
                 None => return Ok((written, false)),
             }
@@ -305,7 +304,7 @@ impl Store {
         self: &Arc<Self>,
         keyspace: u32,
         task: &Task,
-        filter: FilterPolicy,
+        filters: TableFilters,
         stage: KeySpan<Vec<u8>>,
         next: Option<KeySpan<Vec<u8>>>,
         progress: &mut TaskProgress,
@@ -327,7 +326,7 @@ impl Store {
             first.map(|first| (first, self.expiry_time())).filter(|(first, now)| first <= now).map(|(_, now)| now);
         let has_filter = tree.options.compaction_filter.is_set();
         let _filtering = has_filter.then(|| self.shape.snapshots().begin_filtering());
-        let Some(mut written) = self.rewrite(tree, task, filter, stage, inputs, now.unwrap_or(0), progress)? else {
+        let Some(mut written) = self.rewrite(tree, task, filters, stage, inputs, now.unwrap_or(0), progress)? else {
             return Ok(None);
         };
         let bytes = written.size();
@@ -366,7 +365,7 @@ impl Store {
         self: &Arc<Self>,
         tree: Tree,
         task: &Task,
-        filter: FilterPolicy,
+        filters: TableFilters,
         stage: KeySpan<Vec<u8>>,
         inputs: Vec<Input>,
         now: Deadline,
@@ -379,7 +378,7 @@ impl Store {
             _ => Compression::None,
         };
         let merge = Arc::new(StageMerge {
-            filter,
+            filters,
             tree,
             task: task.clone(),
             compression,
@@ -477,7 +476,7 @@ impl Store {
     }
 
     fn rewrite_part(self: &Arc<Self>, merge: &StageMerge, i: usize, leads: bool) -> PartResult {
-        let StageMerge { tree, task, filter, compression, .. } = merge;
+        let StageMerge { tree, task, filters, compression, .. } = merge;
         let new_number = || self.shape.catalog().new_file_number();
         let total = Cell::new(0);
         let turn = |bytes: usize| {
@@ -488,7 +487,7 @@ impl Store {
         if turn(0) != Turn::GoOn {
             return Ok(None);
         }
-        let mut context = self.output_context(tree, *filter, *compression, &new_number, &turn);
+        let mut context = self.output_context(tree, *filters, *compression, &new_number, &turn);
         context.snapshots.clone_from(&merge.snapshots);
         context.origin.level = task.output_level;
         context.now = merge.now;

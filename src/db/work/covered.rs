@@ -20,11 +20,10 @@ use crate::db::shape::view::Tree;
 use crate::db::stats::counters::Count;
 use crate::db::store::Store;
 use crate::error::{IoContext, Result};
-use crate::filter::FilterPolicy;
 use crate::options::Compression;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Fragment, fold};
-use crate::sorted::table::TableMeta;
+use crate::sorted::table::{TableFilters, TableMeta};
 use crate::sync::atomic::Ordering;
 use crate::tree::compaction::covered::{covered_tables, is_needed};
 use crate::tree::compaction::task::Task;
@@ -172,7 +171,7 @@ impl Store {
     fn replace_ranges(&self, tree: &Tree, former: &[Arc<RangeTable>], needed: Vec<Fragment>) -> Result<()> {
         self.check_edit_space()?;
         let (new_number, turn) = (|| self.shape.catalog().new_file_number(), |_| Turn::GoOn);
-        let mut context = self.output_context(tree, FilterPolicy::None, Compression::None, &new_number, &turn);
+        let mut context = self.output_context(tree, TableFilters::NONE, Compression::None, &new_number, &turn);
         context.origin.level = RANGE_LEVEL;
         let written = write_ranges(&fold(needed, &context.snapshots), &context)?;
         if written.is_some() {

@@ -20,16 +20,15 @@ use crate::db::shape::view::{ReadView, Tree};
 use crate::db::stats::counters::Count;
 use crate::db::store::Store;
 use crate::error::{Error, IoContext, Result};
-use crate::filter::FilterPolicy;
 use crate::format::filename::FileKind;
 use crate::operator::CompactionHook;
 use crate::options::Compression;
 use crate::sorted::files::WRITE_LEN;
 use crate::sorted::memtable::Memtable;
-use crate::sorted::table::{Origin, TableContext, TableMeta, TableOptions};
+use crate::sorted::table::{Origin, TableContext, TableFilters, TableMeta, TableOptions};
 use crate::sorted::values::ValueFileMeta;
 use crate::tree::compaction::covered::is_needed;
-use crate::tree::compaction::filters::{planned, policy_of_output};
+use crate::tree::compaction::filters::{filters_of_output, planned};
 use crate::tree::compaction::{OutputContext, Turn, ValuePolicy, write_memtable};
 use crate::tree::manifest::{VersionEdit, encode_definition};
 
@@ -171,8 +170,8 @@ impl Store {
         for (keyspace, keys) in memtable.keyspaces() {
             let Some(tree) = view.tree(keyspace) else { continue };
             let held = || tree.filter_bytes(|_, _| false);
-            let filter = policy_of_output(&tree.options, || planned(&tree.version), 0, keys, held, |_, _| false);
-            let context = self.output_context(tree, filter, Compression::None, &new_number, &turn);
+            let filters = filters_of_output(&tree.options, || planned(&tree.version), 0, keys, held, |_, _| false);
+            let context = self.output_context(tree, filters, Compression::None, &new_number, &turn);
             let levels = tree.version.metas();
             let (tables, files) =
                 write_memtable(memtable, keyspace, context, |range, own| is_needed(range, &levels, own))?;
@@ -186,7 +185,7 @@ impl Store {
     pub(super) fn output_context<'a>(
         &'a self,
         tree: &'a Tree,
-        filter: FilterPolicy,
+        filters: TableFilters,
         compression: Compression,
         new_number: &'a dyn Fn() -> u64,
         turn: &'a dyn Fn(usize) -> Turn,
@@ -194,8 +193,7 @@ impl Store {
         OutputContext {
             tables: &self.tables,
             options: TableOptions {
-                filter,
-                prefix: tree.options.prefix,
+                filters,
                 compression,
                 block_size: tree.options.block_size,
                 seed: self.seed,

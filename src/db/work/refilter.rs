@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::filter::filter_bytes;
 use crate::options::LevelFilters;
 use crate::sorted::table::{Input, Origin, Table, TableMeta};
-use crate::tree::compaction::filters::{planned, policies};
+use crate::tree::compaction::filters::{filters_of_all, planned, range_bytes};
 use crate::tree::compaction::picker::{Picker, Requested};
 use crate::tree::compaction::task::Task;
 use crate::tree::manifest::VersionEdit;
@@ -106,17 +106,17 @@ impl Store {
     pub(super) fn refilter(self: &Arc<Self>, keyspace: u32, task: &Task) -> Result<u64> {
         // The keyspace may have been dropped.
         let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(0) };
-        let tables = tree.version.tables().zip(policies(&tree.options, &planned(&tree.version)));
-        let taken = tables.map(|((level, table), policy)| (level, table, policy));
+        let tables = tree.version.tables().zip(filters_of_all(&tree.options, &planned(&tree.version)));
+        let taken = tables.map(|((level, table), filters)| (level, table, filters));
         let found = taken.into_iter().find(|(level, table, _)| task.takes(*level, table.meta().number));
-        let Some((_, table, policy)) = found else { return Ok(0) };
-        let (table, prefix) = (Arc::clone(table), tree.options.prefix);
+        let Some((_, table, filters)) = found else { return Ok(0) };
+        let table = Arc::clone(table);
         let inputs = vec![Input { number: table.meta().number, is_replaced: true }];
         let origin = Origin { level: task.output_level, inputs, ..self.origin(&tree) };
         drop(tree);
         // With prefixes a filter may hold twice as many keys.
-        let keys = table.meta().keys.saturating_mul(if prefix.is_some() { 2 } else { 1 });
-        let filter_bytes = filter_bytes(policy, keys);
+        let keys = table.meta().keys.saturating_mul(if filters.prefix.is_some() { 2 } else { 1 });
+        let filter_bytes = filter_bytes(filters.points, keys).saturating_add(range_bytes(filters.ranges, keys));
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
         let cancelled = |bytes| {
             self.pace(bytes);
@@ -124,8 +124,7 @@ impl Store {
         };
         let copy = table.refilter(
             self.shape.catalog().new_file_number(),
-            policy,
-            prefix,
+            filters,
             &origin,
             self.write_len(),
             &cancelled,
@@ -153,15 +152,15 @@ impl Store {
 /// Number and size of the tables to refilter, and the count of the others.
 fn tables_to_refilter(tree: &Tree, scope: Scope) -> Result<(Vec<(u64, u64)>, u64)> {
     let (mut wanted, mut unchanged) = (Vec::new(), 0);
-    let policies = policies(&tree.options, &planned(&tree.version));
-    for ((_, table), policy) in tree.version.tables().zip(policies) {
+    let filters = filters_of_all(&tree.options, &planned(&tree.version));
+    for ((_, table), filters) in tree.version.tables().zip(filters) {
         // A budget's share changes with every write: a few hundredths of a bit are not worth
         // copying a table.
         let tolerance = match tree.options.level_filters {
-            LevelFilters::Budget(_) => (policy.millibits() / 20).max(250),
+            LevelFilters::Budget(_) => (filters.points.millibits() / 20).max(250),
             _ => 0,
         };
-        if scope == Scope::Unfit && table.has_filter(policy, tree.options.prefix, tolerance)? {
+        if scope == Scope::Unfit && table.has_filters(filters, tolerance)? {
             unchanged += 1;
         } else {
             wanted.push((table.meta().number, table.meta().size));

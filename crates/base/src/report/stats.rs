@@ -60,6 +60,13 @@ pub struct ReadStats {
     pub scan_blocks_unused: u64,
     /// Of these, those that were read from the file.
     pub scan_reads_unused: u64,
+    /// Seeks and scans that asked a table's range filter, because the block that may hold their
+    /// first key was not in memory.
+    pub range_probes: u64,
+    /// Of `range_probes`, those whose table was not needed: nothing was read from it.
+    pub range_negatives: u64,
+    /// Of `range_probes`, those that entered a block and took no entry from it.
+    pub range_false_positives: u64,
     /// Tombstones that scans stepped over to reach an entry. Point reads count none, since each
     /// meets one at most. Scans remember long ranges of deleted keys and later jump over them; what
     /// they jump over is not counted.
@@ -78,6 +85,18 @@ impl ReadStats {
     /// Point reads that asked a filter for a key that was not in its table.
     pub fn absent(&self) -> u64 {
         self.negatives + self.false_positives
+    }
+
+    /// Measured rate of false positives of the range filters, of those that were asked where nothing
+    /// was to be found. `None` before the first.
+    pub fn range_false_positive_rate(&self) -> Option<f64> {
+        let absent = self.range_absent();
+        (absent > 0).then(|| self.range_false_positives as f64 / absent as f64)
+    }
+
+    /// Questions to range filters where nothing was to be found.
+    pub fn range_absent(&self) -> u64 {
+        self.range_negatives + self.range_false_positives
     }
 
     /// Share of the data blocks wanted that were in memory; `None` before the first. Indexes are
@@ -132,6 +151,9 @@ impl ReadStats {
             index_reads: by(self.index_reads, other.index_reads),
             scan_blocks_unused: by(self.scan_blocks_unused, other.scan_blocks_unused),
             scan_reads_unused: by(self.scan_reads_unused, other.scan_reads_unused),
+            range_probes: by(self.range_probes, other.range_probes),
+            range_negatives: by(self.range_negatives, other.range_negatives),
+            range_false_positives: by(self.range_false_positives, other.range_false_positives),
             tombstones_passed: by(self.tombstones_passed, other.tombstones_passed),
             deleted_by_range: by(self.deleted_by_range, other.deleted_by_range),
         }
@@ -166,6 +188,9 @@ pub struct FilterLedger {
     pub designed_false_positives: f64,
     /// Expected false positives, if every filter has the rate that its own bits give it.
     pub expected_false_positives: f64,
+    /// Expected false positives of range filters, if short ranges begin at strings spread like each
+    /// table's keys: what their builders predicted.
+    pub expected_range_false_positives: f64,
     /// Variance of the false positives if the design holds: by chance, and between filters.
     #[cfg_attr(feature = "serde", serde(skip))]
     variance: f64,
@@ -192,6 +217,7 @@ impl FilterLedger {
             reads,
             designed_false_positives: designed,
             expected_false_positives: absent * expected,
+            expected_range_false_positives: 0.0,
             variance: designed * (1.0 - design) + spread * spread,
         }
     }
@@ -226,6 +252,13 @@ impl FilterLedger {
         self.designed_false_positives >= LEAST_EXPECTED && self.excess().is_some_and(|excess| excess > EXCESS)
     }
 
+    /// The rate of false positives that the builders of range filters predicted, each weighted by
+    /// the questions to it where nothing was to be found. `None` before the first.
+    pub fn predicted_range_rate(&self) -> Option<f64> {
+        let absent = self.reads.range_absent();
+        (absent > 0).then(|| self.expected_range_false_positives / absent as f64)
+    }
+
     fn per_absent(&self, false_positives: f64) -> Option<f64> {
         (self.reads.absent() > 0).then(|| false_positives / self.reads.absent() as f64)
     }
@@ -236,6 +269,7 @@ impl AddAssign for FilterLedger {
         self.reads += other.reads;
         self.designed_false_positives += other.designed_false_positives;
         self.expected_false_positives += other.expected_false_positives;
+        self.expected_range_false_positives += other.expected_range_false_positives;
         self.variance += other.variance;
     }
 }
@@ -272,9 +306,12 @@ pub enum ReadEvent {
     SkippedAbsent,
     ScanBlockUnused,
     ScanReadUnused,
+    RangeProbe,
+    RangeNegative,
+    RangeFalsePositive,
 }
 
-const EVENTS: usize = 19;
+const EVENTS: usize = 22;
 
 /// Ordinary reads count in the first cache line only.
 #[repr(align(64))]
@@ -301,6 +338,8 @@ pub struct ReadCounters {
     /// See [`inherit`](ReadCounters::inherit).
     inherited: AtomicU64,
     filter: OnceLock<FilterRates>,
+    /// Predicted rate of false positives of the range filter.
+    range_rate: OnceLock<f64>,
 }
 
 /// The expected rates of the filter that is counted for.
@@ -381,12 +420,20 @@ impl ReadCounters {
         let _ = self.filter.set(rates);
     }
 
+    /// Sets the expected rate of the range filter. Later calls have no effect.
+    pub fn expect_of_ranges(&self, rate: f64) {
+        let _ = self.range_rate.set(rate);
+    }
+
     /// The counts beside the expected false positives.
     pub fn ledger(&self) -> FilterLedger {
-        match self.filter.get() {
-            Some(rates) => FilterLedger::new(self.read(), *rates),
-            None => FilterLedger { reads: self.read(), ..FilterLedger::default() },
-        }
+        let reads = self.read();
+        let of_ranges = self.range_rate.get().map_or(0.0, |rate| reads.range_absent() as f64 * rate);
+        let ledger = match self.filter.get() {
+            Some(rates) => FilterLedger::new(reads, *rates),
+            None => FilterLedger { reads, ..FilterLedger::default() },
+        };
+        FilterLedger { expected_range_false_positives: of_ranges, ..ledger }
     }
 
     fn read(&self) -> ReadStats {
@@ -411,6 +458,9 @@ impl ReadCounters {
             index_reads: sum(ReadEvent::IndexRead),
             scan_blocks_unused: sum(ReadEvent::ScanBlockUnused),
             scan_reads_unused: sum(ReadEvent::ScanReadUnused),
+            range_probes: sum(ReadEvent::RangeProbe),
+            range_negatives: sum(ReadEvent::RangeNegative),
+            range_false_positives: sum(ReadEvent::RangeFalsePositive),
             tombstones_passed: sum(ReadEvent::TombstonePassed),
             deleted_by_range: sum(ReadEvent::DeletedByRange),
         }

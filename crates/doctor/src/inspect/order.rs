@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
-use crate::sorted::table::Table;
+use crate::sorted::table::{ReadFlags, Table};
 use crate::tree::version::Version;
 
 /// A key about which two sources contradict each other.
@@ -29,7 +29,7 @@ pub(super) struct Contradiction {
 /// Merges all entries of `tables` (level and table) and returns the first contradiction.
 pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option<Contradiction>> {
     let version = Version::default().edited(&[], tables);
-    let mut entries = version.cursor(0, std::iter::empty(), false, None);
+    let mut entries = version.cursor(0, std::iter::empty(), ReadFlags::UNFILTERED, None);
     // The first source that holds the newest version of the current key, that version's number, and
     // the last entry seen. Later entries of a key are never newer.
     let mut newest = (0, 0);
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::filter::FilterPolicy;
-    use crate::sorted::table::{TableBuilder, TableContext, TableOptions};
+    use crate::sorted::table::{TableBuilder, TableContext, TableFilters, TableOptions};
     use crate::tree::options::Compression;
     use crate::vfs::{FileSystem, SimFileSystem};
 
@@ -118,8 +118,7 @@ mod tests {
         let build = |entries: &[(&str, u64)]| {
             number.set(number.get() + 1);
             let options = TableOptions {
-                filter: FilterPolicy::DEFAULT,
-                prefix: None,
+                filters: TableFilters::of_points(FilterPolicy::DEFAULT),
                 compression: Compression::None,
                 block_size: 4096,
                 seed: 7,

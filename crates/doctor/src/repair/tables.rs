@@ -15,7 +15,7 @@ use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::operator::CompactionHook;
 use crate::sorted::ranges::{Fragment, fold};
 use crate::sorted::table::{Hole, Origin, SalvageCursor, SalvageTable, Table, TableContext, TableMeta, TableOptions};
-use crate::tree::compaction::filters::policy_of_output;
+use crate::tree::compaction::filters::filters_of_output;
 use crate::tree::compaction::{OutputContext, Turn, UnknownLevels, ValuePolicy, write_ranges, write_run};
 use crate::tree::manifest::{LEVEL_COUNT, RANGE_LEVEL, encode_definition};
 use crate::tree::options::{Compression, KeyspaceOptions};
@@ -209,13 +209,12 @@ impl TableWriter<'_> {
         let TargetKeyspace { id, name, options, level, keys } = target;
         // The size of all other tables' filters is not known here. The store gives a table another
         // filter when it compacts it.
-        let filter = policy_of_output(options, Vec::new, level.into(), keys, || 0, |_, _| false);
+        let filters = filters_of_output(options, Vec::new, level.into(), keys, || 0, |_, _| false);
         let is_last = usize::from(level) == LEVEL_COUNT - 1;
         OutputContext {
             tables: self.context,
             options: TableOptions {
-                filter,
-                prefix: options.prefix,
+                filters,
                 compression: if is_last { options.compression } else { Compression::None },
                 block_size: options.block_size,
                 seed: self.seed,

@@ -28,6 +28,12 @@ impl RangeRates {
         RangeRates { fresh: share(shared, keys), near: share(near, asked) }
     }
 
+    /// These rates.
+    #[doc(hidden)]
+    pub fn of(fresh: u32, near: u32) -> RangeRates {
+        RangeRates { fresh, near }
+    }
+
     /// Whether a filter of these rates is worth its memory: neither exceeds 25 %.
     pub fn are_useful(self) -> bool {
         self.fresh.max(self.near) <= MAX_RATE
@@ -57,5 +63,34 @@ impl RangeInfo {
     /// Bits per key, everything included; 0 without keys.
     pub fn bits_per_key(&self) -> f64 {
         if self.keys == 0 { 0.0 } else { self.bytes as f64 * 8.0 / self.keys as f64 }
+    }
+}
+
+/// State of a table's range filter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub enum RangeFilterState {
+    /// The table was written without one.
+    #[default]
+    None,
+    /// The builder declined: one of these rates exceeds 25 %.
+    Declined(RangeRates),
+    /// Scans ask it.
+    Usable(RangeInfo),
+    /// There has been no room for it within the limit of memory. Every range means "maybe" until
+    /// there is.
+    Waiting(RangeInfo),
+    /// It is damaged or of a later version, for this reason. Every range means "maybe".
+    Degraded(String),
+}
+
+impl RangeFilterState {
+    /// The filter's parameters, if it verified.
+    pub fn info(&self) -> Option<&RangeInfo> {
+        match self {
+            RangeFilterState::Usable(info) | RangeFilterState::Waiting(info) => Some(info),
+            RangeFilterState::None | RangeFilterState::Declined(_) | RangeFilterState::Degraded(_) => None,
+        }
     }
 }

@@ -6,17 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::deadlines::DeadlineCounter;
+use super::extras::Extras;
+use super::filters::{FilterBlocks, FiltersBuilder};
 use super::footer::{BlockHandle, FOOTER_LEN, Footer, PAGE, TRAILER_LEN};
 use super::index::{IndexBuilder, separator};
 use super::origin::Origin;
-use super::properties::{Properties, filter_hash};
+use super::properties::Properties;
 use super::{References, TableMeta, TableOptions};
 use crate::block::BlockBuilder;
 use crate::compress::Compression;
 use crate::compress::compress;
 use crate::error::{Error, Result};
 use crate::files::{FileWriter, WRITE_LEN};
-use crate::filter::{FilterBuilder, KeyHash};
+use crate::filter::KeyHash;
 use crate::format::checksum::bound_crc;
 use crate::format::coding::put_u32;
 use crate::format::filename::FileKind;
@@ -45,7 +47,7 @@ pub struct TableBuilder<'a> {
     /// The current block before compression.
     raw: Vec<u8>,
     index: IndexBuilder,
-    filter: FilterBuilder,
+    filters: FiltersBuilder,
     /// Fingerprint of the last key.
     fingerprint: u8,
     /// Properties of the entries added so far.
@@ -87,15 +89,13 @@ impl<'a> TableBuilder<'a> {
             block_limit: 0,
             raw: Vec::new(),
             index: IndexBuilder::default(),
-            filter: FilterBuilder::new(options.filter, options.seed).with_prefixes(options.prefix),
+            filters: FiltersBuilder::new(options.filters, options.seed, output.file.number()),
             fingerprint: 0,
             properties: Properties {
                 number: output.file.number(),
                 compression: options.compression.code().into(),
                 block_size: options.block_size,
                 seed: options.seed,
-                filter_policy: options.filter.code().into(),
-                filter_millibits: options.filter.millibits(),
                 keyspace: options.keyspace,
                 ..Properties::default()
             },
@@ -172,7 +172,7 @@ impl<'a> TableBuilder<'a> {
         };
         if is_new_key {
             let hash = KeyHash::new(self.options.seed, key);
-            self.filter.add_key(key, hash);
+            self.filters.add_key(key, hash);
             self.fingerprint = hash.fingerprint();
         }
         if !self.block.add(key, seqno, kind, value, self.fingerprint, self.block_limit) {
@@ -180,6 +180,7 @@ impl<'a> TableBuilder<'a> {
             self.begin_block(last.stored_len());
             self.block.add(key, seqno, kind, value, self.fingerprint, self.block_limit);
         }
+        self.filters.add_to_block(key);
         self.properties.count_entry(key, is_new_key, seqno, kind, value);
         self.deadlines.count_entry(kind, value);
         Ok(())
@@ -224,7 +225,9 @@ impl<'a> TableBuilder<'a> {
     /// if any.
     fn end_block(&mut self, next: Option<&[u8]>) -> Result<BlockHandle> {
         let last = self.block.last().map_or(&[][..], |(key, _)| key);
-        self.index.begin(next.map_or(last, |next| separator(last, next)));
+        let separator = next.map_or(last, |next| separator(last, next));
+        self.index.begin(separator);
+        self.filters.end_block(separator);
         let start = self.output.file.buffer.len();
         let (compression, raw_len) = match self.options.compression {
             Compression::None => {
@@ -243,7 +246,7 @@ impl<'a> TableBuilder<'a> {
         self.index.end(handle);
         self.properties.count_block(raw_len);
         if let Some(charge) = &mut self.charge {
-            let bytes = self.output.file.buffer.capacity() + self.index.size() + self.filter.memory();
+            let bytes = self.output.file.buffer.capacity() + self.index.size() + self.filters.memory();
             charge.resize(charge.bytes().max(bytes.next_multiple_of(CHARGE_STEP)));
         }
         Ok(handle)
@@ -268,8 +271,9 @@ impl<'a> TableBuilder<'a> {
         self.end_block(None)?;
         let index = self.index.finish().ok_or_else(too_large)?;
         let deadlines = self.deadlines.finish(self.properties.entries);
-        let properties = Properties { largest, deadlines, ..self.properties };
-        self.output.complete(self.filter, properties, &self.origin, &index)
+        let mut properties = Properties { largest, deadlines, ..self.properties };
+        let filters = self.filters.finish(&mut properties);
+        self.output.complete(filters, properties, &self.origin, &index)
     }
 
     /// Gives up and removes the file, best effort. A file that stays belongs to no version; the
@@ -328,23 +332,20 @@ impl<'a> TableFileWriter<'a> {
         Ok(handle)
     }
 
-    /// Writes what follows the data blocks, and syncs the file. `properties` state the filter
-    /// policy that was requested; `origin` is encoded.
+    /// Writes what follows the data blocks, and syncs the file. `properties` state the filters;
+    /// `origin` is encoded.
     pub(super) fn complete(
         mut self,
-        filter: FilterBuilder,
+        filters: FilterBlocks,
         mut properties: Properties,
         origin: &[u8],
         index: &[u8],
     ) -> Result<TableMeta> {
-        let filter = match filter.finish() {
-            Some(filter) => {
-                properties.filter_keys = filter.info.keys;
-                properties.filter_hash = Some(filter_hash(&filter.bytes));
-                Some(self.write_block(&filter.bytes)?)
-            }
-            None => None,
-        };
+        let filter = filters.points.map(|block| self.write_block(&block)).transpose()?;
+        properties.extras = Extras::default();
+        for (kind, block) in filters.extras {
+            properties.extras = properties.extras.with(kind, self.write_block(&block)?.len);
+        }
         let mut encoded = properties.encode();
         encoded.extend_from_slice(origin);
         let properties_handle = self.write_block(&encoded)?;

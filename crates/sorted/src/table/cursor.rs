@@ -1,12 +1,15 @@
 //! [`TableCursor`]: a cursor over the entries of a table.
 
+mod deferral;
+
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Table;
 use super::fetch::ReadAhead;
+use super::range_seek::RangeSeek;
 use super::reader::Counting;
-use super::resident::ResidentBlock;
+use super::resident::{Resident, ResidentBlock};
+use super::{FilterMode, Table};
 use crate::block::BlockCursor;
 use crate::error::Result;
 use crate::format::Decoded;
@@ -22,6 +25,8 @@ use crate::trace::BlockVisit;
 pub struct TableCursor {
     table: Arc<Table>,
     fill_cache: bool,
+    /// How seeks use range filters.
+    filters: FilterMode,
     counting: Counting,
     /// Whether the cursor reads the whole table, or a large part of it.
     reads_whole_table: bool,
@@ -30,16 +35,26 @@ pub struct TableCursor {
     /// Position of that block in the index.
     position: usize,
     use_of_block: UseOfBlock,
-    /// During a seek: position of the first block that may hold the target.
+    /// During a seek, and while one is deferred: position of the first block that may hold the
+    /// target.
     sought: usize,
     seeking: Seeking,
     /// Whether steps defer the entry into a block.
     defers: bool,
-    /// The direction of the deferred entry into the block before or after `position`, at the near
-    /// end of that block.
-    deferred: Option<Direction>,
+    deferred: Option<Deferred>,
+    /// Set once a range filter has been asked.
+    range_seek: Option<Box<RangeSeek>>,
     ahead: Option<ReadAhead>,
     trace: Option<Arc<ScanTrace>>,
+}
+
+/// What the cursor has put off, and in which direction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deferred {
+    /// The entry into the block before or after `position`, at the near end of that block.
+    Neighbour(Direction),
+    /// A seek in the block `sought`.
+    Seek(Direction),
 }
 
 /// What becomes of the block entered last.
@@ -51,6 +66,8 @@ struct UseOfBlock {
     start: usize,
     /// Whether it was read from the file.
     was_read: bool,
+    /// Whether it was entered because the range filter said "maybe".
+    is_asked: bool,
 }
 
 /// Distances from the end of a block, in entries: at the first, the cursor prefetches the next
@@ -67,6 +84,8 @@ enum Seeking {
     Enter,
     /// Move to the entry, in a block that may already have been searched.
     End { searched: bool },
+    /// Nothing: the seek is deferred.
+    Deferred,
 }
 
 impl Table {
@@ -82,6 +101,7 @@ impl TableCursor {
         TableCursor {
             table,
             fill_cache,
+            filters: FilterMode::Ignore,
             counting: Counting::Read,
             reads_whole_table: false,
             block: BlockCursor::default(),
@@ -91,6 +111,7 @@ impl TableCursor {
             seeking: Seeking::End { searched: false },
             defers: false,
             deferred: None,
+            range_seek: None,
             ahead: None,
             trace: None,
         }
@@ -116,9 +137,9 @@ impl TableCursor {
         Ok(())
     }
 
-    /// The direction of the entry that is deferred, if one is.
+    /// The direction of what is deferred, if anything is.
     pub fn deferral(&self) -> Option<Direction> {
-        self.deferred
+        self.deferred.map(|(Deferred::Neighbour(direction) | Deferred::Seek(direction))| direction)
     }
 
     /// Switches to another table and keeps the cursor's buffers. The cursor is invalid afterwards.
@@ -165,6 +186,9 @@ impl TableCursor {
         if self.use_of_block.was_read {
             counters.count(ReadEvent::ScanReadUnused);
         }
+        if self.use_of_block.is_asked {
+            counters.count(ReadEvent::RangeFalsePositive);
+        }
         if let Some(trace) = self.trace() {
             trace.last_block_unused(self.table.meta().number);
         }
@@ -210,7 +234,7 @@ impl TableCursor {
                 None => self.table.read_block_of_scan(resident, i, fill_cache, self.counting, ahead)?.into(),
             };
             self.block.enter(block);
-            self.use_of_block = UseOfBlock { is_taken: false, start: self.block.position(), was_read };
+            self.use_of_block = UseOfBlock { start: self.block.position(), was_read, ..UseOfBlock::default() };
             self.position = i;
             if let Some((trace, begun)) = self.trace().zip(begun) {
                 self.trace_block(trace, i, !was_read, begun)?;
@@ -236,6 +260,11 @@ impl TableCursor {
         self.block.is_inside() && self.position == i
     }
 
+    /// Whether the block at position `i` is in memory.
+    fn is_in_memory(&self, resident: &Resident, i: usize) -> bool {
+        self.table.fetcher().context.epoch().pin(|pin| resident.in_memory(i, pin).is_some())
+    }
+
     /// Prefetches the block at position `i`, if it is in memory.
     fn prefetch_block(&self, i: usize) -> Result<()> {
         if !self.is_in(i) {
@@ -255,7 +284,9 @@ impl TableCursor {
         self.use_of_block.is_taken |= self.block.position() != self.use_of_block.start;
         self.block.invalidate();
         self.use_of_block.start = self.block.position();
-        self.deferred = None;
+        if let Some(Deferred::Seek(_)) = self.deferred.take() {
+            self.count_spared();
+        }
     }
 
     /// Near the end of a block, prefetches what the step into the next one will read.
@@ -303,7 +334,7 @@ impl TableCursor {
     /// two bounds the neighbour's keys, if it is in memory. Once it is, it stays.
     fn cross(&mut self, direction: Direction) -> Result<()> {
         if self.defers && self.separator_before(direction)?.is_some() {
-            self.deferred = Some(direction);
+            self.deferred = Some(Deferred::Neighbour(direction));
             return Ok(());
         }
         self.enter_neighbour(direction)
@@ -427,12 +458,15 @@ impl MergeCursor for TableCursor {
         Ok(())
     }
 
-    fn begin_seek(&mut self, key: &[u8], _seqno: SeqNo, _forward: bool) -> Result<()> {
+    fn begin_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
         self.invalidate();
         let resident = self.table.resident()?;
         self.sought = resident.find(self.table.fetcher(), key)?;
-        self.seeking =
-            if self.sought < resident.index.len() { Seeking::Find } else { Seeking::End { searched: false } };
+        self.seeking = match self.sought < resident.index.len() {
+            true if self.asks(resident) && self.defer_seek(key, seqno, forward)? => Seeking::Deferred,
+            true => Seeking::Find,
+            false => Seeking::End { searched: false },
+        };
         Ok(())
     }
 
@@ -447,14 +481,17 @@ impl MergeCursor for TableCursor {
                 self.block.begin_seek(key);
                 Seeking::End { searched: true }
             }
-            Seeking::End { .. } => return Ok(false),
+            Seeking::End { .. } | Seeking::Deferred => return Ok(false),
         };
         Ok(true)
     }
 
     fn end_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<()> {
-        let is_searched = self.seeking == Seeking::End { searched: true };
-        self.seeking = Seeking::End { searched: false };
+        let seeking = std::mem::replace(&mut self.seeking, Seeking::End { searched: false });
+        if seeking == Seeking::Deferred {
+            return Ok(());
+        }
+        let is_searched = seeking == Seeking::End { searched: true };
         if is_searched {
             self.in_block(|cursor| cursor.end_seek(key, seqno))?;
             if forward && self.valid() {
@@ -469,12 +506,16 @@ impl MergeCursor for TableCursor {
     }
 
     fn deferred(&self) -> Option<KeyBound<'_>> {
-        self.separator_before(self.deferred?).ok()?
+        match self.deferred? {
+            Deferred::Neighbour(direction) => self.separator_before(direction).ok()?,
+            Deferred::Seek(_) => self.range_seek.as_ref().map(|seek| KeyBound::of(&seek.bound)),
+        }
     }
 
     fn resume(&mut self) -> Result<()> {
-        match self.deferred {
-            Some(direction) => self.enter_neighbour(direction),
+        match self.deferred.take() {
+            Some(Deferred::Neighbour(direction)) => self.enter_neighbour(direction),
+            Some(Deferred::Seek(direction)) => self.resume_seek(direction),
             None => Ok(()),
         }
     }

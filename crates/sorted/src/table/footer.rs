@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::format::Decoded;
 use crate::format::checksum::bound_crc;
 use crate::format::coding::{Decoder, get_u32, get_u64, set_u32, set_u64};
-use crate::format::header::{FILE_HEADER_LEN, FORMAT_VERSION, features};
+use crate::format::header::{FORMAT_VERSION, features};
 
 /// Length of the footer. Part of the format.
 pub(crate) const FOOTER_LEN: usize = 96;
@@ -98,12 +98,6 @@ pub struct Footer {
 }
 
 impl Footer {
-    /// Bytes read to open a table: everything but the data blocks.
-    pub(super) fn opening_len(&self) -> u64 {
-        let blocks = self.filter.into_iter().chain([self.properties, self.index]).map(BlockHandle::stored_len);
-        (FILE_HEADER_LEN + FOOTER_LEN) as u64 + blocks.sum::<u64>()
-    }
-
     /// Encodes the footer for the end of a file of [`Footer::size`] bytes.
     pub fn encode(&self) -> [u8; FOOTER_LEN] {
         let mut out = [0; FOOTER_LEN];

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::index::{Index, IndexBuilder};
 use super::properties::{Properties, filter_hash};
-use super::{PointRead, ReadFlags, Table, TableContext};
+use super::{PointRead, ReadFlags, Table, TableContext, TableFilters};
 use crate::block;
 use crate::error::{Result, expect_typed};
 use crate::files::WRITE_LEN;
-use crate::filter::{self, FilterPolicy, KeyHash};
+use crate::filter::{self, FilterPolicy, KeyHash, RangeFilterPolicy};
 use crate::format::checksum::bound_crc;
 use crate::format::coding::{Decoder, get_u32, low_byte, set_u32, set_u64};
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, IDENTITY_BIT, Magic, features};
@@ -236,8 +236,9 @@ pub fn table(sealed: bool, data: &[u8]) -> bool {
         // They get no filter. The target for stores loads them.
         return true;
     }
+    let filters = TableFilters { ranges: RangeFilterPolicy::ORDERED, ..TableFilters::of_points(FilterPolicy::DEFAULT) };
     let copy = table
-        .refilter(NUMBER + 1, FilterPolicy::DEFAULT, None, &crate::table::Origin::default(), WRITE_LEN, &|_| false)
+        .refilter(NUMBER + 1, filters, &crate::table::Origin::default(), WRITE_LEN, &|_| false)
         .expect("it verified");
     let copy = Table::new(Arc::clone(&table.fetcher().context), copy.expect("not cancelled"));
     copy.verify().expect("a copy of what verified");

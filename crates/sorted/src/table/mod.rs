@@ -5,7 +5,8 @@
 //! block. All bytes of a table enter the process through `fetch`, which verifies and counts them.
 //!
 //! ```text
-//! table = file header, data block*, [filter block], properties block, index block, footer
+//! table = file header, data block*, [filter block], extra block*, properties block, index block,
+//!         footer
 //! ```
 //!
 //! They follow each other without gaps, except that zeros up to the next multiple of 4096 may
@@ -17,7 +18,9 @@ mod cursor;
 mod deadlines;
 mod describe;
 mod estimate;
+mod extras;
 mod fetch;
+mod filters;
 mod footer;
 #[cfg(any(fuzzing, test, feature = "testing"))]
 pub mod fuzz;
@@ -30,6 +33,8 @@ mod pending;
 mod planned;
 mod prefix;
 mod properties;
+mod range_filter;
+mod range_seek;
 mod reader;
 mod references;
 mod refilter;
@@ -48,6 +53,7 @@ pub use builder::TableBuilder;
 pub use cursor::TableCursor;
 pub use deadlines::Deadlines;
 pub use describe::stated_number;
+pub use filters::TableFilters;
 pub use footer::BlockHandle;
 pub use origin::{Input, Origin};
 pub use pending::PendingReads;
@@ -59,7 +65,6 @@ pub use salvage::{Hole, SalvageCursor, SalvageTable};
 use crate::cache::{BlockCache, CacheOwner};
 use crate::compress::Compression;
 use crate::files::{FilePool, Graveyard, Janitor, OpenFiles, ReadMode};
-use crate::filter::{FilterPolicy, PrefixExtractor};
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::memory::budget::MemoryBudget;
@@ -151,9 +156,7 @@ impl TableMeta {
 /// Settings for writing a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TableOptions {
-    pub filter: FilterPolicy,
-    /// Also adds this prefix of each key to the filter.
-    pub prefix: Option<PrefixExtractor>,
+    pub filters: TableFilters,
     pub compression: Compression,
     /// Bytes of a data block with its trailer, before compression. A larger entry gets a block of
     /// its own.
@@ -166,7 +169,7 @@ pub struct TableOptions {
 impl TableOptions {
     /// For a table of range deletes, all of which a store reads when it opens.
     pub fn for_ranges(self) -> TableOptions {
-        TableOptions { filter: FilterPolicy::None, prefix: None, compression: Compression::None, ..self }
+        TableOptions { filters: TableFilters::NONE, compression: Compression::None, ..self }
     }
 }
 

@@ -27,11 +27,18 @@
 //! | 31 | [`Deadlines`]; absent if no entry has one |
 //! | 32 | range deletes; absent if there are none: a range table has nothing else |
 //! | 33 | 1 if the entries have no sequence numbers, but 0: the manifest states one for all |
+//! | 34 | range filter requested: bits per key in thousandths, predicted rates (below); or absent |
+//! | 35 | [`Extras`](super::Extras); absent if there are none |
+//!
+//! The rates are those of fresh ranges and of ranges near keys, in parts per 10^9. A table whose
+//! rates exceed 25 % has property 34, and no range filter.
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::extras::Extras;
 use super::{Deadlines, Ingested, References, TableMeta};
-use crate::format::coding::{Decoder, put_field, put_u64_field, put_varint_field};
+use crate::filter::RangeRates;
+use crate::format::coding::{Decoder, put_field, put_u64_field, put_varint, put_varint_field};
 use crate::format::header::features;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind};
 use crate::format::pointer::{ValuePointer, split_separate};
@@ -82,7 +89,32 @@ pub struct Properties {
     pub filter_keys: u64,
     /// [`filter_hash`] of the filter block, if there is one. Absent in tables of older versions.
     pub filter_hash: Option<u64>,
+    pub range_filter: Option<RangeFilterRequest>,
+    /// The blocks after the filter.
+    pub extras: Extras,
     pub keyspace: u32,
+}
+
+/// The range filter that was asked for when the table was written, and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeFilterRequest {
+    /// Bits per key, in thousandths.
+    pub millibits: u32,
+    /// What the builder predicted.
+    pub rates: RangeRates,
+}
+
+impl RangeFilterRequest {
+    fn put(self, out: &mut Vec<u8>) {
+        for number in [self.millibits, self.rates.fresh, self.rates.near] {
+            put_varint(out, number.into());
+        }
+    }
+
+    fn decode(content: &mut Decoder<'_>) -> Decoded<RangeFilterRequest> {
+        let (millibits, rates) = (content.varint_u32()?, RangeRates::of(content.varint_u32()?, content.varint_u32()?));
+        Ok(RangeFilterRequest { millibits, rates })
+    }
 }
 
 /// Hash of a filter block, header included: XXH3 with 64 bits, seed 0. Part of the format.
@@ -99,6 +131,10 @@ const REFERENCES: u64 = 30;
 const DEADLINES: u64 = 31;
 const RANGES: u64 = 32;
 const UNNUMBERED: u64 = 33;
+const RANGE_FILTER: u64 = 34;
+const EXTRAS: u64 = 35;
+/// The tags from here to the last one may be absent.
+const FIRST_OPTIONAL: u64 = OPERANDS;
 /// One bit per mandatory tag.
 const MANDATORY_TAGS: u64 = (1 << FILTER_HASH) - 2;
 
@@ -232,6 +268,16 @@ impl Properties {
         if self.is_unnumbered {
             put_varint_field(&mut out, UNNUMBERED, 1);
         }
+        if let Some(request) = self.range_filter {
+            let mut content = Vec::new();
+            request.put(&mut content);
+            put_field(&mut out, RANGE_FILTER, &content);
+        }
+        if !self.extras.is_empty() {
+            let mut content = Vec::new();
+            self.extras.put(&mut content);
+            put_field(&mut out, EXTRAS, &content);
+        }
         out
     }
 
@@ -240,8 +286,7 @@ impl Properties {
         let mut seen = 0u64;
         let mut fields = Decoder::new(bytes);
         while let Some((tag, mut content)) = fields.field()? {
-            let is_later = [OPERANDS, REFERENCES, DEADLINES, RANGES, UNNUMBERED].contains(&tag);
-            if !(1..=FILTER_HASH).contains(&tag) && !is_later {
+            if !(1..=FILTER_HASH).contains(&tag) && !(FIRST_OPTIONAL..=EXTRAS).contains(&tag) {
                 continue;
             }
             if seen & (1 << tag) != 0 {
@@ -292,6 +337,8 @@ impl Properties {
             DEADLINES => self.deadlines = Deadlines::decode(content)?,
             OPERANDS => self.operands = content.varint()?,
             UNNUMBERED => self.is_unnumbered = content.varint()? == 1,
+            RANGE_FILTER => self.range_filter = Some(RangeFilterRequest::decode(content)?),
+            EXTRAS => self.extras = Extras::decode(content)?,
             _ => self.ranges = content.varint()?,
         }
         Ok(())
@@ -329,6 +376,8 @@ mod tests {
             filter_millibits: 10_000,
             filter_keys: 90,
             filter_hash: Some(0x1234_5678_9abc_def0),
+            range_filter: Some(RangeFilterRequest { millibits: 12_000, rates: RangeRates::of(1_400_000, 1) }),
+            extras: Extras::default().with(1, 70_000),
             keyspace: 7,
         }
     }
@@ -355,8 +404,7 @@ mod tests {
             fields.field().unwrap();
             let end = bytes.len() - fields.remaining();
             let without = [&bytes[..start], &bytes[end..]].concat();
-            let is_mandatory =
-                ![FILTER_HASH, OPERANDS, DEADLINES, RANGES, UNNUMBERED].contains(&u64::from(bytes[start]));
+            let is_mandatory = u64::from(bytes[start]) < FILTER_HASH;
             assert_eq!(Properties::decode(&without).is_err(), is_mandatory);
             let twice = [&bytes[..], &bytes[start..end]].concat();
             assert!(Properties::decode(&twice).is_err());

@@ -91,6 +91,11 @@ pub struct ReadFlags {
     pub values: bool,
 }
 
+impl ReadFlags {
+    /// For reads of whole tables: no filter says which blocks to read, and the cache stays as it is.
+    pub const UNFILTERED: ReadFlags = ReadFlags { filters: FilterMode::Ignore, fill_cache: false, values: true };
+}
+
 /// Which counters a read of a block updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counting {
@@ -243,7 +248,7 @@ impl Table {
 
     /// State of the filter, if the table is open.
     pub fn known_filter_state(&self) -> Option<FilterState> {
-        self.resident.get().map(|resident| resident.filter.state())
+        self.opened().map(|resident| resident.filter.state())
     }
 
     /// Counts of reads in this table since it was created, and the theoretical rates of its filter.
@@ -545,6 +550,11 @@ impl Table {
         self.open(&mut Untraced)
     }
 
+    /// The table's resident parts, if it is open.
+    pub(super) fn opened(&self) -> Option<&Resident> {
+        self.resident.get()
+    }
+
     /// The table's resident parts. Tells `trace` if they had to be read.
     #[inline]
     pub(super) fn open(&self, trace: &mut impl ReadTrace) -> Result<&Resident> {
@@ -563,19 +573,17 @@ impl Table {
         let resident = Resident::read(&self.fetcher, &self.meta, self.holds_ranges)?;
         let resident = self.resident.get_or_init(|| resident);
         drop(opening);
-        trace.opened(resident.footer.opening_len());
-        match &resident.filter {
-            TableFilter::Usable(_) | TableFilter::Paged(_) => {
-                if let Some(info) = resident.filter.info() {
-                    let (keys, design, expected) = (info.keys, info.design_fpr, info.expected_fpr);
-                    self.fetcher.counters.expect(FilterRates { keys, design, expected });
-                }
-            }
-            TableFilter::Degraded(reason) => {
-                let (table, reason) = (self.fetcher.path().to_owned(), reason.clone());
-                self.fetcher.context.events.send(|| Event::FilterDegraded { table, reason });
-            }
-            TableFilter::None => {}
+        trace.opened(resident.opening_len());
+        if let Some(info) = resident.filter.info() {
+            let (keys, design, expected) = (info.keys, info.design_fpr, info.expected_fpr);
+            self.fetcher.counters.expect(FilterRates { keys, design, expected });
+        }
+        if let Some(info) = resident.range_filter.info() {
+            self.fetcher.counters.expect_of_ranges(f64::from(info.rates.fresh) / 1e9);
+        }
+        for reason in [resident.filter.failure(), resident.range_filter.failure()].into_iter().flatten() {
+            let (table, reason) = (self.fetcher.path().to_owned(), reason.clone());
+            self.fetcher.context.events.send(|| Event::FilterDegraded { table, reason });
         }
         Ok(resident)
     }

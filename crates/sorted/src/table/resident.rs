@@ -9,6 +9,7 @@ use super::mapped::{InPlace, Mapped};
 use super::paged::PagedFilter;
 use super::pages::WholeBlock;
 use super::properties::{Properties, filter_hash};
+use super::range_filter::{TableRangeFilter, rule_of};
 use super::table_index::TableIndex;
 use super::{Ingested, TableMeta};
 use crate::block::{Block, BorrowedFrame};
@@ -28,10 +29,11 @@ pub(super) struct Resident {
     pub(super) properties: Properties,
     pub(super) index: TableIndex,
     pub(super) filter: TableFilter,
+    pub(super) range_filter: TableRangeFilter,
     /// The table's blocks in the cache; empty if the file is mapped.
     pub(super) slots: Arc<BlockSlots>,
     pub(super) mapped: Option<Mapped>,
-    /// For all of this but the filter, and for the filter.
+    /// For all of this but the filters, and for the filters.
     charges: [MemoryCharge; 2],
 }
 
@@ -105,6 +107,10 @@ impl Resident {
         let index = read_index(fetcher, meta.number, footer.index, &mut charges[0])?;
         let block = footer.filter.map_or(0, |handle| handle.len as usize);
         let filter = TableFilter::read(fetcher, &footer, &properties, charges[1].try_resize(block));
+        charges[1].resize(filter.memory());
+        let extras = footer.filter.map_or(Some(index.data_end()), BlockHandle::end);
+        let extras = extras.ok_or_else(|| fetcher.corrupt(footer_offset, "the filter ends beyond the file"))?;
+        let range_filter = TableRangeFilter::read(fetcher, &properties, extras, &mut charges[1]);
         // A mapped block cannot be given sequence numbers.
         let in_place = fetcher.context.files.read_mode == ReadMode::Mmap
             && properties.compression == u64::from(Compression::None.code())
@@ -116,9 +122,10 @@ impl Resident {
         };
         let cached = if mapped.is_some() { 0 } else { index.len() };
         let slots = Arc::new(BlockSlots::new(&fetcher.context.cache_owner, meta.number, cached, memory));
-        let mut resident = Resident { footer, properties, index, filter, slots, mapped, charges };
-        resident.charges[1].resize(resident.filter.memory());
-        resident.charges[0].resize(resident.memory() - resident.filter.memory());
+        let mut resident = Resident { footer, properties, index, filter, range_filter, slots, mapped, charges };
+        let of_filters = resident.filter_memory();
+        resident.charges[1].resize(of_filters);
+        resident.charges[0].resize(resident.memory() - of_filters);
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }
@@ -133,9 +140,11 @@ impl Resident {
     fn gap(&self, footer_offset: u64) -> Option<&'static str> {
         let Footer { filter, properties, index, .. } = self.footer;
         let mut end = Some(self.index.data_end());
-        for handle in filter.into_iter().chain([properties, index]) {
+        let extras_at = filter.map_or(end, BlockHandle::end).unwrap_or(u64::MAX);
+        let extras = self.properties.extras.handles(extras_at).map(|(_, handle)| handle);
+        for handle in filter.into_iter().chain(extras).chain([properties, index]) {
             if end != Some(handle.offset) {
-                return Some("there is a gap or an overlap between the blocks that the footer names");
+                return Some("there is a gap or an overlap between the blocks after the data blocks");
             }
             end = handle.end();
         }
@@ -238,9 +247,18 @@ impl Resident {
         self.index.read_whole(fetcher, self.footer.index)
     }
 
+    fn filter_memory(&self) -> usize {
+        self.filter.memory() + self.range_filter.memory()
+    }
+
+    /// Bytes read to open the table: everything but the data blocks.
+    pub(super) fn opening_len(&self) -> u64 {
+        FILE_HEADER_LEN as u64 + self.footer.size.saturating_sub(self.index.data_end())
+    }
+
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        let filter = self.filter.memory();
+        let filter = self.filter_memory();
         let keys = self.properties.smallest.len() + self.properties.largest.len();
         let mapped = self.mapped.as_ref().map_or(0, Mapped::memory);
         size_of::<Resident>() + self.index.memory() + self.slots.memory() + mapped + filter + keys
@@ -261,10 +279,7 @@ fn read_index(fetcher: &Fetcher, number: u64, handle: BlockHandle, charge: &mut 
 }
 
 fn degraded_by(error: &Error) -> FilterState {
-    FilterState::Degraded(match error {
-        Error::Corruption { rule, .. } => rule.clone(),
-        error => error.to_string(),
-    })
+    FilterState::Degraded(rule_of(error))
 }
 
 /// The rule that is broken if a filter contradicts its table's properties.
@@ -341,6 +356,14 @@ impl TableFilter {
             TableFilter::None | TableFilter::Degraded(_) => None,
             TableFilter::Usable(filter) => filter.prefixes(),
             TableFilter::Paged(filter) => filter.outline.prefixes(),
+        }
+    }
+
+    /// Why the filter answers "maybe" to every key, as found when the table was opened.
+    pub(super) fn failure(&self) -> Option<&Error> {
+        match self {
+            TableFilter::Degraded(error) => Some(error),
+            TableFilter::None | TableFilter::Usable(_) | TableFilter::Paged(_) => None,
         }
     }
 

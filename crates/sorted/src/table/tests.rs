@@ -3,6 +3,7 @@
 mod damage;
 mod mapped;
 mod paged;
+mod ranges;
 mod reads;
 
 use std::path::Path;
@@ -16,7 +17,7 @@ use super::*;
 use crate::error::{Error, Result};
 use crate::exec::{Executor, SteppedExecutor};
 use crate::files::WRITE_LEN;
-use crate::filter::{FilterState, KeyHash};
+use crate::filter::{FilterPolicy, FilterState, KeyHash, PrefixExtractor, RangeFilterPolicy};
 use crate::format::checksum::FileChecksum;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, Window, compare_entries};
 use crate::iter::{InternalCursor, MergeCursor, Stamped};
@@ -28,6 +29,7 @@ use crate::vfs::{OsFileSystem, SimFileSystem};
 
 const SEED: u64 = 77;
 const NUMBER: u64 = 12;
+const POINTS: TableFilters = TableFilters::of_points(FilterPolicy::DEFAULT);
 const PATH: &str = "/db/000012.sst";
 
 fn file_checksum(bytes: &[u8]) -> u32 {
@@ -38,8 +40,7 @@ fn file_checksum(bytes: &[u8]) -> u32 {
 
 fn options() -> TableOptions {
     TableOptions {
-        filter: FilterPolicy::DEFAULT,
-        prefix: None,
+        filters: POINTS,
         compression: Compression::None,
         block_size: 4096,
         seed: SEED,
@@ -266,8 +267,9 @@ fn table_options() -> impl Strategy<Value = TableOptions> {
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd)]
         .prop_filter("built in", |compression| compression.is_available());
     let block_size = prop_oneof![Just(1u32), Just(64), Just(256), Just(4096)];
-    (filter, compression, block_size).prop_map(|(filter, compression, block_size)| TableOptions {
-        filter,
+    let ranges = prop_oneof![Just(RangeFilterPolicy::None), Just(RangeFilterPolicy::ORDERED)];
+    (filter, ranges, compression, block_size).prop_map(|(points, ranges, compression, block_size)| TableOptions {
+        filters: TableFilters { points, prefix: None, ranges },
         compression,
         block_size,
         ..options()
@@ -384,7 +386,7 @@ fn damage_between_blocks_is_found_by_verify_and_gone_in_the_next_copy() {
     let error = table.verify().unwrap_err();
     assert!(matches!(error, Error::Corruption { offset, .. } if offset == between), "{error}");
     let copy =
-        table.refilter(13, FilterPolicy::DEFAULT, None, &Origin::default(), WRITE_LEN, &|_| false).unwrap().unwrap();
+        table.refilter(13, POINTS, &Origin::default(), WRITE_LEN, &|_| false).unwrap().unwrap();
     open(&fs, &copy, 0).verify().unwrap();
 }
 
@@ -420,7 +422,10 @@ fn properties_describe_the_entries_and_options() {
 
 #[test]
 fn a_table_with_a_binary_fuse_filter_verifies_even_if_a_bloom_filter_stands_in() {
-    let options = TableOptions { filter: FilterPolicy::BinaryFuse { fingerprint_bits: 7 }, ..options() };
+    let options = TableOptions {
+        filters: TableFilters::of_points(FilterPolicy::BinaryFuse { fingerprint_bits: 7 }),
+        ..options()
+    };
     for (keys, policy, millibits) in [(9_999, 1, 10_101), (10_000, 4, 7000)] {
         let fs = file_system();
         let table = open(&fs, &build(&fs, options, &even_keys(keys)), 0);
@@ -429,7 +434,7 @@ fn a_table_with_a_binary_fuse_filter_verifies_even_if_a_bloom_filter_stands_in()
         let properties = table.properties().unwrap();
         assert_eq!((info.policy_id, info.millibits, info.keys), (policy, millibits, keys));
         assert_eq!((properties.filter_policy, properties.filter_millibits), (4, 7000));
-        assert!(table.has_filter(options.filter, None, 0).unwrap());
+        assert!(table.has_filters(options.filters, 0).unwrap());
         for i in 0..10_000 {
             assert_eq!(get(&table, odd_key(i), SeqNo::MAX).unwrap(), None);
         }

@@ -11,7 +11,7 @@ use super::properties::Properties;
 use super::resident::Resident;
 use crate::block::{BlockCursor, BlockRef, Frame};
 use crate::error::Result;
-use crate::filter::KeyHash;
+use crate::filter::{BlockRange, KeyHash, RangeFilter};
 use crate::format::checksum::FileChecksum;
 use crate::format::header::FILE_HEADER_LEN;
 use crate::format::key::{SeqNo, compare_entries};
@@ -41,6 +41,8 @@ impl Table {
         let (fetcher, resident) = (self.fetcher(), self.resident()?);
         let filter = resident.filter.whole(fetcher, resident)?;
         let filter = filter.as_deref();
+        let range_filter = resident.range_filter.whole(fetcher, &resident.properties)?;
+        let mut asked = RangeFilterCheck::new(range_filter.as_ref());
         let index = resident.whole_index(fetcher)?;
         let mut checker = TableChecker::default();
         let mut checksum = FileChecksum::default();
@@ -66,12 +68,15 @@ impl Table {
             let longest = resident.properties.largest_block;
             let (_, _, block) = fetcher.data_block_to_copy(handle, longest, &mut ahead, &mut checksum)?;
             let mut denied = false;
-            let ask = |key: &[u8], hash| denied |= filter.is_some_and(|filter| filter.denies(key, hash));
+            asked.enter(&index, i);
+            let ask = |key: &[u8], hash| {
+                denied |= filter.is_some_and(|filter| filter.denies(key, hash)) || asked.denies(key);
+            };
             checker
                 .check_block(resident, &index, i, &block, ask)
                 .map_err(|malformed| self.malformed_block(i, malformed))?;
             if denied {
-                let rule = "the filter denies a key that the table holds, or its prefix";
+                let rule = "a filter denies a key that the table holds, or its prefix";
                 return Err(self.malformed_block(i, Malformed(rule)));
             }
         }
@@ -101,6 +106,44 @@ impl Table {
         }
         let rule = "the first or the last key is not the one in the properties";
         Err(self.fetcher().corrupt(resident.footer.properties.offset, rule))
+    }
+}
+
+/// Asks a table's range filter for each key of a block.
+struct RangeFilterCheck<'a> {
+    filter: Option<&'a RangeFilter>,
+    block: usize,
+    /// Separators around the block.
+    low: Vec<u8>,
+    high: Vec<u8>,
+    bound: Vec<u8>,
+}
+
+impl<'a> RangeFilterCheck<'a> {
+    fn new(filter: Option<&'a RangeFilter>) -> RangeFilterCheck<'a> {
+        RangeFilterCheck { filter, block: 0, low: Vec::new(), high: Vec::new(), bound: Vec::new() }
+    }
+
+    /// Goes on to the block at position `i`, the next one.
+    fn enter(&mut self, index: &Index, i: usize) {
+        if self.filter.is_some() {
+            self.block = i;
+            std::mem::swap(&mut self.low, &mut self.high);
+            self.high.clear();
+            index.separator(i).append_to(&mut self.high);
+        }
+    }
+
+    /// Whether the filter denies a key of the block, or misplaces it: asked for the first key from
+    /// it on, and for the last one up to it.
+    fn denies(&mut self, key: &[u8]) -> bool {
+        let Some(filter) = self.filter else { return false };
+        let RangeFilterCheck { block, low, high, bound, .. } = self;
+        let block = BlockRange { index: *block, low, high };
+        let is_next = filter.next(block, key, bound) && **bound == *key;
+        let mut after = key.to_vec();
+        after.push(0);
+        !is_next || !filter.before(block, Some(&after), bound) || **bound <= *key
     }
 }
 
@@ -216,6 +259,8 @@ impl TableChecker {
             filter_millibits: stated.filter_millibits,
             filter_keys: stated.filter_keys,
             filter_hash: stated.filter_hash,
+            range_filter: stated.range_filter,
+            extras: stated.extras.clone(),
             keyspace: stated.keyspace,
             ..self.properties
         };

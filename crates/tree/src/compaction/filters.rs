@@ -1,4 +1,4 @@
-//! Which filter a table gets: a pure function of the keyspace's options, of the tables' metadata,
+//! Which filters a table gets: a pure function of the keyspace's options, of the tables' metadata,
 //! and of how often each was asked in vain.
 //!
 //! A budget is shared out over the tree that the new table will be part of, without the tables it
@@ -15,10 +15,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::filter::FilterPolicy;
+use crate::filter::{FilterPolicy, RangeFilterPolicy};
 use crate::filter::{Run, allocate, filter_bytes};
 use crate::options::{BudgetLimit, FilterBudget, KeyspaceOptions, LevelFilters};
-use crate::sorted::table::{Table, TableMeta};
+use crate::sorted::table::{Table, TableFilters, TableMeta};
 use crate::version::{LEVELS, LevelMetas, Version};
 
 /// How far all filters together may exceed a budget: by a quarter when the last level is written,
@@ -26,6 +26,8 @@ use crate::version::{LEVELS, LevelMetas, Version};
 /// tenth, which is tolerated. Small runs, whose filters save most for their memory, still get one
 /// when the last level has used up the budget.
 const OVERDRAFT: [u64; 2] = [4, 2];
+/// Most of a budget that range filters may take.
+const MOST_FOR_RANGES: (u64, u64) = (3, 4);
 /// Look-ups that each run is assumed to have had in vain.
 const ASSUMED: f64 = 1000.0;
 /// Tables whose look-ups per key are in the same part of an octave, of which there are this many,
@@ -61,30 +63,61 @@ pub fn unread(levels: &LevelMetas<'_>) -> Vec<PlannedTable> {
     levels.iter().enumerate().flat_map(of_level).collect()
 }
 
-/// The filter of a run of `keys` distinct keys written to `level`, where it replaces the `tables`
+/// The filters of a run of `keys` distinct keys written to `level`, where it replaces the `tables`
 /// that `replaced` selects by level and number. `held` returns the bytes of all other tables'
 /// filters. Only a budget asks for either.
-pub fn policy_of_output(
+pub fn filters_of_output(
     options: &KeyspaceOptions,
     tables: impl FnOnce() -> Vec<PlannedTable>,
     level: usize,
     keys: u64,
     held: impl FnOnce() -> u64,
     replaced: impl Fn(usize, u64) -> bool,
-) -> FilterPolicy {
+) -> TableFilters {
     let LevelFilters::Budget(budget) = &options.level_filters else { return fixed(options, level) };
     let (gone, mut tables): (Vec<_>, Vec<_>) =
         tables().into_iter().partition(|table| replaced(table.level, table.number));
     let gone: Vec<Asked> = gone.iter().map(|table| (table.level, table.absent)).collect();
     tables.push(PlannedTable { level, number: u64::MAX, keys, absent: in_vain(&gone) });
-    let planned = share_out(budget, &tables).last().copied().unwrap_or(options.filter);
-    let bytes = budget_bytes(budget, &tables);
+    let shares = Shares::new(options, budget, &tables);
+    let planned = share_out(budget, &tables, shares.points).last().copied().unwrap_or(options.filter);
     let is_last = level > 0 && tables.iter().all(|table| table.level <= level);
-    let [in_last, above] = OVERDRAFT.map(|part| bytes.saturating_add(bytes / part));
+    let [in_last, above] = OVERDRAFT.map(|part| shares.all.saturating_add(shares.all / part));
     let left = if is_last { in_last } else { above }.saturating_sub(held());
+    // Scans need the range filter of every run, look-ups that of those where keys are absent.
+    let ranges = range_bytes(shares.policy, keys);
+    let (policy, left) =
+        if ranges <= left { (shares.policy, left - ranges) } else { (RangeFilterPolicy::None, left) };
     // A filter with prefixes may hold twice as many keys.
     let most_keys = if options.prefix.is_some() { keys.saturating_mul(2) } else { keys };
-    at_most(planned, most_keys, left)
+    TableFilters { points: at_most(planned, most_keys, left), prefix: options.prefix, ranges: policy }
+}
+
+/// What range filters of `keys` keys take.
+pub fn range_bytes(policy: RangeFilterPolicy, keys: u64) -> u64 {
+    keys.saturating_mul(policy.millibits().into()) / 8000
+}
+
+/// How a budget is divided between the two kinds of filters, in bytes.
+struct Shares {
+    all: u64,
+    points: u64,
+    policy: RangeFilterPolicy,
+}
+
+impl Shares {
+    /// Range filters have the size that the options say, and are in all tables, or, if they would
+    /// take more than [`MOST_FOR_RANGES`] of the budget, in none.
+    fn new(options: &KeyspaceOptions, budget: &FilterBudget, tables: &[PlannedTable]) -> Shares {
+        let all = budget_bytes(budget, tables);
+        let keys = tables.iter().fold(0u64, |sum, table| sum.saturating_add(table.keys));
+        let ranges = range_bytes(options.range_filter, keys);
+        let most = u128::from(all) * u128::from(MOST_FOR_RANGES.0) / u128::from(MOST_FOR_RANGES.1);
+        match u128::from(ranges) <= most {
+            true => Shares { all, points: all - ranges, policy: options.range_filter },
+            false => Shares { all, points: all, policy: RangeFilterPolicy::None },
+        }
+    }
 }
 
 /// `policy` if it fits into `bytes`, else the largest smaller filter that does, in steps of a
@@ -95,20 +128,25 @@ fn at_most(policy: FilterPolicy, keys: u64, bytes: u64) -> FilterPolicy {
     [policy].into_iter().chain(less).find(fits).unwrap_or(FilterPolicy::None)
 }
 
-/// The filter that each table should have, in the order of `tables`.
-pub fn policies(options: &KeyspaceOptions, tables: &[PlannedTable]) -> Vec<FilterPolicy> {
+/// The filters that each table should have, in the order of `tables`.
+pub fn filters_of_all(options: &KeyspaceOptions, tables: &[PlannedTable]) -> Vec<TableFilters> {
     match &options.level_filters {
-        LevelFilters::Budget(budget) => share_out(budget, tables),
+        LevelFilters::Budget(budget) => {
+            let shares = Shares::new(options, budget, tables);
+            let points = share_out(budget, tables, shares.points).into_iter();
+            points.map(|points| TableFilters { points, prefix: options.prefix, ranges: shares.policy }).collect()
+        }
         _ => tables.iter().map(|table| fixed(options, table.level)).collect(),
     }
 }
 
-/// The filter of a level, independent of the tree.
-pub fn fixed(options: &KeyspaceOptions, level: usize) -> FilterPolicy {
-    match &options.level_filters {
+/// The filters of a level, independent of the tree.
+pub fn fixed(options: &KeyspaceOptions, level: usize) -> TableFilters {
+    let points = match &options.level_filters {
         LevelFilters::Each(policies) => policies.get(level).or(policies.last()).copied().unwrap_or(options.filter),
         LevelFilters::Uniform | LevelFilters::Budget(_) => options.filter,
-    }
+    };
+    TableFilters { points, prefix: options.prefix, ranges: options.range_filter }
 }
 
 /// The budget in bytes.
@@ -122,8 +160,8 @@ fn budget_bytes(budget: &FilterBudget, tables: &[PlannedTable]) -> u64 {
     }
 }
 
-/// The filter of each of `tables`.
-fn share_out(budget: &FilterBudget, tables: &[PlannedTable]) -> Vec<FilterPolicy> {
+/// The filter for look-ups of each of `tables`, of which all together take `bytes`.
+fn share_out(budget: &FilterBudget, tables: &[PlannedTable], bytes: u64) -> Vec<FilterPolicy> {
     let last = tables.iter().map(|table| table.level).max().unwrap_or_default();
     let mut keys = [0; LEVELS];
     tables.iter().for_each(|table| keys[table.level] = table.keys.saturating_add(keys[table.level]));
@@ -159,7 +197,7 @@ fn share_out(budget: &FilterBudget, tables: &[PlannedTable]) -> Vec<FilterPolicy
     }
     let mut runs = vec![Run { keys: 0, weight: 0.0 }; groups.len()];
     groups.into_values().for_each(|(at, run)| runs[at] = run);
-    let policies = allocate(&runs, budget_bytes(budget, tables));
+    let policies = allocate(&runs, bytes);
     group_of.into_iter().map(|group| policies[group]).collect()
 }
 
@@ -200,6 +238,21 @@ mod tests {
     fn with_tree<R>(tables: &[(usize, u64, u64)], check: impl FnOnce(&[PlannedTable]) -> R) -> R {
         let table = |&(level, number, keys): &(usize, u64, u64)| PlannedTable { level, number, keys, absent: 0 };
         check(&tables.iter().map(table).collect::<Vec<_>>())
+    }
+
+    fn policy_of_output(
+        options: &KeyspaceOptions,
+        tables: impl FnOnce() -> Vec<PlannedTable>,
+        level: usize,
+        keys: u64,
+        held: impl FnOnce() -> u64,
+        replaced: impl Fn(usize, u64) -> bool,
+    ) -> FilterPolicy {
+        filters_of_output(options, tables, level, keys, held, replaced).points
+    }
+
+    fn policies(options: &KeyspaceOptions, tables: &[PlannedTable]) -> Vec<FilterPolicy> {
+        filters_of_all(options, tables).iter().map(|filters| filters.points).collect()
     }
 
     fn bits(policies: &[FilterPolicy]) -> Vec<f32> {
@@ -335,6 +388,33 @@ mod tests {
         };
         assert_eq!([0, 4, 5, 6].map(|level| has_filter(&TREE, level)), [true, true, true, false]);
         assert!(has_filter(&TREE[..2], 0), "level 0 alone");
+    }
+
+    #[test]
+    fn range_filters_take_their_share_of_a_budget_or_none() {
+        let ranges = RangeFilterPolicy::Ordered { bits_per_key: 12.0 };
+        let with = |budget| KeyspaceOptions { range_filter: ranges, ..self::budget(budget) };
+        with_tree(&TREE, |levels| {
+            // 24 bits per key are 12 for each kind of filter.
+            let both = filters_of_all(&with(FilterBudget::bits_per_key(24.0)), levels);
+            let points = policies(&budget(FilterBudget::bits_per_key(12.0)), levels);
+            assert!(both.iter().all(|filters| filters.ranges == ranges));
+            let both = bits(&both.iter().map(|filters| filters.points).collect::<Vec<_>>());
+            for (both, alone) in both.iter().zip(bits(&points)) {
+                assert!((both - alone).abs() < 0.6, "{both} {alone}");
+            }
+            let none = filters_of_all(&with(FilterBudget::bits_per_key(15.0)), levels);
+            assert!(none.iter().all(|filters| filters.ranges == RangeFilterPolicy::None));
+            assert_eq!(policies(&with(FilterBudget::bits_per_key(15.0)), levels), {
+                policies(&budget(FilterBudget::bits_per_key(15.0)), levels)
+            });
+            // A run whose range filter does not fit beside what the others hold gets none.
+            let options = with(FilterBudget::bits_per_key(24.0));
+            let all = budget_bytes(&FilterBudget::bits_per_key(24.0), levels);
+            let of = |held| filters_of_output(&options, || levels.to_vec(), 6, 100_000, || held, |_, _| false);
+            assert_eq!(of(0).ranges, ranges);
+            assert_eq!(of(all + all / 2).ranges, RangeFilterPolicy::None);
+        });
     }
 
     #[test]

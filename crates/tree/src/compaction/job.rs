@@ -190,14 +190,13 @@ mod tests {
 
     use super::*;
     use crate::compaction::{Turn, ValuePolicy};
-    use crate::filter::FilterPolicy;
     use crate::format::key::{SeqNo, ValueKind};
     use crate::options::{Compression, KeyspaceOptions};
     use crate::report::stats::ReadStats;
     use crate::sorted::files::WRITE_LEN;
     use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
     use crate::sorted::operator::CompactionHook;
-    use crate::sorted::table::{Origin, TableBuilder, TableContext, TableOptions};
+    use crate::sorted::table::{Origin, TableBuilder, TableContext, TableFilters, TableOptions};
     use crate::vfs::{FileSystem, SimFileSystem};
 
     /// A level of tables with these smallest and largest keys.
@@ -320,8 +319,7 @@ mod tests {
     }
 
     const OPTIONS: TableOptions = TableOptions {
-        filter: FilterPolicy::None,
-        prefix: None,
+        filters: TableFilters::NONE,
         compression: Compression::None,
         block_size: 256,
         seed: 0,

@@ -6,6 +6,7 @@
 //! field      = 1, length, by level   |   2, length, prefix extractor   |   3, length, name
 //!            | 4, length, ttl in milliseconds, not 0   |   5, 0
 //!            | 6, length, bytes from which values are separate
+//!            | 64, length, bits per key of range filters in thousandths, not 0
 //! by level   = 1, policy{1,7}        from level 0; the last one holds for all further levels
 //!            | 2, thousandths of bits per key, share absent
 //!            | 3, bytes of all filters, share absent
@@ -14,12 +15,13 @@
 //!
 //! Without field 1, all levels have the policy of the options; without field 2, there is no prefix
 //! extractor; field 3 names the merge operator, if there is one. Field 4 says how long puts without
-//! a deadline of their own live; a keyspace with field 5 has no log. Codes are those of
+//! a deadline of their own live; a keyspace with field 5 has no log. Without field 64 there
+//! are no range filters; a reader that does not know it writes none. Codes are those of
 //! [`Compression::code`], [`FilterPolicy::code`] and [`PrefixExtractor::code`].
 
 use std::time::Duration;
 
-use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
+use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor, RangeFilterPolicy};
 use crate::format::coding::{Decoder, put_bytes, put_field, put_varint, put_varint_field};
 use crate::format::deadline::deadline_after;
 use crate::format::{Decoded, Malformed};
@@ -57,6 +59,7 @@ mod option_tag {
     pub(super) const TTL: u64 = 4;
     pub(super) const UNLOGGED: u64 = 5;
     pub(super) const SEPARATE_VALUES: u64 = 6;
+    pub(super) const RANGE_FILTER: u64 = 64;
 }
 
 /// Kinds of level filters: the first number of the field. Part of the format.
@@ -101,6 +104,9 @@ pub(super) fn put_options(out: &mut Vec<u8>, options: &KeyspaceOptions) {
     if let Some(bytes) = options.separate_values {
         put_varint_field(out, option_tag::SEPARATE_VALUES, bytes.into());
     }
+    if let millibits @ 1.. = options.range_filter.millibits() {
+        put_varint_field(out, option_tag::RANGE_FILTER, millibits.into());
+    }
     let mut content = Vec::new();
     match &options.level_filters {
         LevelFilters::Uniform => return,
@@ -134,7 +140,7 @@ pub(super) fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
     let compression = compression.ok_or(Malformed("a compression is of an unknown kind"))?;
     let filter = policy(content)?;
     let (mut level_filters, mut prefix, mut merge_operator) = (None, None, None);
-    let (mut ttl, mut unlogged, mut separate_values) = (None, None, None);
+    let (mut ttl, mut unlogged, mut separate_values, mut range_filter) = (None, None, None, None);
     while let Some((tag, mut field)) = content.field()? {
         match tag {
             option_tag::LEVEL_FILTERS => set_once(&mut level_filters, levels_of_filters(&mut field, filter)?)?,
@@ -149,6 +155,7 @@ pub(super) fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
             }
             option_tag::UNLOGGED => set_once(&mut unlogged, ())?,
             option_tag::SEPARATE_VALUES => set_once(&mut separate_values, field.varint_u32()?)?,
+            option_tag::RANGE_FILTER => set_once(&mut range_filter, range_policy(&mut field)?)?,
             OPTIONAL.. => continue,
             _ => return Err(Malformed("an option of a keyspace is of an unknown kind")),
         }
@@ -166,6 +173,7 @@ pub(super) fn options(content: &mut Decoder<'_>) -> Decoded<KeyspaceOptions> {
         ttl,
         wal: unlogged.is_none(),
         separate_values,
+        range_filter: range_filter.unwrap_or_default(),
         ..merging
     })
 }
@@ -228,6 +236,11 @@ fn policy(content: &mut Decoder<'_>) -> Decoded<FilterPolicy> {
         },
         _ => Err(Malformed("a filter policy is of an unknown kind")),
     }
+}
+
+fn range_policy(content: &mut Decoder<'_>) -> Decoded<RangeFilterPolicy> {
+    let policy = RangeFilterPolicy::of_millibits(content.varint()?);
+    policy.ok_or(Malformed("a range filter does not have 3 to 18 bits per key"))
 }
 
 fn extractor(content: &mut Decoder<'_>) -> Decoded<PrefixExtractor> {

@@ -298,7 +298,7 @@ pub(super) mod tests {
 
     use super::super::definition::{decode_definition, encode_definition};
     use super::*;
-    use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor};
+    use crate::filter::{FINGERPRINT_BITS, FilterPolicy, PrefixExtractor, RangeFilterPolicy};
     use crate::format::coding::put_field;
     use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO};
     use crate::format::span::KeySpan;
@@ -360,14 +360,16 @@ pub(super) mod tests {
             (1u16..4096).prop_map(PrefixExtractor::Fixed),
             any::<u8>().prop_map(PrefixExtractor::UpTo),
         ]);
-        (any_policy(), any_level_filters(), compression, 256u32..=1 << 20, prefix).prop_map(
-            |(filter, level_filters, compression, block_size, prefix)| {
+        let ranges = prop_oneof![Just(0u64), 3000u64..=18_000];
+        (any_policy(), any_level_filters(), compression, 256u32..=1 << 20, prefix, ranges).prop_map(
+            |(filter, level_filters, compression, block_size, prefix, ranges)| {
                 // A budget needs a filter policy.
                 let filter = match (&level_filters, filter) {
                     (LevelFilters::Budget(_), FilterPolicy::None) => FilterPolicy::DEFAULT,
                     (_, filter) => filter,
                 };
-                let defaults = KeyspaceOptions::default();
+                let range_filter = RangeFilterPolicy::of_millibits(ranges).unwrap();
+                let defaults = KeyspaceOptions { range_filter, ..KeyspaceOptions::default() };
                 KeyspaceOptions { filter, level_filters, compression, block_size, prefix, ..defaults }
             },
         )
@@ -572,8 +574,11 @@ pub(super) mod tests {
         assert_eq!(with_field(2, 0x1004, 0), Ok(None));
         assert_eq!(with_field(2, 0x1004, 1), Ok(Some(PrefixExtractor::Fixed(4))));
         assert_eq!((with_field(4, 1, 1), with_field(4, 0, 1).is_err()), (Ok(None), true), "a ttl is not 0");
-        assert_eq!(with_field(64, 7, 2), Ok(None), "a field of a later version that may be skipped");
-        for (tag, value, times) in [(2, 0x1004, 2), (2, 0, 1), (2, 0x3000, 1), (2, 1 << 16, 1), (63, 0, 1)] {
+        assert_eq!(with_field(65, 7, 2), Ok(None), "a field of a later version that may be skipped");
+        assert_eq!(with_field(64, 12_000, 1), Ok(None), "a range filter");
+        let bad_ranges = [(64, 12_000, 2), (64, 2999, 1), (64, 18_001, 1)];
+        let bad = [(2, 0x1004, 2), (2, 0, 1), (2, 0x3000, 1), (2, 1 << 16, 1), (63, 0, 1)];
+        for (tag, value, times) in bad.into_iter().chain(bad_ranges) {
             assert!(with_field(tag, value, times).is_err(), "{tag} {value}");
         }
     }

@@ -233,18 +233,16 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::filter::FilterPolicy;
     use crate::format::key::ValueKind;
     use crate::options::Compression;
     use crate::sorted::range_table::RangeTable;
     use crate::sorted::ranges::Fragment;
     use crate::sorted::ranges::{NO_SNAPSHOT, RangeLayer, RangeSource};
-    use crate::sorted::table::{TableBuilder, TableContext, TableOptions};
+    use crate::sorted::table::{TableBuilder, TableContext, TableFilters, TableOptions};
     use crate::vfs::{FileSystem, SimFileSystem};
 
     const OPTIONS: TableOptions = TableOptions {
-        filter: FilterPolicy::None,
-        prefix: None,
+        filters: TableFilters::NONE,
         compression: Compression::None,
         block_size: 512,
         seed: 0,

@@ -10,12 +10,12 @@ use crate::format::key::{SeqNo, ValueKind};
 use crate::report::stats::ReadCounters;
 use crate::sorted::iter::{Direction, InternalCursor, KeyBound, MergeCursor, SkippedRun, Stamped, is_within};
 use crate::sorted::scan_trace::ScanTrace;
-use crate::sorted::table::{PrefixProbe, Table, TableCursor};
+use crate::sorted::table::{PrefixProbe, ReadFlags, Table, TableCursor};
 
 /// A cursor over tables that are ordered by key and do not overlap. It opens one table at a time.
 /// Unless a seek's key is in the table's range, it defers that: the range bounds the key of the
-/// table's first entry in the direction of travel. With a prefix, it skips tables whose filters
-/// deny the prefix.
+/// table's first entry in the direction of travel. If the key is in the range, the table's range
+/// filter may defer the seek. With a prefix, it skips tables whose filters deny the prefix.
 pub struct RunCursor {
     /// Shared with the version. The cursor visits the tables in `run`.
     pub(super) level: Level,
@@ -33,8 +33,9 @@ pub struct RunCursor {
 
 impl RunCursor {
     /// A cursor over the non-empty range `run` of the tables of `level`.
-    pub(super) fn new(level: Level, run: Range<usize>, fill_cache: bool) -> RunCursor {
-        let (at, cursor) = (run.start, level.tables[run.start].cursor(fill_cache));
+    pub(super) fn new(level: Level, run: Range<usize>, mode: ReadFlags) -> RunCursor {
+        let at = run.start;
+        let cursor = level.tables[at].cursor(mode.fill_cache).with_filters(mode.filters);
         RunCursor { level, run, prefix: None, at, cursor, seeking: false, deferred: None }
     }
 
@@ -46,7 +47,7 @@ impl RunCursor {
     /// A cursor over `tables` for compactions: its reads bypass the cache and the counters.
     pub fn for_compaction(tables: Vec<Arc<Table>>) -> RunCursor {
         let run = 0..tables.len();
-        let cursor = RunCursor::new(Level::new(tables), run, false);
+        let cursor = RunCursor::new(Level::new(tables), run, ReadFlags::UNFILTERED);
         RunCursor { cursor: cursor.cursor.for_compaction(), ..cursor }
     }
 

@@ -2,13 +2,13 @@ use std::path::Path;
 
 use super::*;
 use crate::filter::KeyHash;
-use crate::filter::{FilterPolicy, PrefixExtractor};
+use crate::filter::{FilterPolicy, PrefixExtractor, RangeFilterPolicy};
 use crate::format::key::{ValueKind, Window, compare_entries, head16};
 use crate::options::Compression;
-use crate::report::stats::ReadCounters;
+use crate::report::stats::{FilterLedger, ReadCounters, ReadStats};
 use crate::sorted::iter::{MergeCursor, SkippedRun, is_within};
 use crate::sorted::merge::MergingCursor;
-use crate::sorted::table::{ReadFlags, TableBuilder, TableContext, TableOptions};
+use crate::sorted::table::{ReadFlags, TableBuilder, TableContext, TableFilters, TableOptions};
 use crate::sorted::trace::FilterAnswer;
 use crate::vfs::{FileSystem, SimFileSystem};
 
@@ -48,7 +48,7 @@ fn a_prefix_scan_takes_from_each_level_the_tables_that_may_hold_it_and_copies_no
     for prefix in ["a", "b", "b0", "b00", "b0003", "b0004", "b01", "b0100", "b1", "b1998", "b1999", "b2", "c", "zz"] {
         let probe = PrefixProbe::new(PrefixExtractor::Fixed(1), prefix.as_bytes(), 0, FilterMode::Use);
         let mut sources = Vec::new();
-        version.add_runs(false, Some(&Arc::new(probe)), &mut sources);
+        version.add_runs(ReadFlags::UNFILTERED, Some(&Arc::new(probe)), &mut sources);
         let mut found = Vec::new();
         for source in &sources {
             let ScanSource::Run(cursor) = source else { panic!("a run") };
@@ -161,8 +161,7 @@ fn runs(context: &Arc<TableContext>) -> Vec<(u8, Arc<Table>)> {
     let table = |level: u8, number: u64, keys: [u64; 2]| {
         let policies = [FilterPolicy::DEFAULT, FilterPolicy::Bloom { bits_per_key: 5.0 }, FilterPolicy::None];
         let options = TableOptions {
-            filter: policies[usize::try_from(number % 3).unwrap()],
-            prefix: None,
+            filters: TableFilters::of_points(policies[usize::try_from(number % 3).unwrap()]),
             compression: Compression::None,
             block_size: 4096,
             seed: SEED,
@@ -452,14 +451,17 @@ fn walk(cursor: &mut impl MergeCursor, list: &[CursorEntry], is_run: bool, rando
 
 #[test]
 fn cursors_walk_over_runs_as_over_a_sorted_list() {
-    for seed in 0..8 {
+    for (seed, filters) in (0..12).zip([FilterMode::Ignore, FilterMode::Use, FilterMode::Shadow].into_iter().cycle()) {
         let mut random = fastrand::Rng::with_seed(seed);
         let fs = SimFileSystem::new();
         fs.create_dir(Path::new("/db")).unwrap();
-        let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 8 << 20, 8));
+        // Range filters are asked for blocks that are not in memory.
+        let asks = filters != FilterMode::Ignore;
+        let cache = if asks { 0 } else { 8 << 20 };
+        let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), cache, 8));
+        let ranges = RangeFilterPolicy::ORDERED;
         let options = TableOptions {
-            filter: FilterPolicy::DEFAULT,
-            prefix: None,
+            filters: TableFilters { ranges, ..TableFilters::of_points(FilterPolicy::DEFAULT) },
             compression: Compression::None,
             block_size: 256,
             seed: SEED,
@@ -482,7 +484,8 @@ fn cursors_walk_over_runs_as_over_a_sorted_list() {
         }
         let version = Arc::new(Version::default().edited(&[], tables));
         let mut sources = Vec::new();
-        version.add_runs(true, None, &mut sources);
+        let mode = ReadFlags { filters, fill_cache: true, values: true };
+        version.add_runs(mode, None, &mut sources);
         assert_eq!(sources.len(), lists.len());
         // The second walk finds the blocks in memory.
         for _ in 0..2 {
@@ -498,12 +501,16 @@ fn cursors_walk_over_runs_as_over_a_sorted_list() {
         let mut merge = MergingCursor::new(sources);
         walk(&mut merge, &all, false, &mut random);
         let limits = KeySpan { lower: Some(run_key(10)), upper: Some(run_key(50)) };
-        for merge in [&mut merge, &mut version.cursor(0, std::iter::empty(), true, None).with_limits(limits.borrowed())]
+        for merge in [&mut merge, &mut version.cursor(0, std::iter::empty(), mode, None).with_limits(limits.borrowed())]
         {
             for _ in 0..100 {
                 seek_over_at_random(merge, &all, &limits, &mut random);
             }
         }
+        let reads: ReadStats = version.tables().map(|(_, table)| table.ledger()).sum::<FilterLedger>().reads;
+        assert_eq!(reads.range_probes > 100, asks, "{reads:?}");
+        assert_eq!(reads.range_negatives > 10, asks, "{reads:?}");
+        assert!(reads.range_probes >= reads.range_absent(), "{reads:?}");
     }
 }
 
@@ -616,8 +623,7 @@ fn table_of(entries: &[(&str, SeqNo, ValueKind)]) -> (Arc<TableContext>, Arc<Tab
     fs.create_dir(Path::new("/db")).unwrap();
     let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 8 << 20, 8));
     let options = TableOptions {
-        filter: FilterPolicy::None,
-        prefix: None,
+        filters: TableFilters::NONE,
         compression: Compression::None,
         block_size: 4096,
         seed: SEED,

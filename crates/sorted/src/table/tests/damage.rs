@@ -5,7 +5,8 @@ use crate::filter::FilterBuilder;
 use crate::format::checksum::bound_crc;
 use crate::report::delivery::{Delivery, Listener};
 use crate::table::builder::TableFileWriter;
-use crate::table::properties::Properties;
+use crate::table::filters::FilterBlocks;
+use crate::table::properties::{Properties, filter_hash};
 use crate::vfs::{Fault, FaultMode};
 
 /// Distinct keys of the small table, each in two versions.
@@ -19,7 +20,8 @@ fn small(filter: FilterPolicy, compression: Compression) -> (SimFileSystem, Tabl
             [put(&key, i + 50, format!("new{i}")), put(&key, i + 1, "old old old old")]
         })
         .collect();
-    let options = TableOptions { filter, compression, block_size: 256, ..options() };
+    let filters = TableFilters::of_points(filter);
+    let options = TableOptions { filters, compression, block_size: 256, ..options() };
     let fs = file_system();
     let meta = build(&fs, options, &entries);
     (fs, meta, entries)
@@ -159,11 +161,11 @@ fn the_filter_of_another_table_with_as_many_keys_means_maybe() {
     assert!(error.to_string().contains(rule), "{error}");
 
     // A rebuild of the filter makes the table sound again.
-    assert!(!table.has_filter(policy, None, 0).unwrap());
-    let copy = table.refilter(13, policy, None, &Origin::default(), WRITE_LEN, &|_| false).unwrap().unwrap();
+    assert!(!table.has_filters(POINTS, 0).unwrap());
+    let copy = table.refilter(13, POINTS, &Origin::default(), WRITE_LEN, &|_| false).unwrap().unwrap();
     let copy = open(&fs, &copy, 0);
     copy.verify().unwrap();
-    assert_eq!((found_by_filter(&copy), copy.has_filter(policy, None, 0).unwrap()), (KEYS, true));
+    assert_eq!((found_by_filter(&copy), copy.has_filters(POINTS, 0).unwrap()), (KEYS, true));
 }
 
 /// A table of an older version opens, and its filter is trusted.
@@ -244,7 +246,7 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     let fs = file_system();
     let keys: Vec<String> = (0..KEYS).map(|i| format!("key{i:04}")).collect();
     let entries: Vec<TableEntry> = keys.iter().map(|key| put(key, 1, "")).collect();
-    let meta = build(&fs, TableOptions { prefix: Some(extractor), ..options() }, &entries);
+    let meta = build(&fs, TableOptions { filters: TableFilters { prefix: Some(extractor), ..POINTS }, ..options() }, &entries);
     // All keys, but with other prefixes.
     let mut other = FilterBuilder::new(FilterPolicy::DEFAULT, SEED).with_prefixes(Some(extractor));
     for (i, key) in keys.iter().enumerate() {
@@ -279,8 +281,12 @@ fn with_filter(
     }
     let index = fetcher.meta_block(resident.footer.index).unwrap();
     let mut properties = resident.properties.clone();
+    let filter = filter.finish();
+    properties.filter_keys = filter.as_ref().map_or(0, |filter| filter.info.keys);
+    properties.filter_hash = filter.as_ref().map(|filter| filter_hash(&filter.bytes));
     change(&mut properties);
-    let meta = output.complete(filter, properties, &[], &index).unwrap();
+    let filters = FilterBlocks { points: filter.map(|filter| filter.bytes), extras: Vec::new() };
+    let meta = output.complete(filters, properties, &[], &index).unwrap();
     (other, meta)
 }
 
@@ -317,7 +323,7 @@ fn a_filter_that_contradicts_the_table_is_not_believed() {
                 assert_eq!(found, KEYS, "{rule}");
                 let FilterState::Degraded(reason) = table.filter_state().unwrap() else { panic!("{rule}") };
                 assert!(reason.contains(rule) && verified.contains(&reason), "{reason} {verified}");
-                assert!(!table.has_filter(policy, None, 0).unwrap());
+                assert!(!table.has_filters(POINTS, 0).unwrap());
             }
         }
     }
@@ -337,7 +343,7 @@ fn a_copy_refuses_a_block_that_the_file_s_checksum_refutes() {
     changed[start + value] = b'O';
     reseal(&mut changed, block);
     let refilter = |number| {
-        open(&fs, &meta, 0).refilter(number, FilterPolicy::DEFAULT, None, &Origin::default(), WRITE_LEN, &|_| false)
+        open(&fs, &meta, 0).refilter(number, POINTS, &Origin::default(), WRITE_LEN, &|_| false)
     };
 
     fs.write(PATH, changed).unwrap();

@@ -12,7 +12,7 @@ fn get_in(table: &Table, key: impl AsRef<[u8]>, snapshot: SeqNo, mode: FilterMod
 
 fn table_of(filter: FilterPolicy, entries: &[TableEntry], cache: usize) -> (SimFileSystem, Arc<Table>) {
     let fs = file_system();
-    let options = TableOptions { filter, ..options() };
+    let options = TableOptions { filters: TableFilters::of_points(filter), ..options() };
     let meta = build(&fs, options, entries);
     let table = open(&fs, &meta, cache);
     table.resident().unwrap();

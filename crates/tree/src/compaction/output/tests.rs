@@ -4,11 +4,10 @@ use std::cell::Cell;
 use std::path::Path;
 
 use super::*;
-use crate::filter::FilterPolicy;
 use crate::sorted::files::WRITE_LEN;
 use crate::sorted::iter::InternalCursor;
 use crate::sorted::operator::Append;
-use crate::sorted::table::{Input, SalvageTable};
+use crate::sorted::table::{Input, SalvageTable, TableFilters};
 use crate::vfs::{FileSystem, SimFileSystem};
 
 type Entry = (Vec<u8>, SeqNo, ValueKind, usize);
@@ -42,8 +41,7 @@ impl LowerLevels for Marked {
 }
 
 const OPTIONS: TableOptions = TableOptions {
-    filter: FilterPolicy::None,
-    prefix: None,
+    filters: TableFilters::NONE,
     compression: Compression::None,
     block_size: 1024,
     seed: 0,

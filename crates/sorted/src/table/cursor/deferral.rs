@@ -1,0 +1,130 @@
+//! Seeks that a range filter defers: without a read, it bounds the key to which a seek leads. The
+//! merge resumes the seek when no other source may come first.
+//!
+//! The filter is asked if the block that may have the key is not in memory; in one that is, a seek
+//! costs less than the question. In the mode `Shadow` it is always asked, and the seek is done
+//! before it is deferred: the key that it leads to must be within the bound.
+
+use super::{Deferred, TableCursor};
+use crate::error::Result;
+use crate::format::key::SeqNo;
+use crate::iter::{Direction, InternalCursor, MergeCursor};
+use crate::report::stats::ReadEvent;
+use crate::table::FilterMode;
+use crate::table::reader::Counting;
+use crate::table::resident::Resident;
+use crate::trace::FilterAnswer;
+
+impl TableCursor {
+    /// Lets range filters defer seeks, in this mode.
+    pub fn with_filters(mut self, filters: FilterMode) -> TableCursor {
+        self.filters = filters;
+        self
+    }
+
+    /// Whether a seek asks the range filter of a table.
+    #[inline]
+    pub(super) fn asks(&self, resident: &Resident) -> bool {
+        self.filters != FilterMode::Ignore && resident.range_filter.may_be_asked()
+    }
+
+    /// Defers the seek if the range filter bounds its key. `sought` is the first block that may
+    /// have it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn defer_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<bool> {
+        let (fetcher, resident) = (self.table.fetcher(), self.table.resident()?);
+        let is_shadow = self.filters == FilterMode::Shadow;
+        if !is_shadow && (self.is_in(self.sought) || self.is_in_memory(resident, self.sought)) {
+            return Ok(false);
+        }
+        let Some(filter) = resident.range_filter.get(fetcher, &resident.properties) else { return Ok(false) };
+        let mut seek = self.range_seek.take().unwrap_or_default();
+        let direction = Direction::new(forward);
+        // Newer versions of the key come before a version of it.
+        let after = [key, &[0]].concat();
+        let end = if forward || seqno == SeqNo::MAX { key } else { &after };
+        // Where the block has no such key, its neighbour does.
+        let neighbour = direction.step_from(self.sought).filter(|&i| i < resident.index.len());
+        let mut blocks = [Some(self.sought), neighbour].into_iter().flatten();
+        let found = blocks.find(|&i| seek.ask(filter, &resident.index, i, end, direction) == Some(true));
+        if let Some(at) = found {
+            if is_shadow {
+                seek.was_read = self.check_bound((key, seqno), direction, &seek.bound, at)?;
+            }
+            if !forward && *seek.bound > *key {
+                seek.bound.truncate(key.len());
+            }
+            seek.seqno = if *seek.bound == *key { seqno } else { SeqNo::MAX };
+            self.sought = at;
+            self.count_range(ReadEvent::RangeProbe);
+            self.trace_range(FilterAnswer::No);
+            self.deferred = Some(Deferred::Seek(direction));
+        }
+        self.range_seek = Some(seek);
+        Ok(found.is_some())
+    }
+
+    /// Seeks, compares what is found with the filter's bound, and the block `at` from which the
+    /// seek will go on, and leaves it. Returns whether a block was read.
+    fn check_bound(
+        &mut self,
+        (key, seqno): (&[u8], SeqNo),
+        direction: Direction,
+        bound: &[u8],
+        at: usize,
+    ) -> Result<bool> {
+        let defers = std::mem::take(&mut self.defers);
+        let found = self.search_blocks(key, seqno, direction.is_forward(), false);
+        self.defers = defers;
+        found?;
+        let is_denied = self.valid()
+            && match direction {
+                Direction::Forward => *self.key() < *bound || self.position < at,
+                Direction::Backward => *self.key() >= *bound,
+            };
+        if is_denied {
+            let (fetcher, resident) = (self.table.fetcher(), self.table.resident()?);
+            let offset = resident.range_filter.handle().unwrap_or_default().offset;
+            return Err(fetcher.corrupt(offset, "the range filter denies a key that the table holds"));
+        }
+        self.use_of_block.start = self.block.position();
+        self.invalidate();
+        Ok(self.use_of_block.was_read)
+    }
+
+    /// The rest of a deferred seek.
+    #[cold]
+    pub(super) fn resume_seek(&mut self, direction: Direction) -> Result<()> {
+        let Some(seek) = self.range_seek.take() else { return Ok(()) };
+        self.trace_range(FilterAnswer::Maybe);
+        self.enter_block(self.sought)?;
+        self.use_of_block.is_asked = true;
+        let result = self.search_blocks(&seek.bound, seek.seqno, direction.is_forward(), false);
+        self.range_seek = Some(seek);
+        result?;
+        self.note_position();
+        Ok(())
+    }
+
+    /// Counts a seek that was deferred and not resumed.
+    #[cold]
+    pub(super) fn count_spared(&mut self) {
+        self.count_range(ReadEvent::RangeNegative);
+        if self.range_seek.as_mut().is_some_and(|seek| std::mem::take(&mut seek.was_read)) {
+            self.count_range(ReadEvent::AvoidableRead);
+        }
+    }
+
+    fn count_range(&self, event: ReadEvent) {
+        if self.counting != Counting::Uncounted {
+            self.table.fetcher().counters.count(event);
+        }
+    }
+
+    fn trace_range(&self, answer: FilterAnswer) {
+        if let Some(trace) = self.trace() {
+            trace.range(self.table.meta().number, answer);
+        }
+    }
+}

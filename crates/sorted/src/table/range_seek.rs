@@ -1,0 +1,45 @@
+//! [`RangeSeek`]: a seek that a range filter has deferred; see `cursor::deferral`.
+
+use super::table_index::TableIndex;
+use crate::filter::{BlockRange, RangeFilter};
+use crate::format::key::SeqNo;
+use crate::iter::Direction;
+
+/// The last seek that was deferred, and buffers.
+#[derive(Default)]
+pub(super) struct RangeSeek {
+    /// Bound of the key to which the seek leads. With `seqno`, it is a target that leads there,
+    /// too.
+    pub(super) bound: Vec<u8>,
+    pub(super) seqno: SeqNo,
+    /// Whether the seek has been done, by a read from the file.
+    pub(super) was_read: bool,
+    /// Separators around a block.
+    low: Vec<u8>,
+    high: Vec<u8>,
+}
+
+impl RangeSeek {
+    /// Asks for a bound of the block's first key from `key` on, or backward of its last key before
+    /// `key`. False if it has no such key; `None` if the index is not in memory.
+    pub(super) fn ask(
+        &mut self,
+        filter: &RangeFilter,
+        index: &TableIndex,
+        i: usize,
+        key: &[u8],
+        direction: Direction,
+    ) -> Option<bool> {
+        self.low.clear();
+        if let Some(before) = i.checked_sub(1) {
+            index.known_separator(before)?.append_to(&mut self.low);
+        }
+        self.high.clear();
+        index.known_separator(i)?.append_to(&mut self.high);
+        let block = BlockRange { index: i, low: &self.low, high: &self.high };
+        Some(match direction {
+            Direction::Forward => filter.next(block, key, &mut self.bound),
+            Direction::Backward => filter.before(block, Some(key), &mut self.bound),
+        })
+    }
+}
