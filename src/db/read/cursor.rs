@@ -715,7 +715,13 @@ mod tests {
         tree.gaps.claim(b"", None, later);
         let cursor = |gaps: &Arc<Gaps>| {
             let tree = Tree { gaps: Arc::clone(gaps), ..tree.clone() };
-            Cursor::new(view.cursor(&tree, crate::ReadOptions::default().mode(), None), view.clamp(&tree, 80), &tree, None, NEVER)
+            Cursor::new(
+                view.cursor(&tree, crate::ReadOptions::default().mode(), None),
+                view.clamp(&tree, 80),
+                &tree,
+                None,
+                NEVER,
+            )
         };
         let (mut forward, mut backward) = (cursor(&tree.gaps), cursor(&tree.gaps));
         assert!(forward.seek_to_first().unwrap());

@@ -122,13 +122,8 @@ impl Store {
             self.pace(bytes);
             self.workers.is_stopping()
         };
-        let copy = table.refilter(
-            self.shape.catalog().new_file_number(),
-            filters,
-            &origin,
-            self.write_len(),
-            &cancelled,
-        )?;
+        let copy =
+            table.refilter(self.shape.catalog().new_file_number(), filters, &origin, self.write_len(), &cancelled)?;
         // It has the same entries.
         let copy = TableMeta { cleared: table.meta().cleared, kept: table.meta().kept, ..copy.ok_or(Error::Closed)? };
         // The edit removes its file, unless a reader holds it.

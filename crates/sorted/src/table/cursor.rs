@@ -9,7 +9,7 @@ use super::fetch::ReadAhead;
 use super::range_seek::RangeSeek;
 use super::reader::Counting;
 use super::resident::{Resident, ResidentBlock};
-use super::{FilterMode, Table};
+use super::{FilterMode, ReadFlags, Table};
 use crate::block::BlockCursor;
 use crate::error::Result;
 use crate::format::Decoded;
@@ -92,16 +92,21 @@ impl Table {
     /// A cursor over the table's entries, initially invalid. A long scan reads ahead and does not
     /// fill the cache; without `fill_cache` no scan does.
     pub fn cursor(self: &Arc<Table>, fill_cache: bool) -> TableCursor {
-        TableCursor::new(Arc::clone(self), fill_cache)
+        TableCursor::new(Arc::clone(self), fill_cache, FilterMode::Ignore)
+    }
+
+    /// Like [`cursor`](Table::cursor), as part of a merge: range filters may defer its seeks.
+    pub fn scan_cursor(self: &Arc<Table>, mode: ReadFlags) -> TableCursor {
+        TableCursor::new(Arc::clone(self), mode.fill_cache, mode.filters)
     }
 }
 
 impl TableCursor {
-    pub(super) fn new(table: Arc<Table>, fill_cache: bool) -> TableCursor {
+    fn new(table: Arc<Table>, fill_cache: bool, filters: FilterMode) -> TableCursor {
         TableCursor {
             table,
             fill_cache,
-            filters: FilterMode::Ignore,
+            filters,
             counting: Counting::Read,
             reads_whole_table: false,
             block: BlockCursor::default(),

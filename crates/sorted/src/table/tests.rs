@@ -39,13 +39,7 @@ fn file_checksum(bytes: &[u8]) -> u32 {
 }
 
 fn options() -> TableOptions {
-    TableOptions {
-        filters: POINTS,
-        compression: Compression::None,
-        block_size: 4096,
-        seed: SEED,
-        keyspace: 3,
-    }
+    TableOptions { filters: POINTS, compression: Compression::None, block_size: 4096, seed: SEED, keyspace: 3 }
 }
 
 fn put(key: impl AsRef<[u8]>, seqno: SeqNo, value: impl AsRef<[u8]>) -> TableEntry {
@@ -385,8 +379,7 @@ fn damage_between_blocks_is_found_by_verify_and_gone_in_the_next_copy() {
     assert_eq!(entries_of(&table, false).unwrap(), entries);
     let error = table.verify().unwrap_err();
     assert!(matches!(error, Error::Corruption { offset, .. } if offset == between), "{error}");
-    let copy =
-        table.refilter(13, POINTS, &Origin::default(), WRITE_LEN, &|_| false).unwrap().unwrap();
+    let copy = table.refilter(13, POINTS, &Origin::default(), WRITE_LEN, &|_| false).unwrap().unwrap();
     open(&fs, &copy, 0).verify().unwrap();
 }
 

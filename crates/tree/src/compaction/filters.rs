@@ -86,8 +86,7 @@ pub fn filters_of_output(
     let left = if is_last { in_last } else { above }.saturating_sub(held());
     // Scans need the range filter of every run, look-ups that of those where keys are absent.
     let ranges = range_bytes(shares.policy, keys);
-    let (policy, left) =
-        if ranges <= left { (shares.policy, left - ranges) } else { (RangeFilterPolicy::None, left) };
+    let (policy, left) = if ranges <= left { (shares.policy, left - ranges) } else { (RangeFilterPolicy::None, left) };
     // A filter with prefixes may hold twice as many keys.
     let most_keys = if options.prefix.is_some() { keys.saturating_mul(2) } else { keys };
     TableFilters { points: at_most(planned, most_keys, left), prefix: options.prefix, ranges: policy }

@@ -35,7 +35,7 @@ impl RunCursor {
     /// A cursor over the non-empty range `run` of the tables of `level`.
     pub(super) fn new(level: Level, run: Range<usize>, mode: ReadFlags) -> RunCursor {
         let at = run.start;
-        let cursor = level.tables[at].cursor(mode.fill_cache).with_filters(mode.filters);
+        let cursor = level.tables[at].scan_cursor(mode);
         RunCursor { level, run, prefix: None, at, cursor, seeking: false, deferred: None }
     }
 

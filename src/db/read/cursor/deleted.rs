@@ -196,7 +196,8 @@ mod tests {
         };
         let scan = |last: SeqNo| {
             let (snapshot, covers) = view.covers(&tree, Some(last), || last);
-            let mut cursor = Cursor::new(view.cursor(&tree, crate::ReadOptions::default().mode(), None), snapshot, &tree, covers, 0);
+            let mut cursor =
+                Cursor::new(view.cursor(&tree, crate::ReadOptions::default().mode(), None), snapshot, &tree, covers, 0);
             assert!(cursor.seek_to_first().unwrap());
             cursor.key().unwrap().to_vec()
         };

@@ -16,12 +16,6 @@ use crate::table::resident::Resident;
 use crate::trace::FilterAnswer;
 
 impl TableCursor {
-    /// Lets range filters defer seeks, in this mode.
-    pub fn with_filters(mut self, filters: FilterMode) -> TableCursor {
-        self.filters = filters;
-        self
-    }
-
     /// Whether a seek asks the range filter of a table.
     #[inline]
     pub(super) fn asks(&self, resident: &Resident) -> bool {

@@ -246,7 +246,8 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     let fs = file_system();
     let keys: Vec<String> = (0..KEYS).map(|i| format!("key{i:04}")).collect();
     let entries: Vec<TableEntry> = keys.iter().map(|key| put(key, 1, "")).collect();
-    let meta = build(&fs, TableOptions { filters: TableFilters { prefix: Some(extractor), ..POINTS }, ..options() }, &entries);
+    let meta =
+        build(&fs, TableOptions { filters: TableFilters { prefix: Some(extractor), ..POINTS }, ..options() }, &entries);
     // All keys, but with other prefixes.
     let mut other = FilterBuilder::new(FilterPolicy::DEFAULT, SEED).with_prefixes(Some(extractor));
     for (i, key) in keys.iter().enumerate() {
@@ -342,9 +343,7 @@ fn a_copy_refuses_a_block_that_the_file_s_checksum_refutes() {
     let value = changed[start..].windows(3).position(|bytes| bytes == b"old").unwrap();
     changed[start + value] = b'O';
     reseal(&mut changed, block);
-    let refilter = |number| {
-        open(&fs, &meta, 0).refilter(number, POINTS, &Origin::default(), WRITE_LEN, &|_| false)
-    };
+    let refilter = |number| open(&fs, &meta, 0).refilter(number, POINTS, &Origin::default(), WRITE_LEN, &|_| false);
 
     fs.write(PATH, changed).unwrap();
     let error = refilter(13).unwrap_err();

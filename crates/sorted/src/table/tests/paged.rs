@@ -48,7 +48,11 @@ impl Fixture {
 
 fn built(filter: FilterPolicy, prefix: Option<PrefixExtractor>) -> (SimFileSystem, TableMeta) {
     let fs = file_system();
-    let meta = build(&fs, TableOptions { filters: TableFilters { prefix, ..TableFilters::of_points(filter) }, ..options() }, &even_keys(N));
+    let meta = build(
+        &fs,
+        TableOptions { filters: TableFilters { prefix, ..TableFilters::of_points(filter) }, ..options() },
+        &even_keys(N),
+    );
     (fs, meta)
 }
 

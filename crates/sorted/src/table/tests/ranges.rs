@@ -31,6 +31,10 @@ fn built() -> (SimFileSystem, TableMeta) {
     (fs, meta)
 }
 
+fn scan(filters: FilterMode) -> ReadFlags {
+    ReadFlags { filters, fill_cache: true, values: true }
+}
+
 /// Seeks, and returns the key found, and whether the seek was deferred.
 fn seek(table: &Arc<Table>, mode: FilterMode, key: &[u8], direction: Direction) -> Result<(Option<Vec<u8>>, bool)> {
     seek_version(table, mode, (key, SeqNo::MAX), direction)
@@ -42,7 +46,7 @@ fn seek_version(
     (key, seqno): (&[u8], SeqNo),
     direction: Direction,
 ) -> Result<(Option<Vec<u8>>, bool)> {
-    let mut cursor = table.cursor(true).with_filters(mode);
+    let mut cursor = table.scan_cursor(scan(mode));
     cursor.begin_seek(key, seqno, direction.is_forward())?;
     while cursor.continue_seek(key)? {}
     cursor.end_seek(key, seqno, direction.is_forward())?;
@@ -107,7 +111,7 @@ fn a_deferred_seek_that_is_not_resumed_reads_nothing() {
         let table = open(&fs, &meta, 0);
         table.resident().unwrap();
         let key = &keys()[N as usize / 2];
-        let mut cursor = table.cursor(true).with_filters(mode);
+        let mut cursor = table.scan_cursor(scan(mode));
         cursor.seek(&[&key[..], &[0]].concat(), SeqNo::MAX).unwrap();
         assert!(cursor.deferred().is_some() && !cursor.valid());
         drop(cursor);
@@ -117,7 +121,7 @@ fn a_deferred_seek_that_is_not_resumed_reads_nothing() {
     }
     // Resumed, and nothing taken.
     let table = open(&fs, &meta, 0);
-    let mut cursor = table.cursor(true).with_filters(FilterMode::Use);
+    let mut cursor = table.scan_cursor(scan(FilterMode::Use));
     cursor.seek(&keys()[9], SeqNo::MAX).unwrap();
     cursor.resume().unwrap();
     assert!(cursor.valid());
@@ -175,7 +179,8 @@ fn a_range_filter_that_is_damaged_or_of_another_table_means_maybe() {
     let mut flipped = own.clone();
     flipped[1000] ^= 1;
     let foreign = range_filter(&fs, &meta, NUMBER + 1);
-    let cases = [(own.clone(), None), (flipped, Some("hash")), (foreign, Some("another table")), (vec![7], Some("header"))];
+    let cases =
+        [(own.clone(), None), (flipped, Some("hash")), (foreign, Some("another table")), (vec![7], Some("header"))];
     for (block, expected) in cases {
         let (fs, meta) = with_extras(&fs, &meta, vec![(Extras::RANGE_FILTER, block)], |_| {});
         let told = Arc::new(Mutex::new(Vec::new()));
