@@ -34,6 +34,7 @@ mod power_cut;
 mod prefix;
 mod queue;
 mod range_delete;
+mod range_filters;
 mod rate;
 mod read_modes;
 mod reads;

@@ -241,9 +241,9 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Sets the range filter of each table: seeks and scans then leave out, or put off, the reads of
-    /// tables that hold nothing near the key that they seek. An empty range reads next to nothing,
-    /// and a short one opens only the runs that have some of it.
+    /// Sets the range filter of each table: seeks and scans then put off, or leave out, the reads
+    /// of tables that hold nothing near the key that they seek. An empty range reads next to
+    /// nothing, and a short one reads only the runs that have some of it.
     ///
     /// It is asked when the block that a read would enter is not in memory, and pays where data
     /// exceed the cache and scans are short. [`ReadStats::scan_reads_unused`] counts what it could

@@ -87,8 +87,8 @@ impl ReadStats {
         self.negatives + self.false_positives
     }
 
-    /// Measured rate of false positives of the range filters, of those that were asked where nothing
-    /// was to be found. `None` before the first.
+    /// Measured rate of false positives of range filters: of the questions where nothing was to be
+    /// found, the share that they answered with maybe. `None` before the first.
     pub fn range_false_positive_rate(&self) -> Option<f64> {
         let absent = self.range_absent();
         (absent > 0).then(|| self.range_false_positives as f64 / absent as f64)

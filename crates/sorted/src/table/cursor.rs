@@ -236,7 +236,13 @@ impl TableCursor {
             let was_read = kept.is_none();
             let block = match kept {
                 Some(block) => block,
-                None => self.table.read_block_of_scan(resident, i, fill_cache, self.counting, ahead)?.into(),
+                None => {
+                    if let Some(seek) = &mut self.range_seek {
+                        let handle = resident.index.handle(self.table.fetcher(), i)?;
+                        seek.reads = (seek.reads.0 + 1, seek.reads.1 + handle.stored_len());
+                    }
+                    self.table.read_block_of_scan(resident, i, fill_cache, self.counting, ahead)?.into()
+                }
             };
             self.block.enter(block);
             self.use_of_block = UseOfBlock { start: self.block.position(), was_read, ..UseOfBlock::default() };

@@ -11,6 +11,7 @@ use super::verify::file_checksum;
 use super::{Ingested, Origin, Table, TableContext};
 use crate::block::BlockCursor;
 use crate::error::{Error, IoContext, Result};
+use crate::filter::RangeFilterState;
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, IDENTITY_BIT, Magic};
 use crate::vfs::FileSystem;
@@ -88,6 +89,17 @@ impl Table {
         let handle = self.resident()?.footer.properties;
         let origin = Origin::decode(&self.fetcher().meta_block(handle)?);
         origin.map_err(|malformed| self.fetcher().corrupt(handle.offset, malformed))
+    }
+
+    /// State of the range filter.
+    pub fn range_filter_state(&self) -> Result<RangeFilterState> {
+        let resident = self.resident()?;
+        Ok(resident.range_filter.state(&resident.properties))
+    }
+
+    /// State of the range filter, if the table is open.
+    pub fn known_range_filter_state(&self) -> Option<RangeFilterState> {
+        self.opened().map(|resident| resident.range_filter.state(&resident.properties))
     }
 
     pub fn footer(&self) -> Result<Footer> {

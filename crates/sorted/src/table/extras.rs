@@ -1,5 +1,5 @@
-//! [`Extras`]: the blocks between a table's filter and its properties. A reader may leave out each of
-//! them, and skips those of kinds that it does not know.
+//! [`Extras`]: the blocks between a table's filter and its properties. A reader can do without each
+//! of them, and skips those of kinds that it does not know.
 //!
 //! Per block, in the order of the file: its kind and its length without the trailer, as varints.
 //! Kind 1 is the range filter.

@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Table;
 use super::extras::Extras;
 use super::fetch::Fetcher;
 use super::footer::BlockHandle;
@@ -36,19 +35,6 @@ pub(super) struct Waiting {
     memory: usize,
     asked: AtomicUsize,
     loaded: OnceLock<(RangeFilter, MemoryCharge)>,
-}
-
-impl Table {
-    /// State of the range filter.
-    pub fn range_filter_state(&self) -> Result<RangeFilterState> {
-        let resident = self.resident()?;
-        Ok(resident.range_filter.state(&resident.properties))
-    }
-
-    /// State of the range filter, if the table is open.
-    pub fn known_range_filter_state(&self) -> Option<RangeFilterState> {
-        self.opened().map(|resident| resident.range_filter.state(&resident.properties))
-    }
 }
 
 impl TableRangeFilter {

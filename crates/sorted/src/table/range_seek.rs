@@ -12,8 +12,8 @@ pub(super) struct RangeSeek {
     /// too.
     pub(super) bound: Vec<u8>,
     pub(super) seqno: SeqNo,
-    /// Whether the seek has been done, by a read from the file.
-    pub(super) was_read: bool,
+    /// Blocks that were read since the filter was asked, and their bytes.
+    pub(super) reads: (u64, u64),
     /// Separators around a block.
     low: Vec<u8>,
     high: Vec<u8>,

@@ -92,7 +92,7 @@ pub struct ReadFlags {
 }
 
 impl ReadFlags {
-    /// For reads of whole tables: no filter says which blocks to read, and the cache stays as it is.
+    /// For reads of whole tables: no filter is asked, and the cache stays as it is.
     pub const UNFILTERED: ReadFlags = ReadFlags { filters: FilterMode::Ignore, fill_cache: false, values: true };
 }
 

@@ -51,8 +51,9 @@ impl Table {
             && properties.filter_millibits.abs_diff(policy.millibits()) <= tolerance)
     }
 
-    /// Writes and syncs a copy of this table as table `number`, with these filters. The caller syncs the directory. `None` means cancelled. Unless the copy succeeds,
-    /// its file is removed.
+    /// Writes and syncs a copy of this table as table `number`, with these filters. The
+    /// caller syncs the directory. `None` means cancelled. Unless the copy succeeds, its file is
+    /// removed.
     pub fn refilter(
         &self,
         number: u64,

@@ -11,6 +11,7 @@ use crate::format::key::SeqNo;
 use crate::iter::{Direction, InternalCursor, MergeCursor};
 use crate::report::stats::ReadEvent;
 use crate::table::FilterMode;
+use crate::table::range_seek::RangeSeek;
 use crate::table::reader::Counting;
 use crate::table::resident::Resident;
 use crate::trace::FilterAnswer;
@@ -34,6 +35,7 @@ impl TableCursor {
         }
         let Some(filter) = resident.range_filter.get(fetcher, &resident.properties) else { return Ok(false) };
         let mut seek = self.range_seek.take().unwrap_or_default();
+        seek.reads = (0, 0);
         let direction = Direction::new(forward);
         // Newer versions of the key come before a version of it.
         let after = [key, &[0]].concat();
@@ -44,7 +46,7 @@ impl TableCursor {
         let found = blocks.find(|&i| seek.ask(filter, &resident.index, i, end, direction) == Some(true));
         if let Some(at) = found {
             if is_shadow {
-                seek.was_read = self.check_bound((key, seqno), direction, &seek.bound, at)?;
+                seek = self.check_bound((key, seqno), direction, seek, at)?;
             }
             if !forward && *seek.bound > *key {
                 seek.bound.truncate(key.len());
@@ -60,22 +62,24 @@ impl TableCursor {
     }
 
     /// Seeks, compares what is found with the filter's bound, and the block `at` from which the
-    /// seek will go on, and leaves it. Returns whether a block was read.
+    /// seek will go on, and leaves it. Counts in `seek` what was read.
     fn check_bound(
         &mut self,
         (key, seqno): (&[u8], SeqNo),
         direction: Direction,
-        bound: &[u8],
+        seek: Box<RangeSeek>,
         at: usize,
-    ) -> Result<bool> {
+    ) -> Result<Box<RangeSeek>> {
+        self.range_seek = Some(seek);
         let defers = std::mem::take(&mut self.defers);
         let found = self.search_blocks(key, seqno, direction.is_forward(), false);
         self.defers = defers;
+        let seek = self.range_seek.take().unwrap_or_default();
         found?;
         let is_denied = self.valid()
             && match direction {
-                Direction::Forward => *self.key() < *bound || self.position < at,
-                Direction::Backward => *self.key() >= *bound,
+                Direction::Forward => *self.key() < *seek.bound || self.position < at,
+                Direction::Backward => *self.key() >= *seek.bound,
             };
         if is_denied {
             let (fetcher, resident) = (self.table.fetcher(), self.table.resident()?);
@@ -84,7 +88,7 @@ impl TableCursor {
         }
         self.use_of_block.start = self.block.position();
         self.invalidate();
-        Ok(self.use_of_block.was_read)
+        Ok(seek)
     }
 
     /// The rest of a deferred seek.
@@ -105,8 +109,11 @@ impl TableCursor {
     #[cold]
     pub(super) fn count_spared(&mut self) {
         self.count_range(ReadEvent::RangeNegative);
-        if self.range_seek.as_mut().is_some_and(|seek| std::mem::take(&mut seek.was_read)) {
-            self.count_range(ReadEvent::AvoidableRead);
+        let reads = self.range_seek.as_mut().map(|seek| std::mem::take(&mut seek.reads));
+        if let Some((reads @ 1.., bytes)) = reads {
+            let counters = &self.table.fetcher().counters;
+            counters.add(ReadEvent::AvoidableRead, reads);
+            counters.add(ReadEvent::AvoidableBytes, bytes);
         }
     }
 

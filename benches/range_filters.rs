@@ -1,0 +1,209 @@
+//! How many blocks seeks and scans read with range filters and without: over seven sets of keys, on
+//! real files, with twelve runs in level 0 and three levels below, and nothing cached.
+//!
+//! Blocks are counted by the store and, on Linux, by the kernel (read calls of this process); the
+//! program fails if they differ.
+//!
+//! `cargo bench --bench range_filters`. `TAMIS_KEYS` sets the number of keys (default 3,000,000),
+//! `TAMIS_SETS` the sets (default all).
+#![allow(missing_docs, unreachable_pub, reason = "a benchmark")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::cast_possible_truncation, reason = "a benchmark")]
+
+mod key_sets;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fastrand::Rng;
+use key_sets::{Key, KeySet, SETS, Words};
+use tamis::{
+    Compression, Db, FilterLedger, KeyspaceOptions, Options, RangeFilterPolicy, ReadMode, ReadStats, SteppedExecutor,
+};
+use tamis_figures::{Table, command};
+
+/// Runs in level 0.
+const RUNS: usize = 12;
+/// Questions of each kind.
+const QUESTIONS: usize = 4000;
+/// Entries of a short scan.
+const SHORT: usize = 10;
+/// Lengths of empty ranges: one unit of the set, or mean gaps between neighbours.
+const LENGTHS: [(&str, f64); 5] = [("1", 0.0), ("1 g", 1.0), ("32 g", 32.0), ("1024 g", 1024.0), ("10^6 g", 1e6)];
+const BITS: [f32; 4] = [0.0, 10.0, 12.0, 14.0];
+
+/// A store of the keys with range filters of a policy, and the ledger's and the kernel's counts.
+struct Store {
+    _dir: tempfile::TempDir,
+    db: Db,
+    /// Bits per key of all range filters.
+    bits: f64,
+}
+
+impl Store {
+    /// Seven tenths of the keys in the last level, half of the others in levels between, and the
+    /// rest in level 0: runs of about 37,000 keys.
+    fn new(keys: &[Key], bits: f32) -> Store {
+        let dir = tempfile::tempdir().unwrap();
+        let ranges =
+            if bits > 0.0 { RangeFilterPolicy::Ordered { bits_per_key: bits } } else { RangeFilterPolicy::None };
+        let keyspace = KeyspaceOptions::new().compression(Compression::None).range_filter(ranges);
+        // The kernel is to count every read.
+        let options = Options::new().cache_size(0).read_mode(ReadMode::Pread).hash_seed(7).default_keyspace(keyspace);
+        let options = options.table_size(keys.len() as u64 * 4);
+        let (last, rest) = keys.split_at(keys.len() * 70 / 100);
+        let (middle, top) = rest.split_at(rest.len() / 2);
+        let path = dir.path().join("db");
+        let value = [7u8; 100];
+        let put = |db: &Db, key: &Key| _ = db.put(key, value).unwrap();
+        let db = options.clone().memtable_size(keys.len() / 2).open(&path).unwrap();
+        last.iter().for_each(|key| put(&db, key));
+        db.compact_range(..).unwrap();
+        middle.iter().for_each(|key| put(&db, key));
+        db.flush().unwrap();
+        db.close().unwrap();
+        // Nothing compacts what this one flushes.
+        let options = options.memtable_size(keys.len() * 4).executor(Arc::new(SteppedExecutor::new()));
+        let db = options.open(&path).unwrap();
+        for run in top.chunks(top.len().div_ceil(RUNS)) {
+            run.iter().for_each(|key| put(&db, key));
+            db.flush().unwrap();
+        }
+        // Opens every table.
+        assert_eq!(db.iter().filter(|entry| entry.is_ok()).count(), keys.len());
+        let stats = db.stats();
+        let tables = || stats.keyspaces[0].levels.iter().flat_map(|level| &level.tables);
+        let bytes: u64 = tables().filter_map(|table| table.range_filter.as_ref()?.info()).map(|info| info.bytes).sum();
+        Store { _dir: dir, db, bits: bytes as f64 * 8.0 / keys.len() as f64 }
+    }
+
+    fn shape(&self) -> String {
+        let levels = self.db.stats().keyspaces[0].levels.iter().map(|level| level.tables.len()).collect::<Vec<_>>();
+        levels.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What `ask` reads, and nanoseconds for each of `count`.
+    fn measure(&self, count: usize, ask: impl FnOnce()) -> (FilterLedger, f64, f64) {
+        let overhead = read_calls().zip(read_calls()).map(|(a, b)| b - a);
+        let (before, calls) = (self.db.stats().ledger(), read_calls());
+        let begun = Instant::now();
+        ask();
+        let nanos = begun.elapsed().as_nanos() as f64 / count as f64;
+        let calls = read_calls().zip(calls).zip(overhead).map(|((after, before), overhead)| after - before - overhead);
+        let after = self.db.stats().ledger();
+        let reads: ReadStats = after.reads - before.reads;
+        if let Some(calls) = calls {
+            assert_eq!(calls, reads.block_reads, "the kernel's number of read calls differs");
+        }
+        let predicted = after.expected_range_false_positives - before.expected_range_false_positives;
+        let mut ledger = FilterLedger::default();
+        (ledger.reads, ledger.expected_range_false_positives) = (reads, predicted);
+        (ledger, reads.block_reads as f64 / count as f64, nanos)
+    }
+}
+
+/// Read calls of this process so far.
+fn read_calls() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/io").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("syscr:")?.trim().parse().ok())
+}
+
+/// Empty ranges of one length, at keys of the set, or near existing ones. Fewer than `QUESTIONS` if
+/// such are rare.
+fn empty_ranges(set: &KeySet, sorted: &[Key], near: bool, units: u64, words: &Words, rng: &mut Rng) -> Vec<(Key, Key)> {
+    let gap = (set.gap)(sorted);
+    let mut ranges = Vec::new();
+    for tried in 0..200 * QUESTIONS {
+        if ranges.len() == QUESTIONS || (tried > 20_000 && ranges.len() * 100 < tried) {
+            break;
+        }
+        let from = match near {
+            true => (set.add)(&sorted[rng.usize(..sorted.len())], ((gap / 10.0) as u64).max(1)),
+            false => (set.make)(words, rng),
+        };
+        let until = (set.add)(&from, units.max(1));
+        let next = sorted.partition_point(|key| *key < from);
+        if until > from && next > 0 && sorted.get(next).is_some_and(|next| *next >= until) {
+            ranges.push((from, until));
+        }
+    }
+    ranges
+}
+
+fn show(number: f64) -> String {
+    if number.is_nan() { "-".to_owned() } else { format!("{number:.3}") }
+}
+
+fn main() {
+    if !std::env::args().any(|arg| arg == "--bench") {
+        return;
+    }
+    let keys = std::env::var("TAMIS_KEYS").map_or(3_000_000, |text| text.parse().unwrap());
+    let sets = std::env::var("TAMIS_SETS").unwrap_or_default();
+    let heads = ["set", "start", "1", "1 g", "32 g", "1024 g", "10^6 g"];
+    let command = command("cargo bench --bench range_filters", &["TAMIS_KEYS", "TAMIS_SETS"]);
+    let bits_of = |bits: f32| if bits > 0.0 { format!("{bits}") } else { "none".to_owned() };
+    let mut of_empty = Table::new("range_filters/empty", &command, &[&["bits"], &heads[..]].concat());
+    let heads = ["bits", "set", "runs", "bits used", "seek", "ten", "predicted", "measured", "µs, empty", "µs, seek"];
+    let mut of_others = Table::new("range_filters/seeks", &command, &heads);
+    let mut rng = Rng::with_seed(7);
+    let words = Words::new(&mut rng);
+    for set in SETS.iter().filter(|set| sets.is_empty() || sets.split(',').any(|name| name == set.name)) {
+        let mut all: Vec<Key> = (0..keys).map(|_| (set.make)(&words, &mut rng)).collect();
+        let mut sorted = all.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        // Some sets have few keys: each is written once.
+        if sorted.len() < all.len() {
+            all.clone_from(&sorted);
+            rng.shuffle(&mut all);
+        }
+        let gap = (set.gap)(&sorted);
+        let questions = [false, true].map(|near| {
+            LENGTHS.map(|(_, gaps)| empty_ranges(set, &sorted, near, (gap * gaps) as u64, &words, &mut rng))
+        });
+        let starts: Vec<Key> = (0..QUESTIONS).map(|_| (set.make)(&words, &mut rng)).collect();
+        for bits in BITS {
+            let store = Store::new(&all, bits);
+            let (mut predicted, mut measured, mut micros) = (f64::NAN, f64::NAN, f64::NAN);
+            for (start, questions) in ["fresh", "near"].into_iter().zip(&questions) {
+                let mut row = vec![bits_of(bits), set.name.to_owned(), start.to_owned()];
+                for (length, ranges) in questions.iter().enumerate() {
+                    if ranges.len() < 200 {
+                        row.push(show(f64::NAN));
+                        continue;
+                    }
+                    let (ledger, blocks, nanos) = store.measure(ranges.len(), || {
+                        for (from, until) in ranges {
+                            assert!(store.db.range(from..until).next().is_none());
+                        }
+                    });
+                    row.push(show(blocks));
+                    if (start, length) == ("fresh", 0) {
+                        micros = nanos / 1000.0;
+                        predicted = ledger.predicted_range_rate().unwrap_or(f64::NAN) * 100.0;
+                        measured = ledger.reads.range_false_positive_rate().unwrap_or(f64::NAN) * 100.0;
+                    }
+                }
+                of_empty.row(row);
+            }
+            let (_, of_seek, nanos) = store.measure(starts.len(), || {
+                for from in &starts {
+                    let found = store.db.range(from..).next().map(|entry| entry.unwrap().0.to_vec());
+                    assert_eq!(found.as_ref(), sorted.get(sorted.partition_point(|key| key < from)));
+                }
+            });
+            let (_, of_ten, _) = store.measure(starts.len(), || {
+                for from in &starts {
+                    assert!(store.db.range(from..).take(SHORT).all(|entry| entry.is_ok()));
+                }
+            });
+            let shown = [of_seek, of_ten, predicted, measured, micros, nanos / 1000.0].map(show);
+            let head = [bits_of(bits), set.name.to_owned(), store.shape(), format!("{:.2}", store.bits)];
+            of_others.row(head.into_iter().chain(shown).collect::<Vec<_>>());
+        }
+    }
+    println!("blocks per empty range, by its length: a unit of the set, or mean gaps g between neighbours");
+    of_empty.show();
+    println!("blocks per seek that finds something, and per scan of {SHORT}; rates of the filters in percent");
+    of_others.show();
+}
