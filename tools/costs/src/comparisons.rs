@@ -12,7 +12,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Compression, Db, Executor, KeyspaceOptions, Options, PrefixExtractor, ReadMode, SteppedExecutor};
+use tamis::{
+    Compression, Db, Executor, KeyspaceOptions, Options, PrefixExtractor, RangeFilterPolicy, ReadMode, SteppedExecutor,
+};
 
 thread_local! {
     // Const-initialised and without a destructor: reading it compares nothing.
@@ -119,6 +121,7 @@ fn many_levels(make_key: MakeKey, compression: Compression, mapped: bool) -> Db 
     let executor = Arc::new(SteppedExecutor::new());
     let shared: Arc<dyn Executor> = Arc::<SteppedExecutor>::clone(&executor);
     let keyspace = KeyspaceOptions::new().compression(compression).prefix(PrefixExtractor::Fixed(3));
+    let keyspace = keyspace.range_filter(RangeFilterPolicy::ORDERED);
     let options = Options::new().file_system(Arc::new(SimFileSystem::new())).executor(shared).hash_seed(7);
     let options = options.memtable_size(16 << 10).table_size(16 << 10).read_mode(if mapped {
         ReadMode::Mmap

@@ -6,7 +6,7 @@
 //! field      = 1, length, by level   |   2, length, prefix extractor   |   3, length, name
 //!            | 4, length, ttl in milliseconds, not 0   |   5, 0
 //!            | 6, length, bytes from which values are separate
-//!            | 64, length, bits per key of range filters in thousandths, not 0
+//!            | 7, length, bits per key of range filters in thousandths, not 0
 //! by level   = 1, policy{1,7}        from level 0; the last one holds for all further levels
 //!            | 2, thousandths of bits per key, share absent
 //!            | 3, bytes of all filters, share absent
@@ -15,9 +15,9 @@
 //!
 //! Without field 1, all levels have the policy of the options; without field 2, there is no prefix
 //! extractor; field 3 names the merge operator, if there is one. Field 4 says how long puts without
-//! a deadline of their own live; a keyspace with field 5 has no log. Without field 64 there
-//! are no range filters; a reader that does not know it writes none. Codes are those of
-//! [`Compression::code`], [`FilterPolicy::code`] and [`PrefixExtractor::code`].
+//! a deadline of their own live; a keyspace with field 5 has no log. Without field 7 there are no
+//! range filters. Codes are those of [`Compression::code`], [`FilterPolicy::code`] and
+//! [`PrefixExtractor::code`].
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ mod option_tag {
     pub(super) const TTL: u64 = 4;
     pub(super) const UNLOGGED: u64 = 5;
     pub(super) const SEPARATE_VALUES: u64 = 6;
-    pub(super) const RANGE_FILTER: u64 = 64;
+    pub(super) const RANGE_FILTER: u64 = 7;
 }
 
 /// Kinds of level filters: the first number of the field. Part of the format.

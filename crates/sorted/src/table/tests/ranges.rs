@@ -110,7 +110,7 @@ fn a_deferred_seek_that_is_not_resumed_reads_nothing() {
     for (mode, expected) in [(FilterMode::Use, 0), (FilterMode::Shadow, 1)] {
         let table = open(&fs, &meta, 0);
         table.resident().unwrap();
-        let key = &keys()[N as usize / 2];
+        let key = &keys()[keys().len() / 2];
         let mut cursor = table.scan_cursor(scan(mode));
         cursor.seek(&[&key[..], &[0]].concat(), SeqNo::MAX).unwrap();
         assert!(cursor.deferred().is_some() && !cursor.valid());

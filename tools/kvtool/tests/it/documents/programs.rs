@@ -61,13 +61,14 @@ fn every_program_of_the_documents_runs_twice_in_one_directory() {
 #[ignore = "run in a directory of its own by every_program_of_the_documents_runs_twice_in_one_directory"]
 #[rustfmt::skip]
 fn filters_options() -> Result<(), Box<dyn std::error::Error>> {
-    use tamis::{Db, FilterPolicy, KeyspaceOptions, PrefixExtractor};
+    use tamis::{Db, FilterPolicy, KeyspaceOptions, PrefixExtractor, RangeFilterPolicy};
 
     let db = Db::open("words.db")?;
     // filters_options begins
     let events = db.keyspace_with("events", KeyspaceOptions::new()
         .filter(FilterPolicy::BinaryFuse { fingerprint_bits: 7 })  // the default's rate in four fifths of its memory, slower to build
-        .prefix(PrefixExtractor::UpTo(b':')))?;                    // prefix("user17:") skips tables without that prefix
+        .prefix(PrefixExtractor::UpTo(b':'))                       // prefix("user17:") skips tables without that prefix
+        .range_filter(RangeFilterPolicy::ORDERED))?;               // a scan reads only the runs that have some of it
     // filters_options ends
     events.put("user17:1", "login")?;
     Ok(())

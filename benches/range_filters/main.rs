@@ -12,7 +12,7 @@
 mod key_sets;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use key_sets::{Key, KeySet, SETS, Words};
@@ -28,7 +28,9 @@ const QUESTIONS: usize = 4000;
 /// Entries of a short scan.
 const SHORT: usize = 10;
 /// Lengths of empty ranges: one unit of the set, or mean gaps between neighbours.
-const LENGTHS: [(&str, f64); 5] = [("1", 0.0), ("1 g", 1.0), ("32 g", 32.0), ("1024 g", 1024.0), ("10^6 g", 1e6)];
+const LENGTHS: [f64; 5] = [0.0, 1.0, 32.0, 1024.0, 1e6];
+/// Of some sets, empty ranges are rare: fewer say nothing.
+const LEAST: usize = 200;
 const BITS: [f32; 4] = [0.0, 10.0, 12.0, 14.0];
 
 /// A store of the keys with range filters of a policy, and the ledger's and the kernel's counts.
@@ -37,6 +39,8 @@ struct Store {
     db: Db,
     /// Bits per key of all range filters.
     bits: f64,
+    /// Nanoseconds per key that the flushes to level 0 took.
+    flush: f64,
 }
 
 impl Store {
@@ -64,16 +68,20 @@ impl Store {
         // Nothing compacts what this one flushes.
         let options = options.memtable_size(keys.len() * 4).executor(Arc::new(SteppedExecutor::new()));
         let db = options.open(&path).unwrap();
+        let mut flushes = Duration::ZERO;
         for run in top.chunks(top.len().div_ceil(RUNS)) {
             run.iter().for_each(|key| put(&db, key));
+            let begun = Instant::now();
             db.flush().unwrap();
+            flushes += begun.elapsed();
         }
         // Opens every table.
         assert_eq!(db.iter().filter(|entry| entry.is_ok()).count(), keys.len());
         let stats = db.stats();
         let tables = || stats.keyspaces[0].levels.iter().flat_map(|level| &level.tables);
         let bytes: u64 = tables().filter_map(|table| table.range_filter.as_ref()?.info()).map(|info| info.bytes).sum();
-        Store { _dir: dir, db, bits: bytes as f64 * 8.0 / keys.len() as f64 }
+        let flush = flushes.as_nanos() as f64 / top.len() as f64;
+        Store { _dir: dir, db, bits: bytes as f64 * 8.0 / keys.len() as f64, flush }
     }
 
     fn shape(&self) -> String {
@@ -129,6 +137,62 @@ fn empty_ranges(set: &KeySet, sorted: &[Key], near: bool, units: u64, words: &Wo
     ranges
 }
 
+/// What was measured with one size of the filter.
+struct Measured {
+    /// Blocks per empty range: of the first length at fresh starts and near keys, and at the worst.
+    empty: [f64; 3],
+    /// Blocks per seek that finds something, and per short scan.
+    found: [f64; 2],
+    /// Rate of false positives of short fresh ranges, predicted and measured.
+    rates: [f64; 2],
+    /// Microseconds per short empty range, and per seek that finds something.
+    micros: [f64; 2],
+}
+
+/// Questions to all stores of one set of keys.
+struct Questions {
+    /// By start, fresh and near, and by length.
+    empty: [Vec<Vec<(Key, Key)>>; 2],
+    starts: Vec<Key>,
+}
+
+fn ask(store: &Store, sorted: &[Key], questions: &Questions) -> Measured {
+    let none = || [f64::NAN; 2];
+    let mut measured = Measured { empty: [f64::NAN, f64::NAN, 0.0], found: none(), rates: none(), micros: none() };
+    for (start, by_length) in questions.empty.iter().enumerate() {
+        for (length, ranges) in by_length.iter().enumerate().filter(|(_, ranges)| ranges.len() >= LEAST) {
+            let (ledger, blocks, nanos) = store.measure(ranges.len(), || {
+                for (from, until) in ranges {
+                    assert!(store.db.range(from..until).next().is_none());
+                }
+            });
+            measured.empty[2] = measured.empty[2].max(blocks);
+            if length == 0 {
+                measured.empty[start] = blocks;
+            }
+            if (start, length) == (0, 0) {
+                measured.micros[0] = nanos / 1000.0;
+                let rates = [ledger.predicted_range_rate(), ledger.reads.range_false_positive_rate()];
+                measured.rates = rates.map(|rate| rate.unwrap_or(f64::NAN) * 100.0);
+            }
+        }
+    }
+    let starts = &questions.starts;
+    let (_, blocks, nanos) = store.measure(starts.len(), || {
+        for from in starts {
+            let found = store.db.range(from..).next().map(|entry| entry.unwrap().0.to_vec());
+            assert_eq!(found.as_ref(), sorted.get(sorted.partition_point(|key| key < from)));
+        }
+    });
+    (measured.found[0], measured.micros[1]) = (blocks, nanos / 1000.0);
+    (_, measured.found[1], _) = store.measure(starts.len(), || {
+        for from in starts {
+            assert!(store.db.range(from..).take(SHORT).all(|entry| entry.is_ok()));
+        }
+    });
+    measured
+}
+
 fn show(number: f64) -> String {
     if number.is_nan() { "-".to_owned() } else { format!("{number:.3}") }
 }
@@ -139,12 +203,11 @@ fn main() {
     }
     let keys = std::env::var("TAMIS_KEYS").map_or(3_000_000, |text| text.parse().unwrap());
     let sets = std::env::var("TAMIS_SETS").unwrap_or_default();
-    let heads = ["set", "start", "1", "1 g", "32 g", "1024 g", "10^6 g"];
     let command = command("cargo bench --bench range_filters", &["TAMIS_KEYS", "TAMIS_SETS"]);
-    let bits_of = |bits: f32| if bits > 0.0 { format!("{bits}") } else { "none".to_owned() };
-    let mut of_empty = Table::new("range_filters/empty", &command, &[&["bits"], &heads[..]].concat());
-    let heads = ["bits", "set", "runs", "bits used", "seek", "ten", "predicted", "measured", "µs, empty", "µs, seek"];
-    let mut of_others = Table::new("range_filters/seeks", &command, &heads);
+    let heads = ["keys", "bits", "empty", "near", "worst", "seek", "ten", "predicted %", "measured %"];
+    let mut blocks = Table::new("range_filters/blocks", &command, &heads);
+    let heads = ["keys", "bits", "µs, empty", "µs, seek", "ns, flush", "ns, compaction"];
+    let mut times = Table::new("range_filters/times", &command, &heads);
     let mut rng = Rng::with_seed(7);
     let words = Words::new(&mut rng);
     for set in SETS.iter().filter(|set| sets.is_empty() || sets.split(',').any(|name| name == set.name)) {
@@ -158,52 +221,32 @@ fn main() {
             rng.shuffle(&mut all);
         }
         let gap = (set.gap)(&sorted);
-        let questions = [false, true].map(|near| {
-            LENGTHS.map(|(_, gaps)| empty_ranges(set, &sorted, near, (gap * gaps) as u64, &words, &mut rng))
+        let empty = [false, true].map(|near| {
+            let of = |gaps| empty_ranges(set, &sorted, near, (gap * gaps) as u64, &words, &mut rng);
+            LENGTHS.map(of).to_vec()
         });
-        let starts: Vec<Key> = (0..QUESTIONS).map(|_| (set.make)(&words, &mut rng)).collect();
+        let starts = (0..QUESTIONS).map(|_| (set.make)(&words, &mut rng)).collect();
+        let questions = Questions { empty, starts };
         for bits in BITS {
             let store = Store::new(&all, bits);
-            let (mut predicted, mut measured, mut micros) = (f64::NAN, f64::NAN, f64::NAN);
-            for (start, questions) in ["fresh", "near"].into_iter().zip(&questions) {
-                let mut row = vec![bits_of(bits), set.name.to_owned(), start.to_owned()];
-                for (length, ranges) in questions.iter().enumerate() {
-                    if ranges.len() < 200 {
-                        row.push(show(f64::NAN));
-                        continue;
-                    }
-                    let (ledger, blocks, nanos) = store.measure(ranges.len(), || {
-                        for (from, until) in ranges {
-                            assert!(store.db.range(from..until).next().is_none());
-                        }
-                    });
-                    row.push(show(blocks));
-                    if (start, length) == ("fresh", 0) {
-                        micros = nanos / 1000.0;
-                        predicted = ledger.predicted_range_rate().unwrap_or(f64::NAN) * 100.0;
-                        measured = ledger.reads.range_false_positive_rate().unwrap_or(f64::NAN) * 100.0;
-                    }
-                }
-                of_empty.row(row);
-            }
-            let (_, of_seek, nanos) = store.measure(starts.len(), || {
-                for from in &starts {
-                    let found = store.db.range(from..).next().map(|entry| entry.unwrap().0.to_vec());
-                    assert_eq!(found.as_ref(), sorted.get(sorted.partition_point(|key| key < from)));
-                }
-            });
-            let (_, of_ten, _) = store.measure(starts.len(), || {
-                for from in &starts {
-                    assert!(store.db.range(from..).take(SHORT).all(|entry| entry.is_ok()));
-                }
-            });
-            let shown = [of_seek, of_ten, predicted, measured, micros, nanos / 1000.0].map(show);
-            let head = [bits_of(bits), set.name.to_owned(), store.shape(), format!("{:.2}", store.bits)];
-            of_others.row(head.into_iter().chain(shown).collect::<Vec<_>>());
+            println!("{} at {bits} bits: {:.2} used, tables per level {}", set.name, store.bits, store.shape());
+            let measured = ask(&store, &sorted, &questions);
+            let bits = if bits > 0.0 { format!("{bits}") } else { "none".to_owned() };
+            let head = [set.name.to_owned(), bits];
+            let rates = measured.rates.map(show);
+            let counts = measured.empty.into_iter().chain(measured.found).map(show);
+            blocks.row(head.clone().into_iter().chain(counts).chain(rates));
+            let begun = Instant::now();
+            store.db.compact_range(..).unwrap();
+            let nanos = [store.flush, begun.elapsed().as_nanos() as f64 / sorted.len() as f64];
+            let micros = measured.micros.map(|micros| format!("{micros:.1}"));
+            times.row(head.into_iter().chain(micros).chain(nanos.map(|nanos| format!("{nanos:.0}"))));
         }
     }
-    println!("blocks per empty range, by its length: a unit of the set, or mean gaps g between neighbours");
-    of_empty.show();
-    println!("blocks per seek that finds something, and per scan of {SHORT}; rates of the filters in percent");
-    of_others.show();
+    println!(
+        "blocks per empty range of one unit, fresh and near keys, and at the worst of {LENGTHS:?} mean gaps; per seek \
+         that finds something, and per scan of {SHORT}"
+    );
+    blocks.show();
+    times.show();
 }

@@ -1,4 +1,5 @@
 //! Seven sets of keys as programs have them, and what a distance is in each.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "makes its own keys")]
 
 use fastrand::Rng;
 
