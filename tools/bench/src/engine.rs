@@ -24,6 +24,8 @@ pub enum Variant {
     Optimistic,
     /// Long values are separated from their keys.
     Separated,
+    /// Filters for ranges, or the engine's nearest.
+    Ranges,
 }
 
 /// The settings shared by all engines. An engine ignores settings that it does not have.
@@ -44,6 +46,8 @@ pub struct Settings {
     /// The store will get writes that are synced one by one. Engines that choose between speed and
     /// durability when opened choose durability.
     pub durable: bool,
+    /// What is flushed stays in runs of its own: nothing compacts them.
+    pub keeps_runs: bool,
     /// [`Engine::table_bytes`] will be asked. Engines count them only then if counting takes time.
     pub count_table_bytes: bool,
     /// The contestant's deviation from the engine's usual settings.
@@ -192,6 +196,17 @@ pub trait Reader {
         direction: Direction,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()>;
+
+    /// Whether there is no key from `from` on and before `until`. Engines that take the end of a
+    /// range beforehand are told it.
+    fn is_empty(&mut self, from: &[u8], until: &[u8]) -> Result<bool> {
+        let mut is_empty = true;
+        self.scan(Some(from), Direction::Forward, |key, _| {
+            is_empty = key >= until;
+            false
+        })?;
+        Ok(is_empty)
+    }
 
     /// Passes all keys, in order, to `visit`, until it returns `false`. Engines that can scan
     /// without reading values do.

@@ -61,6 +61,16 @@ pub enum Workload {
     SeekRandom,
     /// A seek and a hundred steps.
     Scan100,
+    /// Seeks, without a step.
+    SeekOne,
+    /// Empty ranges between two neighbours.
+    RangeEmpty,
+    /// [`SeekOne`] with cold caches.
+    SeekOneCold,
+    /// [`SeekRandom`] with cold caches.
+    SeekRandomCold,
+    /// [`RangeEmpty`] with cold caches.
+    RangeEmptyCold,
     /// Gets of a hundred keys in one call.
     MultiGet100,
     /// [`MultiGet100`] with cold caches.
@@ -152,6 +162,11 @@ const WORKLOADS: &[(Workload, &str)] = &[
     (ReadRandom2, "readrandom2t"),
     (SeekRandom, "seekrandom"),
     (Scan100, "scan100"),
+    (SeekOne, "seekone"),
+    (RangeEmpty, "rangeempty"),
+    (SeekOneCold, "seekone-cold"),
+    (SeekRandomCold, "seekrandom-cold"),
+    (RangeEmptyCold, "rangeempty-cold"),
     (MultiGet100, "multiget100"),
     (MultiGet100Cold, "multiget100-cold"),
     (YcsbA, "ycsbA"),
@@ -238,7 +253,8 @@ impl Workload {
 
     /// Whether it runs with cold caches.
     pub(crate) fn is_cold(self) -> bool {
-        matches!(self, ReadRandomCold | ReadMissingCold | MultiGet100Cold | ReadSeqCold)
+        let is_cold_seek = matches!(self, SeekOneCold | SeekRandomCold | RangeEmptyCold);
+        is_cold_seek || matches!(self, ReadRandomCold | ReadMissingCold | MultiGet100Cold | ReadSeqCold)
     }
 
     /// Whether its time includes waiting until background work is idle.
@@ -256,6 +272,9 @@ pub(crate) enum Preparation {
     Settled,
     /// Fully compacted.
     Compacted,
+    /// Fully compacted; then a tenth of the keys again, flushed and settled; then twelve runs of a
+    /// hundredth of the keys each, which nothing compacts.
+    Runs,
 }
 
 /// A store, its fill, its preparation, and the workloads that run on it in turn.
@@ -397,6 +416,17 @@ pub const GROUPS: &[Group] = &[
             ),
             Scene { fill: None, unmeasured_fill: true, preparation: Preparation::AsFilled, work: &[OpenKilled] },
         ],
+    },
+    Group {
+        name: "ranges",
+        about: "twelve runs beside the levels, a cache of 5 % of the data; -cold: with an empty system cache too",
+        settings: GroupSettings { cache: 32, ..USUAL },
+        scenes: &[Scene {
+            fill: Some(BulkLoad),
+            unmeasured_fill: true,
+            preparation: Preparation::Runs,
+            work: &[RangeEmpty, SeekOne, SeekRandom, RangeEmptyCold, SeekOneCold, SeekRandomCold],
+        }],
     },
     Group { name: "compacted", about: "the same data, fully compacted", settings: USUAL, scenes: &[compacted(READS)] },
     Group {
@@ -562,6 +592,7 @@ impl Group {
             memtable: plan.memtable << 20,
             block: 4096,
             bloom_bits: 10,
+            keeps_runs: false,
             compress: self.settings.compress,
             compaction_threads: 2,
             durable: false,

@@ -1,6 +1,7 @@
 //! What the process of one group and one engine does. For each scene it creates a store, prepares
 //! it, runs the workloads, and reports the cost of each.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,6 +22,8 @@ use crate::work::{Bench, Tally, load};
 
 /// Bytes of keys and values in the log when the process is killed.
 const KILLED_BYTES: u64 = 40 << 20;
+/// Runs of [`Preparation::Runs`].
+const RUNS: u64 = 12;
 /// Number of times that `open` closes and opens the store.
 const OPENINGS: u32 = 7;
 /// A warm-up ends when a round gains less than this share, or after `MOST_ROUNDS` rounds.
@@ -82,6 +85,7 @@ pub(crate) fn perform<E: Engine>(
             task,
             dir: dir.path(),
             settings: Settings { durable, ..settings },
+            keeps_runs: Cell::new(false),
             keys: task.plan.keys()?,
             rate: TickRate::measure(),
             present: AtomicU64::new(0),
@@ -102,6 +106,8 @@ struct Stage<'a> {
     task: &'a Task,
     dir: &'a Path,
     settings: Settings,
+    /// For the next opening.
+    keeps_runs: Cell<bool>,
     keys: Keys,
     rate: TickRate,
     present: AtomicU64,
@@ -133,6 +139,7 @@ impl Stage<'_> {
                 engine.compact()?;
                 self.settle(&engine)?;
             }
+            Preparation::Runs => engine = self.make_runs(engine)?,
         }
         if scene.preparation != Preparation::AsFilled {
             self.warm_up(&engine)?;
@@ -167,7 +174,31 @@ impl Stage<'_> {
     fn open<E: Engine>(&self) -> Result<E> {
         let dir = self.dir.join("store");
         std::fs::create_dir_all(&dir)?;
-        E::open(&dir, &self.settings)
+        E::open(&dir, &Settings { keeps_runs: self.keeps_runs.get(), ..self.settings })
+    }
+
+    /// See [`Preparation::Runs`].
+    fn make_runs<E: Engine>(&self, engine: E) -> Result<E> {
+        let (mut key, plan) = (self.keys.buffer(), &self.task.plan);
+        let (mut values, order) = (Values::new(plan.value_len, plan.seed), Permutation::new(plan.keys, plan.seed));
+        let mut put = |engine: &E, numbers: std::ops::Range<u64>| {
+            for i in numbers {
+                engine.put(self.keys.existing(order.at(i), &mut key), values.next())?;
+            }
+            engine.flush()
+        };
+        engine.compact()?;
+        self.settle(&engine)?;
+        put(&engine, 0..plan.keys / 10)?;
+        self.settle(&engine)?;
+        engine.close()?;
+        self.keeps_runs.set(true);
+        let engine = self.open::<E>()?;
+        for run in 0..RUNS {
+            let first = plan.keys / 10 + run * (plan.keys / 100);
+            put(&engine, first..first + plan.keys / 100)?;
+        }
+        Ok(engine)
     }
 
     fn bench<'a, E: Engine>(&'a self, engine: &'a E) -> Bench<'a, E> {

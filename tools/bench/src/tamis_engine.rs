@@ -1,11 +1,12 @@
 //! tamis as an [`Engine`].
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tamis::operator::Add;
 use tamis::{
-    ByteOrder, Compression, Db, Error, FilterPolicy, IngestMode, IngestOptions, KeyspaceOptions, Options, ReadMode,
-    ReadOptions, SstWriter, WriteBatch, WriteOptions,
+    ByteOrder, Compression, Db, Error, FilterPolicy, IngestMode, IngestOptions, KeyspaceOptions, Options,
+    RangeFilterPolicy, ReadMode, ReadOptions, SstWriter, SteppedExecutor, WriteBatch, WriteOptions,
 };
 
 use crate::Result;
@@ -35,8 +36,14 @@ pub const TAMIS_SEPARATED: Contestant =
         .with(Variant::Separated)
         .only_in("blobs");
 
+/// tamis with range filters.
+pub const TAMIS_RANGES: Contestant =
+    Contestant::new::<Tamis>("tamis-ranges", Kind::Other, "this version, with range filters of 12 bits per key")
+        .with(Variant::Ranges)
+        .only_in("ranges");
+
 /// All contestants that are tamis.
-pub const CONTESTANTS: [Contestant; 5] = [TAMIS, TAMIS_MAPPED, TAMIS_PREAD, TAMIS_MUTEX, TAMIS_SEPARATED];
+pub const CONTESTANTS: [Contestant; 6] = [TAMIS, TAMIS_MAPPED, TAMIS_PREAD, TAMIS_MUTEX, TAMIS_SEPARATED, TAMIS_RANGES];
 
 /// Values of this length and above are separated from their keys, where any are.
 pub const SEPARATED_FROM: u32 = 4096;
@@ -62,8 +69,17 @@ impl Engine for Tamis {
             .block_size(u32::try_from(settings.block)?)
             .compression(compression)
             .merge_operator(Add::LITTLE)
+            .range_filter(match settings.variant {
+                Variant::Ranges => RangeFilterPolicy::ORDERED,
+                _ => RangeFilterPolicy::None,
+            })
             .separate_values((settings.variant == Variant::Separated).then_some(SEPARATED_FROM));
-        let db = Options::new()
+        let options = match settings.keeps_runs {
+            // It runs nothing in the background.
+            true => Options::new().executor(Arc::new(SteppedExecutor::new())),
+            false => Options::new(),
+        };
+        let db = options
             .cache_size(settings.cache)
             .read_mode(match settings.variant {
                 Variant::Mapped => ReadMode::Mmap,
@@ -215,6 +231,10 @@ impl Reader for TamisReader<'_> {
             };
         }
         Ok(())
+    }
+
+    fn is_empty(&mut self, from: &[u8], until: &[u8]) -> Result<bool> {
+        Ok(self.db.keys(from..until).next().transpose()?.is_none())
     }
 
     fn scan_keys(&mut self, mut visit: impl FnMut(&[u8]) -> bool) -> Result<()> {

@@ -22,7 +22,7 @@ use clap::Parser;
 use tamis_bench::cli::{RunArgs, run};
 use tamis_bench::contest::Contestant;
 use tamis_bench::program::Program;
-use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED, TAMIS_MUTEX, TAMIS_PREAD, TAMIS_SEPARATED};
+use tamis_bench::tamis_engine::{TAMIS, TAMIS_MAPPED, TAMIS_MUTEX, TAMIS_PREAD, TAMIS_RANGES, TAMIS_SEPARATED};
 
 /// Runs the usual workloads over tamis and its peers, in turn, and compares them
 #[derive(Parser)]
@@ -39,8 +39,11 @@ const CONTESTANTS: &[Contestant] = &[
     TAMIS_PREAD,
     TAMIS_MUTEX,
     TAMIS_SEPARATED,
+    TAMIS_RANGES,
     #[cfg(feature = "rocksdb")]
     rocksdb::ROCKSDB,
+    #[cfg(feature = "rocksdb")]
+    rocksdb::ROCKSDB_PREFIX,
     #[cfg(feature = "rocksdb")]
     rocksdb::ROCKSDB_TUNED,
     #[cfg(feature = "rocksdb")]

@@ -6,7 +6,7 @@ use rocksdb::statistics::Ticker;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBAccess, DBCompressionType,
     DBRawIteratorWithThreadMode, DataBlockIndexType, IngestExternalFileOptions, MergeOperands, Options, ReadOptions,
-    SstFileWriter, WriteBatch, WriteOptions,
+    SliceTransform, SstFileWriter, WriteBatch, WriteOptions,
 };
 use tamis_bench::Result;
 use tamis_bench::contest::{Contestant, Kind};
@@ -34,6 +34,18 @@ pub(crate) const ROCKSDB_SEPARATED: Contestant = Contestant::new::<RocksDb>(
 .with(Variant::Separated)
 .only_in("blobs");
 
+/// With prefixes in its filters, the nearest that it has to a filter of ranges.
+pub(crate) const ROCKSDB_PREFIX: Contestant = Contestant::new::<RocksDb>(
+    "rocksdb-prefix",
+    Kind::Lsm,
+    "RocksDB 11.8.1, filters with the first 15 of 16 bytes of each key, prefix_same_as_start",
+)
+.with(Variant::Ranges)
+.only_in("ranges");
+
+/// Length of the prefixes in its filters.
+const PREFIX: usize = 15;
+
 /// The only column family; batched multi-get needs it by name.
 const COLUMN_FAMILY: &str = "default";
 /// No limit on open files: none is closed.
@@ -46,6 +58,7 @@ pub(crate) struct RocksDb {
     options: Options,
     /// Whether they count anything.
     counts: bool,
+    has_prefixes: bool,
     read: ReadOptions,
     write: WriteOptions,
     synced: WriteOptions,
@@ -98,6 +111,14 @@ pub(crate) fn options(settings: &Settings) -> Options {
         options.set_target_file_size_base(table_size);
         options.set_max_bytes_for_level_base(8 * table_size);
     }
+    if settings.variant == Variant::Ranges {
+        options.set_prefix_extractor(SliceTransform::create_fixed_prefix(PREFIX));
+    }
+    if settings.keeps_runs {
+        options.set_disable_auto_compactions(true);
+        options.set_level_zero_slowdown_writes_trigger(1 << 20);
+        options.set_level_zero_stop_writes_trigger(1 << 20);
+    }
     options.set_merge_operator_associative("add", add);
     options.set_block_based_table_factory(&table);
     options
@@ -116,7 +137,8 @@ impl Engine for RocksDb {
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
         let (read, write, counts) = (ReadOptions::default(), WriteOptions::default(), settings.count_table_bytes);
-        Ok(RocksDb { db, options, counts, read, write, synced })
+        let has_prefixes = settings.variant == Variant::Ranges;
+        Ok(RocksDb { db, options, counts, has_prefixes, read, write, synced })
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -177,7 +199,7 @@ impl Engine for RocksDb {
 
     fn reader(&self) -> Result<RocksDbReader<'_>> {
         let family = self.db.cf_handle(COLUMN_FAMILY).ok_or("RocksDB has no default column family")?;
-        Ok(RocksDbReader { db: &self.db, read: &self.read, family })
+        Ok(RocksDbReader { db: &self.db, read: &self.read, family, has_prefixes: self.has_prefixes })
     }
 
     fn flush(&self) -> Result<()> {
@@ -201,6 +223,7 @@ pub(crate) struct RocksDbReader<'a> {
     db: &'a DB,
     read: &'a ReadOptions,
     family: &'a ColumnFamily,
+    has_prefixes: bool,
 }
 
 impl Reader for RocksDbReader<'_> {
@@ -226,7 +249,22 @@ impl Reader for RocksDbReader<'_> {
         direction: Direction,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
-        scan(self.db.raw_iterator(), from, direction, visit)
+        let mut read = ReadOptions::default();
+        // Scans that leave a prefix must not ask for it.
+        read.set_total_order_seek(self.has_prefixes);
+        scan(self.db.raw_iterator_opt(read), from, direction, visit)
+    }
+
+    fn is_empty(&mut self, from: &[u8], until: &[u8]) -> Result<bool> {
+        let mut read = ReadOptions::default();
+        read.set_iterate_upper_bound(until);
+        let shares_prefix = self.has_prefixes && from.get(..PREFIX) == until.get(..PREFIX);
+        read.set_prefix_same_as_start(shares_prefix);
+        read.set_total_order_seek(!shares_prefix);
+        let mut cursor = self.db.raw_iterator_opt(read);
+        cursor.seek(from);
+        cursor.status()?;
+        Ok(!cursor.valid())
     }
 }
 

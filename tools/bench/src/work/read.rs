@@ -114,6 +114,20 @@ impl<E: Engine> Bench<'_, E> {
         })
     }
 
+    /// Asks for the keys between an existing key and the next one. There are none.
+    pub(super) fn empty_ranges(&self) -> Result<Tally> {
+        let (mut rng, mut from, mut until) = (self.rng(35), self.keys.buffer(), self.keys.buffer());
+        let mut reader = self.engine.reader()?;
+        self.drive(self.read_limit(), |_| {
+            let i = rng.u64(0..self.keys.count() - 1);
+            let (from, until) = (self.keys.missing(i, &mut from), self.keys.existing(i + 1, &mut until));
+            match reader.is_empty(from, until)? {
+                true => Ok(1),
+                false => Err(wrong("found a key that was never written, after", from)),
+            }
+        })
+    }
+
     /// Looks up many keys per call; each key is an operation.
     pub(super) fn multi_get(&self) -> Result<Tally> {
         let mut rng = self.rng(40);
