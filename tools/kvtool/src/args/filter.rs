@@ -28,7 +28,7 @@ pub(crate) enum FilterCommand {
     Info(With<FilterInfo, JsonFlag>),
     /// Give the tables of a store new filters; their data blocks are copied unchanged
     Rebuild(With<FilterRebuild, KeyspaceFlags>),
-    /// Print what filters of 4 to 20 bits per key, and range filters, would cost and save in a store
+    /// Print what filters, of 4 to 20 bits per key, and range filters would cost and save
     ///
     /// A run is a table of level 0, or a level below. Each run counts with its real number of keys,
     /// and each look-up is taken to visit every run and find nothing. With --trace, the look-ups of
@@ -49,9 +49,9 @@ pub(crate) struct FilterAdvise {
     /// miss there
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// Scan the range of each line of FILE (`-` for standard input), ten entries at most, and weight
-    /// each run by the blocks that these scans enter there for nothing. A line has the first key, a
-    /// tab, and the key before which the range ends
+    /// Scan the range of each line of FILE (`-` for standard input), ten entries at most, and
+    /// weight each run by the blocks that these scans enter there for nothing. A line has the first
+    /// key, a tab, and the key before which the range ends
     #[arg(long, value_name = "FILE")]
     pub(crate) ranges_from: Option<PathBuf>,
 }

@@ -53,7 +53,7 @@ struct Choice {
     bytes: f64,
     /// Blocks that a scan of an empty range reads.
     blocks: f64,
-    /// The same, of ranges that begin near a key.
+    /// Blocks that a scan reads of an empty range that begins near a key.
     near: f64,
     /// Runs in which a table that was read would get none.
     declined: usize,
