@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::{KeyspaceStats, LevelStats, Stats};
 use crate::environment::{EnvironmentStats, MemoryUsage};
-use crate::report::stats::ReadStats;
+use crate::filter::RangeFilterState;
+use crate::report::stats::{FilterLedger, ReadStats};
 
 /// A figure of [`Stats`], or of [`EnvironmentStats`], with a name; see [`Stats::metrics`].
 #[derive(Clone, Debug, PartialEq)]
@@ -302,6 +303,26 @@ impl LevelStats {
         let unused = "Data blocks that scans read from files and took nothing from.";
         list.count("tamis_scan_reads_unused_total", unused, reads.scan_reads_unused);
         list.count("tamis_block_read_bytes_total", "Bytes of data blocks read from files.", reads.block_bytes);
+        if self.has_range_filters() || reads.range_probes > 0 {
+            self.add_range_filters(list);
+        }
+    }
+
+    /// Whether an open table has, or was to have, a range filter.
+    fn has_range_filters(&self) -> bool {
+        self.tables.iter().any(|table| !matches!(table.range_filter, None | Some(RangeFilterState::None)))
+    }
+
+    fn add_range_filters(&self, list: &mut MetricList) {
+        let FilterLedger { reads, expected_range_false_positives, .. } = self.ledger();
+        let asked = "Scans and seeks that asked a range filter.";
+        list.count("tamis_range_filter_probes_total", asked, reads.range_probes);
+        let ended = "Scans and seeks that a range filter kept from a table.";
+        list.count("tamis_range_filter_negatives_total", ended, reads.range_negatives);
+        let misled = "Scans and seeks that a range filter misled to a block.";
+        list.count("tamis_range_filter_false_positives_total", misled, reads.range_false_positives);
+        let predicted = "False positives of range filters that their builders predicted.";
+        list.add("tamis_range_filter_predicted_false_positives_total", predicted, expected_range_false_positives);
     }
 }
 

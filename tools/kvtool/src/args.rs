@@ -475,14 +475,19 @@ pub(crate) struct Export {
 }
 
 #[derive(Debug, Group)]
+#[command(group = clap::ArgGroup::new("reads").args(["keys_from", "ranges_from"]).multiple(true))]
 pub(crate) struct Stats {
     /// Directory of the store
     pub(crate) db: PathBuf,
     /// Look up each line of FILE (`-` for standard input) first, and show what these reads cost
     #[arg(long, value_name = "FILE")]
     pub(crate) keys_from: Option<PathBuf>,
+    /// Scan the range of each line of FILE (`-` for standard input) first, ten entries at most, and
+    /// show what these scans cost: its first key, a tab, and the key before which it ends
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ranges_from: Option<PathBuf>,
     /// How filters are used
-    #[arg(long, value_enum, default_value_t, requires = "keys_from")]
+    #[arg(long, value_enum, default_value_t, requires = "reads")]
     pub(crate) filters: FilterUse,
     /// Print all figures in Prometheus' text format. Counts of reads and of background work begin
     /// when a store is opened, so here they are those of this run

@@ -118,6 +118,10 @@ pub(crate) fn json_reads(reads: &ReadStats) -> Value {
         "index_reads": reads.index_reads,
         "scan_blocks_unused": reads.scan_blocks_unused,
         "scan_reads_unused": reads.scan_reads_unused,
+        "range_probes": reads.range_probes,
+        "range_negatives": reads.range_negatives,
+        "range_false_positives": reads.range_false_positives,
+        "range_false_positive_rate": reads.range_false_positive_rate(),
         "tombstones_passed": reads.tombstones_passed,
         "deleted_by_range": reads.deleted_by_range,
     })
@@ -128,6 +132,7 @@ pub(crate) fn json_ledger(ledger: &FilterLedger) -> Value {
     let mut document = json_reads(&ledger.reads);
     document["designed_false_positive_rate"] = json!(ledger.designed_rate());
     document["expected_false_positive_rate"] = json!(ledger.expected_rate());
+    document["predicted_range_false_positive_rate"] = json!(ledger.predicted_range_rate());
     document["excess_in_standard_deviations"] = json!(ledger.excess());
     document["excessive"] = json!(ledger.is_excessive());
     document

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as Group, Subcommand, ValueEnum};
+use tamis::RangeFilterPolicy;
 use tamis::filter::{BloomLayout, HashFunction};
 
 use super::{ByteFlags, JsonFlag, KeyspaceFlags, With};
@@ -27,12 +28,16 @@ pub(crate) enum FilterCommand {
     Info(With<FilterInfo, JsonFlag>),
     /// Give the tables of a store new filters; their data blocks are copied unchanged
     Rebuild(With<FilterRebuild, KeyspaceFlags>),
-    /// Print what filters of 4 to 20 bits per key would cost and save in a store
+    /// Print what filters, of 4 to 20 bits per key, and range filters would cost and save
     ///
     /// A run is a table of level 0, or a level below. Each run counts with its real number of keys,
     /// and each look-up is taken to visit every run and find nothing. With --trace, the look-ups of
     /// the trace decide instead, by the real read path: which runs' key ranges hold the key, and
     /// where the search ends. A wasted read is one that a filter wrongly allows.
+    ///
+    /// What range filters cost and save depends on the keys. Each table of level 0, and four tables
+    /// of each level below, are read for that. A table whose keys allow no useful range filter is
+    /// counted as declined; each scan of an empty range reads a block of it.
     Advise(With<FilterAdvise>),
 }
 
@@ -44,6 +49,11 @@ pub(crate) struct FilterAdvise {
     /// miss there
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
+    /// Scan the range of each line of FILE (`-` for standard input), ten entries at most, and
+    /// weight each run by the blocks that these scans enter there for nothing. A line has the first
+    /// key, a tab, and the key before which the range ends
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ranges_from: Option<PathBuf>,
 }
 
 #[derive(Debug, Group)]
@@ -51,8 +61,8 @@ pub(crate) struct FilterRebuild {
     /// Directory of the store
     pub(crate) db: PathBuf,
     /// Bits per key, 1 to 24; fractions are allowed (for a binary fuse, see --policy). Without
-    /// --bits and --policy, every table gets the filter that the options of its keyspace ask for,
-    /// which repairs damaged ones
+    /// --bits, --policy and --range-filter, every table gets the filters that the options of its
+    /// keyspace ask for, which repairs damaged ones
     ///
     /// --bits and --policy set one policy for all levels: it replaces policies by level and any
     /// budget, unless --allocate sets a new one.
@@ -62,6 +72,10 @@ pub(crate) struct FilterRebuild {
     /// the keyspace has none)
     #[arg(long, value_enum)]
     pub(crate) policy: Option<Policy>,
+    /// Range filters of this many bits per key, 3 to 18, or none; they become the keyspace's
+    /// policy. A table whose keys allow no useful one gets none
+    #[arg(long, value_name = "none|BITS", value_parser = range_filter)]
+    pub(crate) range_filter: Option<RangeFilterPolicy>,
     /// Rebuild every filter, also those that look right; for filters that deny keys of their table,
     /// which `verify` reports
     #[arg(long)]
@@ -73,6 +87,14 @@ pub(crate) struct FilterRebuild {
     /// With --allocate: the share of look-ups for absent keys, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, requires = "allocate")]
     pub(crate) absent: f32,
+}
+
+fn range_filter(text: &str) -> Result<RangeFilterPolicy, String> {
+    match text.parse() {
+        Ok(bits_per_key) if (3.0..=18.0).contains(&bits_per_key) => Ok(RangeFilterPolicy::Ordered { bits_per_key }),
+        _ if text == "none" => Ok(RangeFilterPolicy::None),
+        _ => Err("a range filter takes 3 to 18 bits per key, or it is `none`".to_owned()),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

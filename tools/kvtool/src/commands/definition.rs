@@ -10,7 +10,10 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tamis::{BudgetLimit, Compression, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, PrefixExtractor};
+use tamis::{
+    BudgetLimit, Compression, FilterBudget, FilterPolicy, KeyspaceOptions, LevelFilters, PrefixExtractor,
+    RangeFilterPolicy,
+};
 
 use super::operators::with_operator;
 
@@ -48,6 +51,10 @@ fn options_json(options: &KeyspaceOptions) -> Value {
                 _ => Value::Null,
             },
             _ => Value::Null,
+        },
+        "range_filter": match options.range_filter {
+            RangeFilterPolicy::Ordered { bits_per_key } => json!({ "ordered": decimal(bits_per_key) }),
+            _ => json!("none"),
         },
         "compression": match options.compression {
             Compression::Lz4 => "lz4",
@@ -91,6 +98,7 @@ fn parse_options(fields: Map<String, Value>) -> Read<KeyspaceOptions> {
             _ if is_default => {}
             "filter" => options.filter = parse_filter(&value)?,
             "level_filters" => options.level_filters = parse_level_filters(&value)?,
+            "range_filter" => options.range_filter = parse_range_filter(&value)?,
             "compression" => {
                 options.compression = match value.as_str() {
                     Some("none") => Compression::None,
@@ -160,6 +168,17 @@ fn parse_level_filters(value: &Value) -> Read<LevelFilters> {
     }
 }
 
+fn parse_range_filter(value: &Value) -> Read<RangeFilterPolicy> {
+    match (value.as_str(), only_field(value)) {
+        (Some("none"), _) => Some(RangeFilterPolicy::None),
+        (_, Some(("ordered", bits))) => {
+            float(Some(bits)).map(|bits_per_key| RangeFilterPolicy::Ordered { bits_per_key })
+        }
+        _ => None,
+    }
+    .ok_or_else(|| unknown("range_filter", value))
+}
+
 fn parse_prefix(value: &Value) -> Read<PrefixExtractor> {
     match only_field(value) {
         Some(("fixed", len)) => Ok(PrefixExtractor::Fixed(number("prefix", len)?)),
@@ -193,6 +212,9 @@ mod tests {
         round_trip(new().level_filters(LevelFilters::Each(filters.to_vec())));
         round_trip(new().level_filters(LevelFilters::Budget(FilterBudget::bits_per_key(3.7).absent(0.123))));
         round_trip(new().level_filters(LevelFilters::Budget(FilterBudget::bytes(u64::MAX))));
+        for range_filter in [RangeFilterPolicy::ORDERED, RangeFilterPolicy::Ordered { bits_per_key: 7.3 }] {
+            round_trip(new().range_filter(range_filter));
+        }
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
             round_trip(new().compression(compression));
         }
@@ -207,7 +229,15 @@ mod tests {
 
     #[test]
     fn options_that_are_not_known_are_refused() {
-        for options in [r#"{"ttl":1}"#, r#"{"ttl_ms":-1}"#, r#"{"filter":"x"}"#, r#"{"block_size":4294967296}"#, "1"] {
+        for options in [
+            r#"{"ttl":1}"#,
+            r#"{"ttl_ms":-1}"#,
+            r#"{"filter":"x"}"#,
+            r#"{"range_filter":"x"}"#,
+            r#"{"range_filter":{"ordered":"x"}}"#,
+            r#"{"block_size":4294967296}"#,
+            "1",
+        ] {
             let options = serde_json::from_str(options).unwrap();
             assert!(Definition::parse(&json!("k"), Some(options)).is_err());
         }

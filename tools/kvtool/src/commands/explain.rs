@@ -79,6 +79,7 @@ fn scan_document(explained: &RangeExplanation) -> Value {
             "table": step.table,
             "opened": step.opened.map(opening),
             "prefix_filter": step.prefix.map(answer_name),
+            "range_filter": step.range.map(answer_name),
             "blocks": blocks.collect::<Vec<_>>(),
         })
     });

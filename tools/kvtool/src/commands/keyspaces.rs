@@ -1,7 +1,7 @@
 //! `keyspaces`: lists them with their options and sizes.
 
 use serde_json::json;
-use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions};
+use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions, RangeFilterPolicy};
 
 use super::store::stats_of;
 use crate::args::{Common, StoreDir};
@@ -22,6 +22,7 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
             "tables": tables,
             "bytes": stats.size(),
             "filter": filter_in_words(&options),
+            "range_filter": range_filter_in_words(options.range_filter),
             "compression": compression_in_words(options.compression),
             "block_size": options.block_size,
             "prefix": options.prefix.map(|prefix| prefix.to_string()),
@@ -33,6 +34,7 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
         rows.push(vec![
             stats.name.clone(),
             filter_in_words(&options),
+            range_filter_in_words(options.range_filter),
             compression_in_words(options.compression).to_owned(),
             size(options.block_size.into()),
             options.merge_operator_name().unwrap_or("none").to_owned(),
@@ -45,8 +47,8 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
         output.json(json!({ "keyspaces": documents }))?;
     } else {
         output.line(table(
-            4,
-            &["keyspace", "filter", "compression", "block", "merge operator", "tables", "size"],
+            5,
+            &["keyspace", "filter", "range filter", "compression", "block", "merge operator", "tables", "size"],
             rows,
         ))?;
     }
@@ -60,6 +62,14 @@ fn filter_in_words(options: &KeyspaceOptions) -> String {
         FilterPolicy::BinaryFuse { fingerprint_bits } => {
             format!("binary fuse, fingerprints of {fingerprint_bits} bits")
         }
+        other => format!("{other:?}"),
+    }
+}
+
+fn range_filter_in_words(policy: RangeFilterPolicy) -> String {
+    match policy {
+        RangeFilterPolicy::None => "none".into(),
+        RangeFilterPolicy::Ordered { bits_per_key } => format!("ordered, {bits_per_key} bits per key"),
         other => format!("{other:?}"),
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tamis::{Db, TableStats};
 
-use super::filters::filters_of;
+use super::filters::{FilterTotals, filters_of};
 use super::store::stats_of;
 use crate::args::{Common, StoreDir};
 use crate::failure::Result;
@@ -23,9 +23,9 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
         for level in keyspace.levels.iter().filter(|level| !level.tables.is_empty()) {
             let mut tables = Vec::new();
             for table in &level.tables {
-                let rate = filters_of(db.path(), std::slice::from_ref(table))?.expected_rate();
-                rows.push(row(common, level.level, table, rate));
-                tables.push(table_json(common, table, rate));
+                let filters = filters_of(db.path(), std::slice::from_ref(table))?;
+                rows.push(row(common, level.level, table, &filters));
+                tables.push(table_json(common, table, &filters));
             }
             levels.push(json!({ "level": level.level, "bytes": level.size(), "tables": tables }));
         }
@@ -41,6 +41,7 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
                 "tombstones",
                 "sequence numbers",
                 "expected false",
+                "of ranges",
             ];
             output.line(format_args!("keyspace {}", keyspace.name))?;
             output.line(table(3, &heads, rows))?;
@@ -53,7 +54,7 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
     output.finish()
 }
 
-fn row(common: &Common, level: usize, table: &TableStats, rate: Option<f64>) -> Vec<String> {
+fn row(common: &Common, level: usize, table: &TableStats, filters: &FilterTotals) -> Vec<String> {
     vec![
         level.to_string(),
         common.form().show_short(&table.smallest, KEY_WIDTH),
@@ -63,11 +64,12 @@ fn row(common: &Common, level: usize, table: &TableStats, rate: Option<f64>) -> 
         count(table.entries),
         count(table.tombstones),
         format!("{} – {}", table.smallest_seqno, table.largest_seqno),
-        percent(rate),
+        percent(filters.expected_rate()),
+        percent(filters.ranges.predicted_rate()),
     ]
 }
 
-fn table_json(common: &Common, table: &TableStats, rate: Option<f64>) -> Value {
+fn table_json(common: &Common, table: &TableStats, filters: &FilterTotals) -> Value {
     json!({
         "number": table.number,
         "bytes": table.size,
@@ -79,6 +81,7 @@ fn table_json(common: &Common, table: &TableStats, rate: Option<f64>) -> Value {
         "largest": json_bytes(common.form(), &table.largest),
         "smallest_seqno": table.smallest_seqno,
         "largest_seqno": table.largest_seqno,
-        "expected_false_positive_rate": rate,
+        "expected_false_positive_rate": filters.expected_rate(),
+        "predicted_range_false_positive_rate": filters.ranges.predicted_rate(),
     })
 }

@@ -1,9 +1,11 @@
 //! [`Lines`]: reads bytes line by line, or record by record, from a file or standard input.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+use super::scan::KeyRange;
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::say;
 use crate::text::{EMPTY_KEY, Form, counted};
@@ -171,6 +173,23 @@ impl Lines {
         }
         if values > 0 {
             say(format_args!("{} of {} left out: keys alone are read here", counted(values, "value"), self.name));
+        }
+        Ok(())
+    }
+
+    /// Passes the range of each line to `on_range`: its first key in `form`, and the key after the
+    /// tab, before which it ends. Without a tab it has no end.
+    pub(crate) fn each_range(mut self, form: Form, mut on_range: impl FnMut(KeyRange) -> Result<()>) -> Result<()> {
+        while self.advance()? {
+            let parse = |line| {
+                let (from, to) = split_line(line, form)?;
+                let to = to.map(|to| form.parse_field(to)).transpose()?;
+                let range = KeyRange::new(Some(form.parse_field(from)?.into_owned()), to.map(Cow::into_owned), None);
+                let ends = range.upper.as_ref().is_none_or(|upper| range.lower <= *upper);
+                if ends { Ok(range) } else { Err("the range ends before it begins".to_owned()) }
+            };
+            let range = parse(&self.line).map_err(|why| self.invalid(why))?;
+            on_range(range)?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use tamis::{Keyspace, ReadOptions, ReadStats};
 
 use super::formats::{Codec, Format};
 use super::lines::Lines;
+use super::scan::KeyRange;
 use crate::failure::Result;
 use crate::output::say;
 use crate::text::{Decimal, Form, count, counted, size};
@@ -49,6 +50,65 @@ pub(super) fn look_up_all(
         Ok(())
     })?;
     Ok(summary)
+}
+
+/// Most entries that a scan reads: a short scan.
+pub(super) const SCANNED: u64 = 10;
+
+/// How many ranges were scanned, and how long that took.
+#[derive(Default)]
+pub(super) struct ScanSummary {
+    ranges: u64,
+    /// Of these, the empty ones.
+    empty: u64,
+    entries: u64,
+    time: Duration,
+}
+
+/// Passes the range of each line of `file` to `on_range`.
+pub(super) fn each_range(file: &Path, form: Form, on_range: impl FnMut(KeyRange) -> Result<()>) -> Result<()> {
+    let limit = Codec { format: Format::Tsv, form }.longest_record();
+    Lines::open(Some(file), limit)?.each_range(form, on_range)
+}
+
+/// Scans the first [`SCANNED`] entries of each range of `file`.
+pub(super) fn scan_all(keyspace: &Keyspace, file: &Path, form: Form, options: ReadOptions) -> Result<ScanSummary> {
+    let mut summary = ScanSummary::default();
+    each_range(file, form, |range| {
+        let start = Instant::now();
+        let mut entries = 0;
+        for entry in keyspace.range_with(range.bounds(), options) {
+            entry?;
+            entries += 1;
+            if entries == SCANNED {
+                break;
+            }
+        }
+        summary.time += start.elapsed();
+        summary.ranges += 1;
+        summary.empty += u64::from(entries == 0);
+        summary.entries += entries;
+        Ok(())
+    })?;
+    Ok(summary)
+}
+
+impl ScanSummary {
+    pub(super) fn say(&self, reads: &ReadStats) {
+        let per_range = |n: f64| Decimal(n / self.ranges.max(1) as f64);
+        say(format_args!(
+            "scanned {}, {} empty; {} found; {} µs per range",
+            counted(self.ranges, "range"),
+            count(self.empty),
+            counted(self.entries, "entry"),
+            per_range(self.time.as_secs_f64() * 1e6)
+        ));
+        say(format_args!(
+            "blocks read for nothing {}, {} per range",
+            count(reads.scan_reads_unused),
+            per_range(reads.scan_reads_unused as f64)
+        ));
+    }
 }
 
 impl Summary {

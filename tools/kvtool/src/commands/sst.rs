@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tamis::Error;
-use tamis::filter::{FilterInfo, FilterState};
+use tamis::filter::{FilterInfo, FilterState, RangeFilterState, RangeInfo, RangeRates};
 use tamis::inspect::{DataBlock, FileKind, Handle, Inspector, TableFile, TableProperties};
 
+use super::filters::{rates_of, share};
 use super::keyspaces::compression_in_words;
 use crate::args::{Common, Sst};
 use crate::failure::{Failure, Result};
@@ -81,7 +82,7 @@ fn path_of(path: PathBuf, number: Option<u64>) -> Result<PathBuf> {
     }
 }
 
-/// Prints properties, footer and filter, and the data blocks if `blocks`. Also for `dump`.
+/// Prints properties, footer and filters, and the data blocks if `blocks`. Also for `dump`.
 pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, blocks: bool) -> Result<()> {
     let mut listed = Vec::new();
     let mut damaged = Vec::new();
@@ -97,6 +98,7 @@ pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, b
         let mut document = json!({
             "properties": properties_json(common, file.properties()),
             "filter": filter_json(file.filter()),
+            "range_filter": range_filter_json(file.range_filter()),
         });
         if blocks {
             document["blocks"] = listed.iter().map(|block| block_json(common, block)).collect();
@@ -106,6 +108,8 @@ pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, b
         output.line(table(2, &["property", "value"], properties_rows(common, file.properties())))?;
         output.line("")?;
         output.line(table(2, &["filter", "value"], filter_rows(file.filter())))?;
+        output.line("")?;
+        output.line(table(2, &["range filter", "value"], range_filter_rows(file.range_filter())))?;
         if blocks {
             output.line("")?;
             output.line(blocks_table(common, &listed))?;
@@ -154,12 +158,21 @@ fn properties_rows(common: &Common, properties: &TableProperties) -> Vec<Vec<Str
         ("requested filter bits per key", format!("{}", f64::from(p.filter_millibits) / 1000.0)),
         ("keys in the filter", count(p.filter_keys)),
         ("hash of the filter", p.filter_hash.map_or_else(|| "none".into(), |hash| format!("{hash:#018x}"))),
+        ("requested range filter bits per key", range_bits(p)),
         ("footer: filter block at", p.filter_block.map_or_else(|| "none".into(), handle)),
+        ("range filter block at", p.range_filter_block.map_or_else(|| "none".into(), handle)),
         ("footer: properties block at", handle(p.properties_block)),
         ("footer: index block at", handle(p.index_block)),
     ]
     .map(|(name, value)| vec![name.to_owned(), value])
     .into()
+}
+
+fn range_bits(properties: &TableProperties) -> String {
+    match properties.range_filter_millibits {
+        0 => "none".into(),
+        millibits => (f64::from(millibits) / 1000.0).to_string(),
+    }
 }
 
 fn policy_in_words(policy: u64) -> &'static str {
@@ -198,6 +211,38 @@ fn filter_rows(filter: &FilterState) -> Vec<Vec<String>> {
     ]
     .map(|(name, value)| vec![name.to_owned(), value])
     .into()
+}
+
+fn range_filter_rows(filter: &RangeFilterState) -> Vec<Vec<String>> {
+    let RangeRates { fresh, near, .. } = rates_of(filter).unwrap_or_default();
+    let mut rows = vec![("state", range_state_in_words(filter))];
+    if let Some(info) = filter.info() {
+        rows.extend([
+            ("keys", count(info.keys)),
+            ("data blocks", count(info.blocks.into())),
+            ("of these, with keys that cluster", count(info.folded.into())),
+            ("bits per key", format!("{:.3}", info.bits_per_key())),
+            ("bytes of the block", count(info.bytes)),
+        ]);
+    }
+    if rates_of(filter).is_some() {
+        rows.extend([
+            ("false positives predicted", percent(Some(share(fresh)))),
+            ("false positives predicted near keys", percent(Some(share(near)))),
+        ]);
+    }
+    rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect()
+}
+
+fn range_state_in_words(filter: &RangeFilterState) -> String {
+    match filter {
+        RangeFilterState::None => "none".into(),
+        RangeFilterState::Usable(_) => "usable".into(),
+        RangeFilterState::Waiting(_) => "sound, but there was no room for it in memory".into(),
+        RangeFilterState::Declined(_) => "declined: it would say \"maybe\" too often".into(),
+        RangeFilterState::Degraded(reason) => format!("means \"maybe\" for every range: {reason}"),
+        other => format!("{other:?}"),
+    }
 }
 
 fn blocks_table(common: &Common, blocks: &[DataBlock]) -> comfy_table::Table {
@@ -250,6 +295,8 @@ fn properties_json(common: &Common, properties: &TableProperties) -> Value {
         "filter_keys": p.filter_keys,
         "filter_hash": p.filter_hash.map(|hash| format!("{hash:#018x}")),
         "filter_block": p.filter_block.map(handle),
+        "range_filter_bits_per_key": f64::from(p.range_filter_millibits) / 1000.0,
+        "range_filter_block": p.range_filter_block.map(handle),
         "properties_block": handle(p.properties_block),
         "index_block": handle(p.index_block),
     })
@@ -280,6 +327,35 @@ fn usable_filter_json(info: &FilterInfo) -> Value {
         "expected_false_positive_rate": info.expected_fpr,
         "model_false_positive_rate": info.model_fpr,
     })
+}
+
+/// Also for `filter advise`.
+pub(super) fn range_filter_json(filter: &RangeFilterState) -> Value {
+    let state = match filter {
+        RangeFilterState::None => "none",
+        RangeFilterState::Declined(_) => "declined",
+        RangeFilterState::Usable(_) => "usable",
+        RangeFilterState::Waiting(_) => "waiting",
+        RangeFilterState::Degraded(_) => "degraded",
+        _ => "other",
+    };
+    let mut document = json!({ "state": state });
+    if let Some(RangeInfo { keys, blocks, folded, millibits, bytes, .. }) = filter.info() {
+        document["keys"] = json!(keys);
+        document["data_blocks"] = json!(blocks);
+        document["folded_blocks"] = json!(folded);
+        document["requested_bits_per_key"] = json!(f64::from(*millibits) / 1000.0);
+        document["bits_per_key"] = json!(filter.info().map(RangeInfo::bits_per_key));
+        document["bytes"] = json!(bytes);
+    }
+    if let Some(rates) = rates_of(filter) {
+        document["predicted_false_positive_rate"] = json!(share(rates.fresh));
+        document["predicted_false_positive_rate_near_keys"] = json!(share(rates.near));
+    }
+    if let RangeFilterState::Degraded(reason) = filter {
+        document["reason"] = json!(reason);
+    }
+    document
 }
 
 fn block_json(common: &Common, block: &DataBlock) -> Value {

@@ -1,10 +1,11 @@
 //! `stats`: levels, filters and memory of a store, and what reads cost.
 
 use serde_json::{Value, json};
-use tamis::{Db, FilterLedger, KeyspaceStats, LevelStats, ReadOptions};
+use tamis::filter::RangeFilterState;
+use tamis::{Db, FilterLedger, KeyspaceStats, LevelStats, ReadOptions, ReadStats};
 
-use super::filters::{FilterTotals, LookUp, filters_of};
-use super::look_up::look_up_all;
+use super::filters::{EmptyRead, FilterTotals, filters_of};
+use super::look_up::{look_up_all, scan_all};
 use super::store::{existing_keyspace, stats_of};
 use crate::args::{Common, FilterUse, Stats};
 use crate::failure::Result;
@@ -12,16 +13,16 @@ use crate::output::{Output, json_ledger, say, table};
 use crate::text::{count, counted, percent, size};
 
 pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
-    common.form_needs("--keys-from", args.keys_from.is_some())?;
+    common.form_needs("--keys-from or --ranges-from", args.keys_from.is_some() || args.ranges_from.is_some())?;
     let db = Db::open_read_only(&args.db)?;
-    let looked_up = match &args.keys_from {
-        Some(file) => {
-            let options = ReadOptions::new().filters(args.filters.into());
-            let keyspace = existing_keyspace(&db, common)?;
-            Some(look_up_all(&keyspace, file, common.form(), options, |_, _| Ok(()))?)
-        }
-        None => None,
-    };
+    let (options, form) = (ReadOptions::new().filters(args.filters.into()), common.form());
+    let (mut looked_up, mut scanned) = (None, None);
+    if let Some(file) = &args.keys_from {
+        looked_up = Some(look_up_all(&existing_keyspace(&db, common)?, file, form, options, |_, _| Ok(()))?);
+    }
+    if let Some(file) = &args.ranges_from {
+        scanned = Some(scan_all(&existing_keyspace(&db, common)?, file, form, options)?);
+    }
     let stats = stats_of(&db, common)?;
     if args.prometheus {
         let mut output = Output::new();
@@ -59,7 +60,10 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         output.line(format_args!("keyspace {}", keyspace.name))?;
         output.line(layout(keyspace, filters))?;
         output.line("")?;
-        output.line(look_up(keyspace, filters))?;
+        output.line(look_up(keyspace, filters).in_words("a look-up of an absent key", "filter"))?;
+        if filters.iter().any(|filters| filters.ranges.are_wanted()) {
+            output.line(empty_scan(keyspace, filters).in_words("a scan of a short empty range", "range filter"))?;
+        }
         output.line("")?;
         let ranges = keyspace.range_deletes;
         if ranges.in_memory + ranges.in_tables > 0 {
@@ -86,6 +90,12 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         if looked_up.is_some() {
             output.line(answers(keyspace))?;
             output.line("")?;
+        }
+        if keyspace.ledger().reads.range_probes > 0 {
+            output.line(range_answers(keyspace))?;
+            output.line("")?;
+        }
+        if looked_up.is_some() || scanned.is_some() {
             output.line(costs(keyspace, args.filters))?;
             output.line("")?;
         }
@@ -122,9 +132,17 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         count(stats.flushed_seqno)
     ))?;
     output.finish()?;
-    match looked_up {
-        Some(summary) => summary.say(&stats.reads()),
-        None => say("This run read no keys; --keys-from FILE looks keys up first and shows what the reads cost."),
+    if looked_up.is_none() && scanned.is_none() {
+        say(
+            "This run read no keys; --keys-from FILE looks keys up first, --ranges-from FILE scans ranges, and both show what \
+             the reads cost.",
+        );
+    }
+    if let Some(summary) = looked_up {
+        summary.say(&stats.reads());
+    }
+    if let Some(summary) = scanned {
+        summary.say(&stats.reads());
     }
     Ok(())
 }
@@ -144,18 +162,39 @@ fn notes(filters: &FilterTotals) -> Vec<String> {
             counted(filters.damaged, "table")
         )
     });
-    none.into_iter().chain(damaged).collect()
+    let declined = (filters.ranges.declined > 0).then(|| {
+        format!(
+            "{} without a range filter, since it would say \"maybe\" to more than a quarter of short empty ranges \
+             (`kvtool sst`).",
+            counted(filters.ranges.declined, "table")
+        )
+    });
+    let damaged_ranges = (filters.ranges.damaged > 0).then(|| {
+        format!(
+            "{} with a damaged range filter, which answers \"maybe\": `kvtool sst` shows the reason, `kvtool filter \
+             rebuild` repairs it.",
+            counted(filters.ranges.damaged, "table")
+        )
+    });
+    none.into_iter().chain(damaged).chain(declined).chain(damaged_ranges).collect()
 }
 
 /// What the levels cost a look-up.
-fn look_up(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> LookUp {
-    LookUp::through(keyspace.levels.iter().map(|level| level.level).zip(filters))
+fn look_up(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
+    EmptyRead::look_up(keyspace.levels.iter().map(|level| level.level).zip(filters))
 }
 
-/// Content of the levels.
+/// What the levels cost a scan.
+fn empty_scan(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
+    EmptyRead::scan(keyspace.levels.iter().map(|level| level.level).zip(filters))
+}
+
+/// Content of the levels. Range filters are listed where some table was to have one.
 fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> comfy_table::Table {
+    let with_ranges = filters.iter().any(|filters| filters.ranges.are_wanted());
+    let bits = |bits: Option<f64>| bits.map_or_else(|| "–".into(), |bits| format!("{bits:.2}"));
     let row = |name: String, level: &LevelStats, filters: &FilterTotals| {
-        vec![
+        let mut row = vec![
             name,
             count(level.tables.len() as u64),
             size(level.size()),
@@ -163,17 +202,34 @@ fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> comfy_table::Ta
             count(level.tables.iter().map(|table| table.tombstones).sum()),
             count(level.tables.iter().map(|table| table.expiring).sum()),
             filters.to_string(),
-            filters.bits_per_key().map_or_else(|| "–".into(), |bits| format!("{bits:.2}")),
+            bits(filters.bits_per_key()),
             percent(filters.expected_rate()),
-        ]
+        ];
+        if with_ranges {
+            let ranges = &filters.ranges;
+            row.extend([ranges.to_string(), bits(ranges.bits_per_key()), percent(ranges.predicted_rate())]);
+        }
+        row
     };
     let levels = keyspace.levels.iter().zip(filters).filter(|(level, _)| !level.tables.is_empty());
     let mut rows: Vec<_> = levels.map(|(level, filters)| row(level.level.to_string(), level, filters)).collect();
     let mut all = LevelStats::default();
     all.tables.extend(keyspace.levels.iter().flat_map(|level| level.tables.iter().cloned()));
     rows.push(row("all".into(), &all, &filters.iter().copied().sum()));
-    let heads =
-        ["level", "tables", "size", "entries", "tombstones", "expiring", "filters", "bits per key", "expected false"];
+    let mut heads = vec![
+        "level",
+        "tables",
+        "size",
+        "entries",
+        "tombstones",
+        "expiring",
+        "filters",
+        "bits per key",
+        "expected false",
+    ];
+    if with_ranges {
+        heads.extend(["range filters", "bits per key", "predicted false"]);
+    }
     table(1, &heads, rows)
 }
 
@@ -210,6 +266,32 @@ fn answers(keyspace: &KeyspaceStats) -> comfy_table::Table {
         "95 % interval",
         "damaged",
         "not asked",
+    ];
+    table(1, &heads, rows_of(keyspace, row))
+}
+
+/// The range filters' answers by level, and how many were right.
+fn range_answers(keyspace: &KeyspaceStats) -> comfy_table::Table {
+    let row = |name: String, ledger: FilterLedger| {
+        let reads = ledger.reads;
+        vec![
+            name,
+            count(reads.range_probes),
+            count(reads.range_negatives),
+            count(reads.range_probes.saturating_sub(reads.range_absent())),
+            count(reads.range_false_positives),
+            percent(ledger.predicted_range_rate()),
+            percent(reads.range_false_positive_rate()),
+        ]
+    };
+    let heads = [
+        "level",
+        "range filter asked",
+        "no",
+        "rightly maybe",
+        "wrongly maybe",
+        "false as predicted",
+        "false as measured",
     ];
     table(1, &heads, rows_of(keyspace, row))
 }
@@ -253,15 +335,20 @@ fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> comfy_table::Table {
 /// A row for each level that reads visited, and one for all.
 fn rows_of(keyspace: &KeyspaceStats, row: impl Fn(String, FilterLedger) -> Vec<String>) -> Vec<Vec<String>> {
     let levels = keyspace.levels.iter().map(|level| (level.level.to_string(), level.ledger()));
-    let asked = levels.filter(|(_, ledger)| ledger.reads.look_ups() + ledger.reads.scan_blocks_unused > 0);
+    let asked = levels.filter(|(_, ledger)| ledger.reads != ReadStats::default());
     asked.chain([("all".to_owned(), keyspace.ledger())]).map(|(name, ledger)| row(name, ledger)).collect()
 }
 
 /// A line for each filter that is damaged or has too many false positives.
 fn warnings(stats: &tamis::Stats) -> Vec<String> {
     let degraded = stats.degraded_filters().map(|(keyspace, level, table)| {
+        // It has at least one that is damaged.
+        let filter = match table.range_filter {
+            Some(RangeFilterState::Degraded(_)) => "range filter",
+            _ => "filter",
+        };
         format!(
-            "keyspace {keyspace}, level {level}, table {}: the filter is damaged and answers \"maybe\"",
+            "keyspace {keyspace}, level {level}, table {}: the {filter} is damaged and answers \"maybe\"",
             table.number
         )
     });
@@ -307,14 +394,21 @@ fn keyspace_json(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Value {
                 "tables_with_damaged_filter": filters.damaged,
                 "filter_bits_per_key": filters.bits_per_key(),
                 "expected_false_positive_rate": filters.expected_rate(),
+                "range_filter_bytes": filters.ranges.bytes,
+                "tables_without_range_filter": filters.ranges.none,
+                "tables_with_declined_range_filter": filters.ranges.declined,
+                "tables_with_damaged_range_filter": filters.ranges.damaged,
+                "range_filter_bits_per_key": filters.ranges.bits_per_key(),
+                "predicted_range_false_positive_rate": filters.ranges.predicted_rate(),
                 "reads": json_ledger(&level.ledger()),
             })
         })
         .collect();
-    let (ranges, look_up) = (keyspace.range_deletes, look_up(keyspace, filters));
+    let (ranges, look_up, scan) = (keyspace.range_deletes, look_up(keyspace, filters), empty_scan(keyspace, filters));
     json!({
         "name": keyspace.name,
         "look_up": { "filters": look_up.filters, "wasted_reads_per_100": 100.0 * look_up.wasted_reads },
+        "empty_scan": { "range_filters": scan.filters, "wasted_reads_per_100": 100.0 * scan.wasted_reads },
         "bytes": keyspace.size(),
         "reads": json_ledger(&keyspace.ledger()),
         "levels": levels,

@@ -17,6 +17,7 @@ mod formats;
 mod import;
 mod ingest;
 mod laws;
+mod range_filters;
 mod refused;
 mod repair;
 mod round_trip;

@@ -1,5 +1,7 @@
 //! `filter advise`: what filters of other sizes would cost and save in a given store.
 
+mod ranges;
+
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -7,7 +9,9 @@ use tamis::filter::{FilterState, Run, allocate, expected_rate, filter_bytes};
 use tamis::inspect::{FileKind, Inspector};
 use tamis::{FilterPolicy, Found, Keyspace, KeyspaceStats, ReadSource, TableStats};
 
+use self::ranges::RangeAdvice;
 use super::super::look_up::each_key;
+use super::super::sst::range_filter_json;
 use super::super::store::{open_to_read, stats_of};
 use crate::args::{Common, FilterAdvise};
 use crate::failure::Result;
@@ -18,15 +22,20 @@ use crate::text::{count, percent, size};
 const BITS: std::ops::RangeInclusive<u8> = 4..=20;
 
 pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
-    common.form_needs("--trace", args.trace.is_some())?;
+    common.form_needs("--trace or --ranges-from", args.trace.is_some() || args.ranges_from.is_some())?;
     let (db, keyspace) = open_to_read(&args.db, common)?;
     let stats = stats_of(&db, common)?;
     let levels = stats.keyspaces.iter().find(|stats| stats.name == keyspace.name());
-    let mut tree = Runs::of(db.path(), levels)?;
+    let run_tables = levels.map_or_else(Vec::new, run_tables);
+    let mut tree = Runs::of(db.path(), &run_tables)?;
     let look_ups = match &args.trace {
         Some(file) => Some(tree.weigh(&keyspace, common, file)?),
         None => None,
     };
+    let mut ranges = RangeAdvice::of(db.path(), &run_tables)?;
+    if let Some(file) = &args.ranges_from {
+        ranges.weigh(&keyspace, common, file)?;
+    }
     let rows: Vec<Row> = BITS.map(|bits| tree.row(bits)).collect();
     let mut output = Output::new();
     if common.json {
@@ -36,6 +45,7 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
             "runs": tree.runs.iter().map(OneRun::json).collect::<Vec<Value>>(),
             "now": { "bytes": tree.bytes(), "wasted_reads": tree.wasted_now() },
             "choices": rows.iter().map(Row::json).collect::<Vec<Value>>(),
+            "ranges": ranges.json(),
         }))?;
         return output.finish();
     }
@@ -53,6 +63,8 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
     cells.extend(rows.iter().map(Row::cells));
     let heads = ["bits per key", "memory", "false positives", "wasted reads", "if shared out", "bits of each run"];
     output.line(table(0, &heads, cells))?;
+    output.line("")?;
+    ranges.print(&mut output)?;
     output.finish()?;
     match look_ups {
         Some(look_ups) => say(format_args!(
@@ -64,7 +76,29 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
     say(
         "`kvtool filter rebuild --bits N` gives every run N bits per key; with --allocate it shares the same memory out.",
     );
+    ranges.say();
     Ok(())
+}
+
+/// The tables of a run: one of level 0, or all of a level below.
+struct RunTables<'a> {
+    level: usize,
+    /// Number of the table in level 0.
+    table: Option<u64>,
+    tables: &'a [TableStats],
+}
+
+/// The runs of a keyspace, in the order in which a read visits them.
+fn run_tables(keyspace: &KeyspaceStats) -> Vec<RunTables<'_>> {
+    let mut runs = Vec::new();
+    for level in keyspace.levels.iter().filter(|level| !level.tables.is_empty()) {
+        let run = |table, tables| RunTables { level: level.level, table, tables };
+        match level.level {
+            0 => runs.extend(level.tables.chunks(1).map(|tables| run(Some(tables[0].number), tables))),
+            _ => runs.push(run(None, &level.tables)),
+        }
+    }
+    runs
 }
 
 /// The runs of a keyspace, in the order in which a read visits them.
@@ -87,20 +121,8 @@ struct OneRun {
 }
 
 impl Runs {
-    fn of(dir: &Path, keyspace: Option<&KeyspaceStats>) -> Result<Runs> {
-        let mut runs = Vec::new();
-        for level in keyspace.iter().flat_map(|keyspace| &keyspace.levels) {
-            match level.level {
-                0 => {
-                    for table in &level.tables {
-                        let run = OneRun::of(dir, 0, std::slice::from_ref(table))?;
-                        runs.push(OneRun { table: Some(table.number), ..run });
-                    }
-                }
-                _ if level.tables.is_empty() => {}
-                number => runs.push(OneRun::of(dir, number, &level.tables)?),
-            }
-        }
+    fn of(dir: &Path, runs: &[RunTables<'_>]) -> Result<Runs> {
+        let runs = runs.iter().map(|run| OneRun::of(dir, run)).collect::<Result<_>>()?;
         Ok(Runs { runs })
     }
 
@@ -154,11 +176,11 @@ impl Runs {
 }
 
 impl OneRun {
-    fn of(dir: &Path, level: usize, tables: &[TableStats]) -> Result<OneRun> {
+    fn of(dir: &Path, &RunTables { level, table, tables }: &RunTables<'_>) -> Result<OneRun> {
         let inspector = Inspector::new();
         let (mut keys, mut bytes, mut false_keys) = (0, 0, 0.0);
-        for table in tables {
-            let file = inspector.table(&FileKind::Table(table.number).path(dir))?;
+        for TableStats { number, .. } in tables {
+            let file = inspector.table(&FileKind::Table(*number).path(dir))?;
             let (held, rate) = match file.filter() {
                 FilterState::Usable(info) => {
                     bytes += info.bytes;
@@ -170,7 +192,7 @@ impl OneRun {
             false_keys += rate * held as f64;
         }
         let rate = false_keys / keys.max(1) as f64;
-        Ok(OneRun { level, table: None, run: Run { keys, weight: 1.0 }, bytes, rate })
+        Ok(OneRun { level, table, run: Run { keys, weight: 1.0 }, bytes, rate })
     }
 
     fn cells(&self) -> Vec<String> {

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use tamis::{FilterBudget, FilterPolicy, LevelFilters};
+use tamis::{Db, FilterBudget, FilterPolicy, Keyspace, LevelFilters};
 
-use super::super::store::{open_existing, selected_keyspaces};
+use super::super::filters::{FilterTotals, RangeTotals, filters_of};
+use super::super::store::{open_existing, selected_keyspaces, stats_of_keyspace};
 use crate::args::{Common, FilterRebuild, Policy};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say};
@@ -28,6 +29,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     for keyspace in &keyspaces {
         bar.set_prefix(keyspace.name().to_owned());
         let before = keyspace.options()?;
+        let mut options = before.clone();
         if let Some(policy) = new_policy(&args, before.filter)? {
             if before.level_filters != LevelFilters::Uniform && before.level_filters != levels {
                 say(format_args!(
@@ -35,13 +37,20 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
                     keyspace.name()
                 ));
             }
-            db.keyspace_with(keyspace.name(), before.filter(policy).level_filters(levels.clone()))?;
+            options = options.filter(policy).level_filters(levels.clone());
+        }
+        if let Some(policy) = args.range_filter {
+            options = options.range_filter(policy);
+        }
+        if options != before {
+            db.keyspace_with(keyspace.name(), options)?;
         }
         let progress = |rebuild: &tamis::FilterRebuild| {
             bar.set_length(rebuild.wanted);
             bar.set_position(rebuild.replaced);
         };
         let rebuild = if args.all { keyspace.remake_filters(progress)? } else { keyspace.renew_filters(progress)? };
+        let ranges = ranges_of(&db, keyspace);
         bar.suspend(|| {
             say(format_args!(
                 "keyspace {}: new filters for {}, {} before and {} after; {} unchanged",
@@ -51,6 +60,14 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
                 size(rebuild.bytes_after),
                 count(rebuild.unchanged)
             ));
+            if ranges.declined > 0 {
+                say(format_args!(
+                    "keyspace {}: {} without a range filter, since it would say \"maybe\" to more than a quarter of short \
+                     empty ranges; `kvtool filter advise` shows what other sizes would do",
+                    keyspace.name(),
+                    counted(ranges.declined, "table")
+                ));
+            }
         });
         documents.push(json!({
             "name": keyspace.name(),
@@ -58,6 +75,8 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
             "unchanged": rebuild.unchanged,
             "bytes_before": rebuild.bytes_before,
             "bytes_after": rebuild.bytes_after,
+            "range_filter_bytes": ranges.bytes,
+            "range_filters_declined": ranges.declined,
         }));
     }
     bar.finish_and_clear();
@@ -71,6 +90,14 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
         output.finish()?;
     }
     Ok(())
+}
+
+/// The range filters that a keyspace now has. A table that a compaction removes meanwhile is left
+/// out.
+fn ranges_of(db: &Db, keyspace: &Keyspace) -> RangeTotals {
+    let levels = stats_of_keyspace(db, keyspace).levels;
+    let tables = levels.iter().flat_map(|level| &level.tables);
+    tables.filter_map(|table| filters_of(db.path(), std::slice::from_ref(table)).ok()).sum::<FilterTotals>().ranges
 }
 
 /// The policy that the command line sets, if any. Without --policy, the kind of `old` stays.

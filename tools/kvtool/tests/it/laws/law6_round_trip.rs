@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use tamis::operator::{Add, Append, MergeError, MergeOperator};
-use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions, Parts, PrefixExtractor, WriteBatch};
+use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions, Parts, PrefixExtractor, RangeFilterPolicy, WriteBatch};
 
 use crate::sandbox::{CORRUPTION, DONE, Sandbox, USAGE};
 
@@ -59,6 +59,9 @@ fn random_options(random: &mut Rng) -> KeyspaceOptions {
     }
     if random.bool() {
         options = options.filter(FilterPolicy::Bloom { bits_per_key: 7.7 }).prefix(PrefixExtractor::Fixed(2));
+    }
+    if random.bool() {
+        options = options.range_filter(RangeFilterPolicy::Ordered { bits_per_key: 7.7 });
     }
     options
 }
@@ -208,6 +211,7 @@ fn a_flag_for_speed_never_changes_what_is_stored() {
         ("operator", new().merge_operator(Add::BIG)),
         ("wal", new().wal(false)),
         ("filter", new().filter(FilterPolicy::None).prefix(PrefixExtractor::UpTo(b'1'))),
+        ("range filter", new().range_filter(RangeFilterPolicy::ORDERED)),
         ("blocks", new().block_size(256).compression(Compression::None)),
         ("ttl and all", new().ttl(TTL).separate_values(16).merge_operator(Append)),
     ];
