@@ -3,6 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::header::{self, HEADER_LEN};
+use super::{BlockRange, OrderedFilter, RangeFilter};
 use super::{BloomFilter, BloomFilterRef, Filter, FilterHash, FuseFilter, KeyHash, KeyHasher, ScalableBloomFilter};
 use tamis_base::error::{Error, Result};
 use tamis_base::format::checksum::crc;
@@ -211,6 +212,109 @@ pub fn scalable_filter(sealed: bool, data: &[u8]) -> bool {
     assert_eq!(again.to_bytes(), more.to_bytes());
     assert!((0.0..=1.0).contains(&filter.expected_fpr()) && !filter.to_string().is_empty());
     true
+}
+
+/// Number of the table whose range filter is opened.
+const TABLE: u64 = 7;
+
+/// Corrects length, hash and checksum of a range filter.
+fn seal_range(bytes: &mut [u8]) {
+    if bytes.len() >= HEADER_LEN {
+        let len = bytes.len() as u64;
+        set_u64(bytes, 40, len);
+        seal(bytes);
+    }
+}
+
+/// Strings that range filters are asked for, in order: among the keys of the seeds, and elsewhere.
+const ASKED: [&[u8]; 7] = [b"", b"\0", b"key", b"key0140", b"key0144:5", b"key1600\xff", &[255; 80]];
+
+/// Checks a table's range filter. Returns whether it is usable.
+pub fn range_filter(sealed: bool, data: &[u8]) -> bool {
+    let mut bytes = data.to_vec();
+    if sealed {
+        seal_range(&mut bytes);
+    }
+    let filter = RangeFilter::open(&bytes, TABLE);
+    assert_eq!(filter.info().is_none(), filter.degraded().is_some());
+    assert!(filter.memory() <= size_of::<RangeFilter>() + 40 * bytes.len());
+    let (blocks, mut bound) = (filter.info().map_or(1, |info| info.blocks), Vec::new());
+    for index in (0..4).chain(blocks.saturating_sub(2)..blocks.saturating_add(1)) {
+        for low in ASKED {
+            for high in ASKED {
+                // Separators that are not in order too.
+                let block = BlockRange { index: index as usize, low, high };
+                for from in ASKED {
+                    let is_some = filter.next(block, from, &mut bound);
+                    assert!(!is_some || bound.as_slice() >= from, "a bound is at least what is asked for");
+                    assert!(is_some || filter.degraded().is_none() || from > high, "a degraded filter denies nothing");
+                    for until in ASKED.into_iter().map(Some).chain([None]) {
+                        filter.may_hold(block, from, until);
+                    }
+                }
+                for until in ASKED {
+                    let is_some = filter.before(block, Some(until), &mut bound);
+                    assert!(!is_some || bound.as_slice() <= until, "a bound is at most what is asked for");
+                }
+                filter.before(block, None, &mut bound);
+            }
+        }
+    }
+    filter.degraded().is_none()
+}
+
+/// Checks a stand-alone range filter. Returns whether it decodes.
+pub fn ordered_filter(sealed: bool, data: &[u8]) -> bool {
+    let mut bytes = data.to_vec();
+    if sealed {
+        seal_range(&mut bytes);
+    }
+    let streamed = OrderedFilter::read_from(&bytes[..]);
+    let filter = match OrderedFilter::from_bytes(&bytes) {
+        Ok(filter) => filter,
+        Err(Error::Filter { .. }) => return false,
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(streamed.expect("read from a stream too"), filter);
+    assert_eq!(filter.to_bytes(), bytes);
+    assert!(filter.memory() <= 1024 + 40 * bytes.len());
+    for from in ASKED {
+        filter.may_contain(from);
+        filter.may_contain_range(from..);
+        for until in ASKED {
+            assert!(from < until || !filter.may_contain_range(from..until), "an empty range holds nothing");
+            filter.may_contain_range(from..=until);
+        }
+        let next = filter.next(from);
+        assert!(next.is_none_or(|bound| bound.as_slice() >= from), "a bound is at least what is asked for");
+        let before = filter.before(Some(from));
+        assert!(before.is_none_or(|bound| bound.as_slice() <= from), "a bound is at most what is asked for");
+    }
+    filter.before(None);
+    assert!(!filter.to_string().is_empty());
+    true
+}
+
+/// Keys of range filters: some spread evenly, others in clusters.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn ordered_keys() -> Vec<String> {
+    let even = (0..40u32).map(|i| format!("key{:04}", i * i));
+    let close = (0..200u32).map(|i| format!("key{:04}:{:08}", i / 50 * 12, i / 50 * 70_000 + i * i % 997));
+    let mut keys: Vec<String> = even.chain(close).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+/// The range filter of a table with these keys, a few in each block.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn range_block(per_block: usize) -> Vec<u8> {
+    let mut builder = crate::RangeBuilder::new(12.0, TABLE);
+    for block in ordered_keys().chunks(per_block) {
+        block.iter().for_each(|key| builder.add(key.as_bytes()));
+        builder.end_block(block[block.len() - 1].as_bytes());
+    }
+    builder.finish_regardless().expect("there are keys").bytes
 }
 
 /// A filter block of `keys` keys.

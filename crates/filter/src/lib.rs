@@ -1,7 +1,7 @@
 //! Filters: a few bits per key that answer, for any key, "certainly not in this set" or "maybe".
 //!
-//! Three filters serve alone, without a database. They share lines, layouts, header and encoding
-//! with the filter that each table of a store carries.
+//! Four filters serve alone, without a database. They share layouts, headers and encodings with the
+//! filters that the tables of a store carry.
 //!
 //! | filter | for |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | [`BloomFilterRef`] | the same bits, in borrowed bytes or a mapped file |
 //! | [`ScalableBloomFilter`] | an unknown number of keys: it grows with them |
 //! | [`FuseFilter`] | keys that are all known: a fifth smaller, and fixed |
+//! | [`OrderedFilter`] | ranges of keys: is one empty? where is the next key at the earliest? |
 //!
 //! [`BloomSize`] says what bits give which rate, before a filter is made. [`FilterHash`] brings a
 //! hash function of your own. `contains_many` asks for many keys at once. With the feature `serde`,
@@ -99,6 +100,7 @@ mod tests;
 pub use allocate::{Run, allocate, expected_rate, filter_bytes};
 pub use alone::bloom::{BloomBuilder, BloomFilter};
 pub use alone::fuse::FuseFilter;
+pub use alone::ordered::{OrderedBuilder, OrderedFilter};
 pub use alone::scalable::{ScalableBloomFilter, ScalableBuilder};
 pub use alone::shared::SharedBloomFilter;
 pub use alone::view::BloomFilterRef;
@@ -107,6 +109,7 @@ pub use shape::{BloomLayout, BloomSize};
 
 pub use policy::{FilterPolicy, RangeFilterPolicy};
 pub use prefix::PrefixExtractor;
+pub use range::bounds::KeyBounds;
 pub use range::info::{RangeFilterState, RangeInfo, RangeRates};
 pub use table::info::{FilterInfo, FilterState};
 pub use tamis_base::error::{Error, Result};

@@ -32,7 +32,7 @@ use crate::sorted::{block, table};
 type FuzzTarget = fn(bool, &[u8]) -> bool;
 
 /// All targets by name.
-pub const TARGETS: [(&str, FuzzTarget); 17] = [
+pub const TARGETS: [(&str, FuzzTarget); 19] = [
     ("current", logs::current),
     ("log_records", logs::log_records),
     ("log_replay", logs::log_replay),
@@ -47,6 +47,8 @@ pub const TARGETS: [(&str, FuzzTarget); 17] = [
     ("bloom_filter", filter::fuzz::bloom_filter),
     ("fuse_filter", filter::fuzz::fuse_filter),
     ("scalable_filter", filter::fuzz::scalable_filter),
+    ("range_filter", filter::fuzz::range_filter),
+    ("ordered_filter", filter::fuzz::ordered_filter),
     ("table", table::fuzz::table),
     ("store", store::store),
     ("repair", store::repair),

@@ -18,7 +18,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::filter::FilterPolicy;
-use crate::filter::{BloomFilter, BloomLayout, BloomSize, FuseFilter, HashFunction, ScalableBloomFilter};
+use crate::filter::{
+    BloomFilter, BloomLayout, BloomSize, FuseFilter, HashFunction, OrderedFilter, ScalableBloomFilter,
+};
 use crate::format::checksum::crc;
 use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
@@ -140,6 +142,14 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         add("filter_block", name, &filter::fuzz::block_of(policy, keys));
     }
     add("filter_block", "fuse", &filter::fuzz::small_fuse(7));
+    let ordered = filter::fuzz::ordered_keys();
+    for per_block in [10, 300] {
+        add("range_filter", &per_block.to_string(), &filter::fuzz::range_block(per_block));
+    }
+    for keys in [ordered.len(), 40, 1, 0] {
+        let filter = OrderedFilter::from_keys(&ordered[..keys], 12.0).unwrap();
+        add("ordered_filter", &keys.to_string(), &filter.to_bytes());
+    }
     seeds
 }
 
@@ -382,6 +392,8 @@ mutation_tests! {
     bloom_filter: MUTATIONS,
     fuse_filter: MUTATIONS,
     scalable_filter: MUTATIONS,
+    range_filter: MUTATIONS,
+    ordered_filter: MUTATIONS,
     table: MUTATIONS,
     store: STORE_MUTATIONS,
     repair: STORE_MUTATIONS,

@@ -8,6 +8,7 @@ use serde::ser::{Serialize, Serializer};
 
 use super::bloom::BloomFilter;
 use super::fuse::FuseFilter;
+use super::ordered::OrderedFilter;
 use super::scalable::ScalableBloomFilter;
 use super::store::LineStore;
 use crate::hasher::FilterHash;
@@ -57,7 +58,7 @@ macro_rules! deserialize {
     )*};
 }
 
-deserialize!(BloomFilter, ScalableBloomFilter, FuseFilter);
+deserialize!(BloomFilter, ScalableBloomFilter, FuseFilter, OrderedFilter);
 
 /// As the bytes of its file.
 impl<H: FilterHash, L: LineStore> Serialize for BloomFilter<H, L> {
@@ -75,6 +76,13 @@ impl Serialize for ScalableBloomFilter {
 
 /// As the bytes of its file.
 impl<H: FilterHash> Serialize for FuseFilter<H> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.to_bytes())
+    }
+}
+
+/// As the bytes of its file.
+impl Serialize for OrderedFilter {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.to_bytes())
     }

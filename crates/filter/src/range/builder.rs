@@ -52,6 +52,8 @@ pub struct RangeBuilder {
     /// The separator before the segment's first block.
     low: Vec<u8>,
     blocks: u32,
+    /// Bytes that the filter takes for the segment's separators.
+    stored: usize,
     /// Why there will be no filter.
     broken: Option<&'static str>,
     counts: Counts,
@@ -158,6 +160,7 @@ impl RangeBuilder {
             segment: Segment::default(),
             low: Vec::new(),
             blocks: 0,
+            stored: 0,
             broken: None,
             counts: Counts::new(),
             coder: Coder::new(),
@@ -209,6 +212,12 @@ impl RangeBuilder {
 
     /// Ends a block. Its keys are at most `separator`, those of later blocks at least.
     pub fn end_block(&mut self, separator: &[u8]) {
+        self.end_stored_block(separator, 0);
+    }
+
+    /// Ends a block whose separator takes `stored` bytes of the filter.
+    pub(crate) fn end_stored_block(&mut self, separator: &[u8], stored: usize) {
+        self.stored += stored;
         let segment = &mut self.segment;
         let is_empty = segment.open_keys() == 0;
         let least = match (segment.ends.len().checked_sub(1), segment.blocks.len().checked_sub(1)) {
@@ -259,24 +268,34 @@ impl RangeBuilder {
     }
 
     /// The filter, whatever its rates.
-    pub fn finish_regardless(mut self) -> Result<RangeBlock, NoRangeFilter> {
+    pub fn finish_regardless(self) -> Result<RangeBlock, NoRangeFilter> {
+        let (header, payload, folded) = self.finish_codes(Kind::Table).map_err(NoRangeFilter::Broken)?;
+        if header.keys == 0 {
+            return Err(NoRangeFilter::NoKeys);
+        }
+        let bytes = header::encode(&header, &payload);
+        let info = header.info(bytes.len(), folded);
+        Ok(RangeBlock { bytes, info })
+    }
+
+    /// Header and codes of a filter of this kind, and how many blocks are folded.
+    pub(crate) fn finish_codes(mut self, kind: Kind) -> Result<(RangeHeader, Vec<u8>, usize), &'static str> {
         if self.segment.open_keys() > 0 {
             self.broken = Some("the last block was not ended");
         }
         self.end_segment();
         if let Some(reason) = self.broken {
-            return Err(NoRangeFilter::Broken(reason));
+            return Err(reason);
+        }
+        if self.payload.is_empty() {
+            // No blocks: anything is a lower bound of what they hold.
+            put_bytes(&mut self.payload, b"");
         }
         let Tally { keys, folded, shared, asked_near, near } = self.tally;
-        if keys == 0 {
-            return Err(NoRangeFilter::NoKeys);
-        }
         let rates = RangeRates::new(keys, shared, (asked_near, near));
-        let RangeBuilder { millibits, number, blocks, .. } = self;
-        let header = RangeHeader { kind: Kind::Table, extractor: 0, number, keys, millibits, blocks, rates };
-        let bytes = header::encode(&header, &self.payload);
-        let info = header.info(bytes.len(), folded);
-        Ok(RangeBlock { bytes, info })
+        let RangeBuilder { millibits, number, blocks, payload, .. } = self;
+        let header = RangeHeader { kind, extractor: 0, number, keys, millibits, blocks, rates };
+        Ok((header, payload, folded))
     }
 
     fn end_segment(&mut self) {
@@ -305,7 +324,8 @@ impl RangeBuilder {
             self.broken = Some("the alphabets cannot be read back");
             return;
         };
-        let per_key = per_key_of(self.millibits, count, block_count, scratch.alphabets.len());
+        let bytes = scratch.alphabets.len() + std::mem::take(&mut self.stored);
+        let per_key = per_key_of(self.millibits, count, block_count, bytes);
         coder.begin_segment(&alphabets);
         scratch.directory.clear();
         scratch.codes.clear();
@@ -351,10 +371,10 @@ fn low_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Cells per key with which a segment takes `millibits` per key.
-fn per_key_of(millibits: u32, keys: usize, blocks: usize, alphabets: usize) -> u32 {
+/// Cells per key with which a segment takes `millibits` per key, of which `bytes` are no codes.
+fn per_key_of(millibits: u32, keys: usize, blocks: usize, bytes: usize) -> u32 {
     // Of each block, the directory's bits and, on average, half a byte that its code does not fill.
-    let overhead = (alphabets as u64 + 8) * 8 + blocks as u64 * (16 + 2 + 4);
+    let overhead = (bytes as u64 + 8) * 8 + blocks as u64 * (16 + 2 + 4);
     let overhead = (overhead * 1000 / (keys as u64).max(1)).min(MAX_OVERHEAD);
     let left = u64::from(millibits).saturating_sub(overhead).max(3000);
     // For 2^r · (1 + f) cells, r + 2 + f bits.

@@ -67,7 +67,7 @@ struct Placed<'a> {
 
 impl Codes {
     /// Of `blocks` blocks, in `bytes` from `start` on.
-    pub(super) fn decode(bytes: TableArray<u8>, start: usize, blocks: u32) -> Decoded<Codes> {
+    pub(crate) fn decode(bytes: TableArray<u8>, start: usize, blocks: u32) -> Decoded<Codes> {
         let mut from = Decoder::new(bytes.get(start..).unwrap_or_default());
         let at = |from: &Decoder<'_>| bytes.len() - from.remaining();
         let low = from.bytes()?.len();
@@ -100,18 +100,41 @@ impl Codes {
     }
 
     /// Bytes of memory beside the struct itself.
-    pub(super) fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         let alphabets = self.segments.iter().map(|segment| segment.alphabets.memory()).sum::<usize>();
         self.bytes.len() + size_of_val(&*self.segments) + alphabets
     }
 
     /// Of the blocks, those whose keys are folded.
-    pub(super) fn folded(&self) -> usize {
+    pub(crate) fn folded(&self) -> usize {
         let of = |segment: &Segment| {
             let directory = &self.bytes[segment.directory.clone()];
             (0..).map_while(|block| entry(directory, block)).filter(|&(_, way)| way > 0).count()
         };
         self.segments.iter().map(of).sum()
+    }
+
+    /// Whether each block has a code where it should be, and all of them `keys` keys.
+    pub(crate) fn are_whole(&self, keys: u64) -> bool {
+        let mut sum = 0;
+        let is_whole = |segment: &Segment| {
+            let directory = &self.bytes[segment.directory.clone()];
+            let mut end = 0;
+            for block in 0.. {
+                let Some((count, _)) = entry(directory, block) else { break };
+                let count = u32::from(count);
+                let Some(cells) = cells_of(count, segment.per_key).filter(|_| count < MANY.into()) else {
+                    return false;
+                };
+                if block % GROUP == 0 && offset(directory, block / GROUP) != Some(end) {
+                    return false;
+                }
+                end += shape_of(count, cells, segment.per_key).len();
+                sum += u64::from(count);
+            }
+            end == segment.codes.len()
+        };
+        self.segments.iter().all(is_whole) && sum == keys
     }
 
     /// The block with its lower bound.
@@ -121,7 +144,7 @@ impl Codes {
     }
 
     /// Whether the block may hold a key that is at least `from` and less than `until`, if given.
-    pub(super) fn may_hold(&self, block: BlockRange<'_>, from: &[u8], until: Option<&[u8]>) -> bool {
+    pub(crate) fn may_hold(&self, block: BlockRange<'_>, from: &[u8], until: Option<&[u8]>) -> bool {
         let block = self.bounded(block);
         if !block.overlaps(from, until) {
             return false;
@@ -134,7 +157,7 @@ impl Codes {
 
     /// A lower bound of the block's first key that is at least `from`, in `bound`; at least `from`
     /// itself. `false` if there is no such key.
-    pub(super) fn next(&self, block: BlockRange<'_>, from: &[u8], bound: &mut Vec<u8>) -> bool {
+    pub(crate) fn next(&self, block: BlockRange<'_>, from: &[u8], bound: &mut Vec<u8>) -> bool {
         let block = self.bounded(block);
         let Some(least) = block.least(from, bound) else { return false };
         let Some(placed) = self.placed(block) else { return true };
@@ -155,7 +178,7 @@ impl Codes {
 
     /// An upper bound of the block's last key that is less than `until`, if given, in `bound`. It
     /// exceeds the key and is at most `until`. `false` if there is no such key.
-    pub(super) fn before(&self, block: BlockRange<'_>, until: Option<&[u8]>, bound: &mut Vec<u8>) -> bool {
+    pub(crate) fn before(&self, block: BlockRange<'_>, until: Option<&[u8]>, bound: &mut Vec<u8>) -> bool {
         let block = self.bounded(block);
         if !block.most(until, bound) {
             return false;
@@ -228,6 +251,11 @@ fn directory_len(blocks: usize) -> Option<usize> {
     blocks.checked_mul(2)?.checked_add(blocks.div_ceil(GROUP).checked_mul(4)?)
 }
 
+/// Where the codes of a group of blocks begin.
+fn offset(directory: &[u8], group: usize) -> Option<usize> {
+    usize::try_from(get_u32(directory.get(group * GROUP_LEN..)?.first_chunk()?)).ok()
+}
+
 /// The number of keys of a block, and how they are placed.
 fn entry(directory: &[u8], block: usize) -> Option<(u16, u8)> {
     let at = block / GROUP * GROUP_LEN + 4 + block % GROUP * 2;
@@ -238,8 +266,7 @@ fn entry(directory: &[u8], block: usize) -> Option<(u16, u8)> {
 /// The cells of a block, how its keys are placed, and their code; `None` if it has none.
 fn find<'a>(directory: &[u8], codes: &'a [u8], block: usize, per_key: u32) -> Option<(u32, u8, Cells<'a>)> {
     let group = block / GROUP;
-    let offset = get_u32(directory.get(group * GROUP_LEN..)?.first_chunk()?);
-    let mut codes = codes.get(usize::try_from(offset).ok()?..)?;
+    let mut codes = codes.get(offset(directory, group)?..)?;
     for here in group * GROUP.. {
         let (count, way) = entry(directory, here)?;
         let mut count = u32::from(count);

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `RNG1` |
 //! | 4 | 1 | format version, 1 |
-//! | 5 | 1 | kind: 1 a table's |
+//! | 5 | 1 | kind: 1 a table's, 2 one that is alone |
 //! | 6 | 2 | prefix extractor; 0 for none |
 //! | 8 | 8 | number of the table; 0 in a filter that is alone |
 //! | 16 | 8 | keys |
@@ -33,6 +33,8 @@ const VERSION: u8 = 1;
 pub(crate) enum Kind {
     /// Codes of a table's blocks.
     Table = 1,
+    /// Length of the separators (varint), the separators, and codes.
+    Alone = 2,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +106,13 @@ pub(crate) fn decode(bytes: &[u8], kind: Kind) -> Decoded<RangeHeader> {
         return Err(Malformed("the hash of the range filter's codes does not match"));
     }
     Ok(RangeHeader { kind, extractor, number, keys, millibits, blocks, rates })
+}
+
+/// The total length that a header states.
+pub(crate) fn len_of(header: &[u8; HEADER_LEN]) -> Decoded<u64> {
+    let mut fields = verified(header)?;
+    fields.take(35)?;
+    fields.u64()
 }
 
 /// Checks a header's magic, version and checksum. The decoder it returns is at the next field.

@@ -1,4 +1,4 @@
-//! The parameters and the rates of a table's range filter, for properties, statistics and tools.
+//! The parameters and the rates of a range filter, for properties, statistics and tools.
 
 /// A filter whose worse rate exceeds this, in parts per 10^9, is not written. One of four reads
 /// that it should save would be done, and keys whose distances it cannot tell now are such that
@@ -12,6 +12,8 @@ const MAX_RATE: u32 = 250_000_000;
 pub struct RangeRates {
     /// Of short empty ranges that begin at strings spread like the keys: the share of keys that are
     /// in the cell of another. Each such key is a string to which a filter without it says "maybe".
+    /// Keys that are spread more evenly than by chance have a lower share than such ranges: the
+    /// rate is then that near keys.
     pub fresh: u32,
     /// Of short empty ranges that begin a tenth of the mean gap after a key. The mean gap is the
     /// one around the key: of keys that cluster, the gap within the cluster.
@@ -45,15 +47,15 @@ impl RangeRates {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct RangeInfo {
-    /// Keys, each counted once per data block that holds it.
+    /// Keys; of a table, each counted once per data block that holds it.
     pub keys: u64,
-    /// Data blocks.
+    /// Blocks of keys; of a table, its data blocks.
     pub blocks: u32,
     /// Of these, the blocks whose keys cluster, and are placed by distance.
     pub folded: u32,
     /// Requested bits per key, everything included, in thousandths.
     pub millibits: u32,
-    /// Length of the block, header included.
+    /// Length of the filter, header included.
     pub bytes: u64,
     /// What its builder predicted.
     pub rates: RangeRates,

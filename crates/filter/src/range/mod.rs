@@ -10,6 +10,7 @@
 //! | `header`, `info` | the header of 64 bytes, and what it says |
 //! | `codes` | the cells of all blocks: answers |
 //! | `builder`, `reader` | a table's filter |
+//! | `separators`, `bounds` | what a filter that is alone (`alone/ordered.rs`) has beside codes |
 //!
 //! docs/RANGE_CODES.md has the rates, what was tried, and what is open.
 //!
@@ -17,19 +18,21 @@
 //! - Numbers and cells are integer arithmetic that never decreases with the key. A range that holds
 //!   a key therefore has the key's cell between the cells of its ends.
 //! - A bound of the next key is at most that key, and a bound of the key before exceeds it.
-//! - A block that is unknown or does not verify answers "maybe", and says why. One that verifies
-//!   and holds anything else answers anything, but nothing panics, and its memory is a small
-//!   multiple of its length.
+//! - A table's block that is unknown or does not verify answers "maybe", and says why; bytes of a
+//!   filter that is alone are an error. One that verifies and holds anything else answers anything,
+//!   but nothing panics, and its memory is a small multiple of its length.
 
 mod alphabet;
+pub(crate) mod bounds;
 pub(crate) mod builder;
 mod cells;
 mod coder;
 pub(crate) mod codes;
 mod count;
-mod header;
+pub(crate) mod header;
 pub(crate) mod info;
 pub(crate) mod reader;
 mod scale;
+pub(crate) mod separators;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

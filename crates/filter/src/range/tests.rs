@@ -79,7 +79,7 @@ impl Table {
 }
 
 /// Keys of many kinds: any bytes, few symbols, the ends of the alphabet, shared beginnings, long.
-fn key() -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn key() -> impl Strategy<Value = Vec<u8>> {
     let few = prop_oneof![Just(0u8), Just(255), Just(b'a'), Just(b'b'), Just(b'9')];
     let piece = prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..6),
@@ -95,7 +95,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// Strings at and near some keys.
-fn near(key: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn near(key: &[u8]) -> Vec<Vec<u8>> {
     let mut more = vec![key.to_vec(), [key, &[0]].concat(), [key, &[255]].concat(), [key, b"5"].concat()];
     if let Some((&last, rest)) = key.split_last() {
         more.push(rest.to_vec());
@@ -111,7 +111,7 @@ fn common() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![Just(Vec::new()), Just(b"tenant/".to_vec()), Just(vec![0]), Just(vec![255; 3])]
 }
 
-fn sorted(mut keys: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+pub(crate) fn sorted(mut keys: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     keys.sort_unstable();
     keys.dedup();
     keys
@@ -359,7 +359,7 @@ fn no_false_negative_in_a_billion_checks() {
 }
 
 /// Makes edited bytes verify.
-fn seal(bytes: &mut [u8]) {
+pub(crate) fn seal(bytes: &mut [u8]) {
     let len = bytes.len() as u64;
     set_u64(bytes, 40, len);
     crate::fuzz::seal(bytes);

@@ -8,6 +8,7 @@ mod fuse;
 mod fuse_alone;
 mod hashes;
 mod many;
+mod ordered;
 mod rates;
 mod scalable;
 #[cfg(feature = "serde")]

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::de::value::{BytesDeserializer, Error as ValueError, SeqDeserializer};
 
 use super::alone::random;
-use crate::{BloomFilter, BloomFilterRef, FuseFilter, ScalableBloomFilter};
+use crate::{BloomFilter, BloomFilterRef, FuseFilter, OrderedFilter, ScalableBloomFilter};
 
 fn cbor(value: &impl Serialize) -> Vec<u8> {
     let mut out = Vec::new();
@@ -47,4 +47,7 @@ fn filters_are_the_bytes_of_their_files() {
     let fuse = FuseFilter::from_keys((0..50).map(random), 8).unwrap();
     let bytes = fuse.to_bytes();
     check(fuse, &bytes);
+    let ordered = OrderedFilter::from_keys((0..50).map(random), 12.0).unwrap();
+    let bytes = ordered.to_bytes();
+    check(ordered, &bytes);
 }
