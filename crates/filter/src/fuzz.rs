@@ -226,6 +226,14 @@ fn seal_range(bytes: &mut [u8]) {
     }
 }
 
+/// Makes a range filter that of the table `number`, and corrects length, hash and checksum.
+pub fn seal_range_of(bytes: &mut [u8], number: u64) {
+    if bytes.len() >= HEADER_LEN {
+        set_u64(bytes, 8, number);
+        seal_range(bytes);
+    }
+}
+
 /// Strings that range filters are asked for, in order: among the keys of the seeds, and elsewhere.
 const ASKED: [&[u8]; 7] = [b"", b"\0", b"key", b"key0140", b"key0144:5", b"key1600\xff", &[255; 80]];
 

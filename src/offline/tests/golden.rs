@@ -1,6 +1,6 @@
 //! Stores of format 1 as annotated hex: in `tests/golden/store` one with every kind of file, in
-//! `ranges` one with range deletes, in `values` one with value files, and in `ingest` one with
-//! ingested tables.
+//! `ranges` one with range deletes, in `values` one with value files, in `ingest` one with ingested
+//! tables, and in `filters` one with range filters.
 //!
 //! The stored files can be opened and read, which must hold for ever; the encoders of today write
 //! them byte for byte; and the examples in docs/FORMAT.md are part of them. Until format 1 is
@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::exec::SteppedExecutor;
-use crate::filter::{BloomFilter, FilterState, ScalableBloomFilter};
-use crate::filter::{FilterPolicy, PrefixExtractor};
+use crate::filter::{BloomFilter, FilterState, RangeFilterState, ScalableBloomFilter};
+use crate::filter::{FilterPolicy, PrefixExtractor, RangeFilterPolicy};
 use crate::format::coding::Decoder;
 use crate::format::header::IDENTITY_BIT;
 use crate::inspect::*;
 use crate::log::testing::unhex;
 use crate::options::{Compression, FilterBudget, KeyspaceOptions, LevelFilters, Options, WalMode};
 use crate::vfs::{FileSystem, OsFileSystem, SimFileSystem, read_small_file};
-use crate::{Db, IngestMode, IngestOptions, SstWriter, WriteBatch};
+use crate::{Db, FilterMode, IngestMode, IngestOptions, ReadOptions, SstWriter, WriteBatch};
 
 const DIR: &str = "/store";
 /// Number of zeros after the last record of the newest log, like those prepared for more records.
@@ -126,6 +126,21 @@ pub(crate) fn values_store() -> SimFileSystem {
     fs
 }
 
+/// A store with range filters: of keys in order and in clusters, and of keys that allow none.
+pub(crate) fn filters_store() -> SimFileSystem {
+    let fs = SimFileSystem::new();
+    let keyspace = KeyspaceOptions::new().block_size(256).compression(Compression::None);
+    let keyspace = keyspace.range_filter(RangeFilterPolicy::Ordered { bits_per_key: 12.5 });
+    let db = options(&fs).default_keyspace(keyspace).open(DIR).unwrap();
+    (0..24u32).for_each(|i| _ = db.put(format!("key{:06}", i * i * 997), "v").unwrap());
+    (0..24u32).for_each(|i| _ = db.put(format!("user{:03}:{:08}", i / 8 * 7, i / 8 * 7_000_000 + i), "").unwrap());
+    db.flush().unwrap();
+    (0..3u32).for_each(|i| _ = db.put(format!("key{:06}", i * 5), "newer").unwrap());
+    db.flush().unwrap();
+    db.close().unwrap();
+    fs
+}
+
 /// A store with two ingested tables over one of its own. One of them has range deletes. The log has
 /// the ingest too.
 pub(crate) fn ingest_store() -> SimFileSystem {
@@ -192,6 +207,7 @@ fn encoded_files(store: &str) -> Vec<(String, Vec<u8>, String)> {
         "store" => golden_store(),
         "ranges" => ranges_store(),
         "values" => values_store(),
+        "filters" => filters_store(),
         _ => ingest_store(),
     };
     let inspector = Inspector::on(Arc::new(fs.clone()));
@@ -319,6 +335,34 @@ fn golden_range_deletes_are_read() {
 }
 
 #[test]
+fn golden_range_filters_are_read() {
+    let (fs, _) = sound("filters");
+    let inspector = Inspector::on(Arc::new(fs.clone()));
+    let tables =
+        inspector.files(Path::new(DIR)).unwrap().into_iter().filter(|file| matches!(file.kind, FileKind::Table(_)));
+    let states: Vec<_> = tables.map(|file| inspector.table(&file.path).unwrap().range_filter().clone()).collect();
+    let [RangeFilterState::Usable(large), RangeFilterState::Usable(small)] = &states[..] else { panic!("{states:?}") };
+    assert_eq!((large.keys, large.millibits, small.keys), (48, 12_500, 3));
+    assert!(large.folded > 0 && large.folded < large.blocks, "{large:?}");
+    let check = |db: &Db| {
+        assert_eq!(db.iter().count(), 50);
+        let shadow = ReadOptions::new().filters(FilterMode::Shadow);
+        let keys_in = |from: &str, to: &str| {
+            let [forward, backward] = [false, true].map(|backward| {
+                let range = db.range_with(from..to, shadow);
+                let all = if backward { range.rev().collect() } else { range.collect::<crate::Result<Vec<_>>>() };
+                all.unwrap().len()
+            });
+            assert_eq!(forward, backward);
+            forward
+        };
+        assert_eq!([keys_in("key000998", "key003987"), keys_in("user000:00000008", "user007:07000008")], [0, 0]);
+        assert_eq!([keys_in("key1", "key2"), keys_in("user", "uses")], [4, 24]);
+    };
+    check_rewritten(&fs, check);
+}
+
+#[test]
 fn golden_values_are_read() {
     let (fs, verified) = sound("values");
     assert_eq!((verified.value_files, verified.values), (2, 5));
@@ -403,6 +447,7 @@ fn golden_stores_are_what_the_encoders_write() {
     check_encoded("ranges");
     check_encoded("values");
     check_encoded("ingest");
+    check_encoded("filters");
 }
 
 fn check_encoded(store: &str) {
@@ -462,6 +507,22 @@ const SCALABLE_HEADER: [(usize, &str); 12] = [
     (8, "tightening"),
     (8, "length of all"),
     (8, "hash of the filters"),
+    (8, "zero, checksum"),
+];
+
+const RANGE_HEADER: [(usize, &str); 13] = [
+    (4, "magic \"RNG1\""),
+    (1, "format version"),
+    (1, "kind"),
+    (2, "zero"),
+    (8, "file number"),
+    (8, "keys"),
+    (4, "thousandths of bits per key"),
+    (4, "blocks"),
+    (4, "rate of fresh ranges in 10^-9"),
+    (4, "rate of ranges near keys in 10^-9"),
+    (8, "length"),
+    (8, "hash of the codes"),
     (8, "zero, checksum"),
 ];
 
@@ -626,6 +687,13 @@ fn annotate_table(hex: &mut Hex<'_>, table: &TableFile) {
     }
     if let Some(filter) = properties.filter_block {
         hex.filter(place(filter).1);
+        hex.put(5, "trailer");
+    }
+    if let Some(filter) = properties.range_filter_block {
+        let end = place(filter).1;
+        hex.title("range filter");
+        hex.fields(&RANGE_HEADER);
+        hex.to(end, "codes");
         hex.put(5, "trailer");
     }
     hex.title("properties");

@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use super::WriteKind;
 use crate::error::{Error, Result};
-use crate::filter::{FilterState, NoRangeFilter, RangeBuilder, RangeFilterPolicy, RangeFilterState};
+use crate::filter::{FilterState, RangeFilterPolicy, RangeFilterState};
 use crate::format::deadline::{split_expiring, time_of};
 use crate::format::filename::FileKind;
-use crate::format::key::{SeqNo, ValueKind, common_prefix_len};
+use crate::format::key::{SeqNo, ValueKind};
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::operator::decode_operand;
 use crate::sorted::table::{SalvageCursor, SalvageTable, Table, TableContext};
@@ -177,40 +177,7 @@ impl TableFile {
     /// builds all of them in memory, and keeps none. Fails where a block is damaged.
     pub fn range_filters_of(&self, policies: &[RangeFilterPolicy]) -> Result<Vec<RangeFilterState>> {
         policies.iter().try_for_each(|policy| policy.validate())?;
-        let number = self.properties.number;
-        let builder = |policy: &RangeFilterPolicy| match policy {
-            RangeFilterPolicy::None => None,
-            policy => Some(RangeBuilder::new(policy.bits_per_key(), number)),
-        };
-        let mut builders: Vec<Option<RangeBuilder>> = policies.iter().map(builder).collect();
-        let mut cursor = self.table.cursor(false).uncounted();
-        let mut last = Vec::new();
-        for i in 0..self.table.block_count()? {
-            let mut is_first = true;
-            cursor.visit_block(i, |key, _, _| {
-                let of_blocks = builders.iter_mut().flatten();
-                match std::mem::take(&mut is_first) && i > 0 {
-                    true => of_blocks.for_each(|builder| {
-                        builder.end_block(separator(&last, key));
-                        builder.add(key);
-                    }),
-                    false => of_blocks.for_each(|builder| builder.add(key)),
-                }
-                last.clear();
-                last.extend_from_slice(key);
-            })?;
-        }
-        builders.iter_mut().flatten().for_each(|builder| builder.end_block(&last));
-        let state = |builder: Option<RangeBuilder>| match builder.map(RangeBuilder::finish) {
-            Some(Ok(block)) => Ok(RangeFilterState::Usable(block.info)),
-            Some(Err(NoRangeFilter::Rates(rates))) => Ok(RangeFilterState::Declined(rates)),
-            Some(Err(NoRangeFilter::NoKeys)) | None => Ok(RangeFilterState::None),
-            Some(Err(reason)) => {
-                let path = FileKind::Table(number).path(self.table.context().dir());
-                Err(Error::corruption(&path, 0, format_args!("{reason:?}")))
-            }
-        };
-        builders.into_iter().map(state).collect()
+        self.table.range_filters_of(policies)
     }
 
     /// Its data blocks, in order. A damaged block yields an error; the others follow.
@@ -234,26 +201,6 @@ impl TableFile {
     pub fn entries(&self) -> Entries {
         Entries::open(self.table.context(), self.properties.number).unwrap_or_else(Entries::failed)
     }
-}
-
-/// What an index has between two blocks: the shortest key that is at least `last`, and less than
-/// `next`.
-fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
-    let len = common_prefix_len(last, next) + 1;
-    if len < last.len() && len < next.len() { &next[..len] } else { last }
-}
-
-/// Bytes after a block: its compression and checksum.
-const TRAILER_LEN: u64 = 5;
-
-/// The position of a range filter: it ends where the properties begin.
-fn range_filter_block(table: &Table) -> Result<Option<Handle>> {
-    let footer = table.footer()?;
-    // Both filters.
-    let len = table.filter_bytes().saturating_sub(footer.filter.map_or(0, |filter| filter.len.into()));
-    let offset = footer.properties.offset.checked_sub(len + TRAILER_LEN);
-    let handle = |offset| Some(Handle { offset, len: u32::try_from(len).ok()? });
-    Ok(offset.filter(|_| len > 0).and_then(handle))
 }
 
 fn properties(table: &Table) -> Result<TableProperties> {
@@ -287,7 +234,7 @@ fn properties(table: &Table) -> Result<TableProperties> {
         filter_hash: properties.filter_hash,
         filter_block: footer.filter.map(Handle::from),
         range_filter_millibits: properties.range_filter.map_or(0, |request| request.millibits),
-        range_filter_block: range_filter_block(table)?,
+        range_filter_block: table.range_filter_block()?.map(Handle::from),
         properties_block: footer.properties.into(),
         index_block: footer.index.into(),
     })

@@ -11,7 +11,7 @@ use super::verify::file_checksum;
 use super::{Ingested, Origin, Table, TableContext};
 use crate::block::BlockCursor;
 use crate::error::{Error, IoContext, Result};
-use crate::filter::RangeFilterState;
+use crate::filter::{NoRangeFilter, RangeBuilder, RangeFilterPolicy, RangeFilterState};
 use crate::format::filename::FileKind;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, IDENTITY_BIT, Magic};
 use crate::vfs::FileSystem;
@@ -100,6 +100,34 @@ impl Table {
     /// State of the range filter, if the table is open.
     pub fn known_range_filter_state(&self) -> Option<RangeFilterState> {
         self.opened().map(|resident| resident.range_filter.state(&resident.properties))
+    }
+
+    /// The block of the range filter.
+    pub fn range_filter_block(&self) -> Result<Option<BlockHandle>> {
+        Ok(self.resident()?.range_filter.handle())
+    }
+
+    /// What range filters of each of these policies would be like. Reads the table, builds all of
+    /// them in memory, and keeps none.
+    pub fn range_filters_of(self: &Arc<Table>, policies: &[RangeFilterPolicy]) -> Result<Vec<RangeFilterState>> {
+        let resident = self.resident()?;
+        let index = resident.whole_index(self.fetcher())?;
+        let builder = |policy: &RangeFilterPolicy| RangeBuilder::new(policy.bits_per_key(), resident.properties.number);
+        let mut builders: Vec<_> =
+            policies.iter().map(|policy| (policy.millibits() > 0).then(|| builder(policy))).collect();
+        let mut cursor = self.cursor(false).uncounted();
+        for i in 0..index.len() {
+            cursor.visit_block(i, |key, _, _| builders.iter_mut().flatten().for_each(|builder| builder.add(key)))?;
+            let separator = index.separator(i).to_vec();
+            builders.iter_mut().flatten().for_each(|builder| builder.end_block(&separator));
+        }
+        let state = |builder: Option<RangeBuilder>| match builder.map(RangeBuilder::finish) {
+            None => Ok(RangeFilterState::None),
+            Some(Ok(block)) => Ok(RangeFilterState::Usable(block.info)),
+            Some(Err(NoRangeFilter::Rates(rates))) => Ok(RangeFilterState::Declined(rates)),
+            Some(Err(reason)) => Err(self.fetcher().corrupt(0, format_args!("no range filter: {reason:?}"))),
+        };
+        builders.into_iter().map(state).collect()
     }
 
     pub fn footer(&self) -> Result<Footer> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::extras::Extras;
 use super::footer::{BlockHandle, FOOTER_LEN, Footer};
 use super::index::{Index, IndexBuilder};
 use super::properties::{Properties, filter_hash};
@@ -145,6 +146,15 @@ fn patch_properties(mut fields: &mut [u8], number: u64, filter_hash: u64) {
     }
 }
 
+/// The extra blocks of a table whose properties are at `place`: they end where the properties begin.
+fn extras_of(bytes: &[u8], footer: &Footer, place: Option<(usize, usize)>) -> Vec<(u64, BlockHandle)> {
+    let Some((start, end)) = place else { return Vec::new() };
+    let Ok(properties) = Properties::decode(&bytes[start..end]) else { return Vec::new() };
+    let len: u64 = properties.extras.handles(0).map(|(_, handle)| handle.stored_len()).sum();
+    let at = footer.properties.offset.checked_sub(len);
+    at.map_or(Vec::new(), |at| properties.extras.handles(at).collect())
+}
+
 /// Sets the table's number to `number` and corrects all checksums and hashes, as far as its
 /// structures can be found.
 pub fn seal_table(bytes: &mut [u8], number: u64) {
@@ -178,6 +188,15 @@ pub fn seal_table(bytes: &mut [u8], number: u64) {
         patch_properties(&mut bytes[start..end], number, stated_hash);
         bytes[end] = 0;
         seal_block(bytes, footer.properties, (start, end));
+    }
+    for (kind, handle) in extras_of(bytes, &footer, find(footer.properties)) {
+        if let Some((start, end)) = find(handle) {
+            if kind == Extras::RANGE_FILTER {
+                filter::fuzz::seal_range_of(&mut bytes[start..end], number);
+            }
+            bytes[end] = 0;
+            seal_block(bytes, handle, (start, end));
+        }
     }
     let Some((start, end)) = find(footer.index) else { return };
     bytes[end] = 0;
