@@ -64,6 +64,9 @@ impl Store {
         db.compact_range(..).unwrap();
         middle.iter().for_each(|key| put(&db, key));
         db.flush().unwrap();
+        while db.stats().compaction_debt > 0 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         db.close().unwrap();
         // Nothing compacts what this one flushes.
         let options = options.memtable_size(keys.len() * 4).executor(Arc::new(SteppedExecutor::new()));

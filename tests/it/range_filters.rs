@@ -149,6 +149,26 @@ fn a_seek_reads_the_block_of_one_run() {
     }
 }
 
+/// Of keys that follow each other in the code: that of a run is bounded by the key before it, which
+/// another run has.
+#[test]
+fn a_seek_to_a_dense_key_reads_the_block_of_its_run() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs, RangeFilterPolicy::ORDERED);
+    let key = |n: u64| format!("{:08}", 2 * n);
+    for run in 0..RUNS {
+        (0..KEYS).for_each(|n| _ = db.put(key(n * RUNS + run), [7; 30]).unwrap());
+        db.flush().unwrap();
+    }
+    assert_eq!(db.iter().count() as u64, RUNS * KEYS, "every table is open");
+    let starts = || (0..RUNS * KEYS).step_by(37);
+    let (ledger, calls) = measure(&fs, &db, || {
+        starts().for_each(|n| assert_eq!(*db.range(key(n)..).next().unwrap().unwrap().0, *key(n).as_bytes()));
+    });
+    let count = starts().count() as u64;
+    assert!(calls <= count * 101 / 100, "{calls} for {count}, {:?}", ledger.reads);
+}
+
 #[test]
 fn an_explanation_says_which_filters_said_no() {
     let (fs, db) = store(RangeFilterPolicy::ORDERED);

@@ -378,8 +378,9 @@ impl Alphabets {
                 match alphabet.byte(symbol) {
                     Some(byte) => out.push(byte),
                     None => {
-                        // A key that ends here may equal the string, and have a lesser number.
-                        if above && low < value {
+                        // The key that equals the string has a lesser number. That of a run whose
+                        // keys are dense is often the key before the one sought.
+                        if low < value {
                             out.push(0);
                         }
                         return true;

@@ -146,7 +146,7 @@ fn patch_properties(mut fields: &mut [u8], number: u64, filter_hash: u64) {
     }
 }
 
-/// The extra blocks of a table whose properties are at `place`: they end where the properties begin.
+/// The extra blocks of a table whose properties are at `place`: they end where those begin.
 fn extras_of(bytes: &[u8], footer: &Footer, place: Option<(usize, usize)>) -> Vec<(u64, BlockHandle)> {
     let Some((start, end)) = place else { return Vec::new() };
     let Ok(properties) = Properties::decode(&bytes[start..end]) else { return Vec::new() };

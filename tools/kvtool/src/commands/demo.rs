@@ -1,18 +1,19 @@
 //! `demo`: how many disk reads the filters save.
 //!
 //! Creates a store with several levels, opens it read-only with a small cache, and looks up
-//! existing and missing keys, with and without filters. Prints the store's counters next to the
+//! existing and missing keys, empty ranges and the first entries from keys on, with and without
+//! filters. Prints the store's counters next to the
 //! operating system's counters for this process.
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tamis::{FilterMode, FilterPolicy, Stats};
+use tamis::{FilterMode, FilterPolicy, RangeFilterPolicy, Stats};
 use tamis_figures::Table;
 
 use super::workload::keys::Keys;
 use super::workload::load::Load;
-use super::workload::measure::{Measured, Question, measure, warm_up};
+use super::workload::measure::{Measured, Question, measure, measure_ranges, warm_up};
 use super::workload::{level_json, process};
 use crate::args::{Common, Demo};
 use crate::failure::{Attempt, Result};
@@ -35,7 +36,7 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
     dir.disable_cleanup(args.keep);
     let path = dir.path().join("db");
     let keys = Keys::new(args.keys, SEED);
-    let load = Load { keys, value_len: VALUE_LEN, filter: FilterPolicy::DEFAULT };
+    let load = Load { keys, value_len: VALUE_LEN, filter: FilterPolicy::DEFAULT, ranges: RangeFilterPolicy::ORDERED };
 
     let start = Instant::now();
     load.run(&path)?;
@@ -57,17 +58,33 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
     let asked = (keys.count() / ASKED_SHARE).max(1);
     // Spread over all loaded keys, early and late.
     let step = keys.count() / asked;
-    let mut measured = Vec::new();
+    let mut measured: Vec<Measured<Asked>> = Vec::new();
     for question in [Question::Existing, Question::Missing] {
         for filters in [FilterMode::Use, FilterMode::Ignore] {
-            say(format_args!("looking up {} {}", count(asked), title(question, filters)));
+            say(format_args!("looking up {} {}", count(asked), title(Asked::Keys(question), filters)));
             let keys = (0..asked).map(|i| match question {
                 Question::Existing => keys.existing(i * step),
                 Question::Missing => keys.missing(i * step),
             });
-            measured.push(measure(&db, keyspace, question, filters, keys)?);
+            measured.push(measure(&db, keyspace, question, filters, keys)?.of(Asked::Keys(question)));
         }
     }
+    let before = db.stats().ledger().expected_range_false_positives;
+    for question in [Asked::EmptyRanges, Asked::Firsts] {
+        for filters in [FilterMode::Use, FilterMode::Ignore] {
+            say(format_args!("looking up {} {}", count(asked), title(question, filters)));
+            let ranges = (0..asked).map(|i| match question {
+                Asked::Firsts => (keys.existing(i * step), None),
+                _ => {
+                    let (from, until) = keys.empty_range(i * step);
+                    (from, Some(until))
+                }
+            });
+            let is_found = question == Asked::Firsts;
+            measured.push(measure_ranges(&db, keyspace, (question, is_found), filters, ranges)?);
+        }
+    }
+    let predicted = db.stats().ledger().expected_range_false_positives - before;
     let mut output = Output::new();
     if common.json {
         output.json(json!({
@@ -76,7 +93,9 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
             "load_seconds": loaded.as_secs_f64(),
             "levels": levels_json(&stats),
             "measured": measured.iter().map(measured_json).collect::<Vec<_>>(),
-            "saved": saved(&measured).map(|saved| saved.share),
+            "saved": saved(&measured, Asked::MISSING).map(|saved| saved.share),
+            "saved_of_empty_ranges": saved(&measured, Asked::EmptyRanges).map(|saved| saved.share),
+            "predicted_range_false_positives": predicted,
         }))?;
     } else {
         output.line(levels_table(&stats))?;
@@ -86,6 +105,7 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
         output.line(table)?;
         output.line("")?;
         conclude(&mut output, &measured)?;
+        conclude_ranges(&mut output, &measured, predicted)?;
     }
     output.finish()?;
     db.close()?;
@@ -96,10 +116,26 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
     dir.close().attempt(format_args!("cannot remove {}", path.display()))
 }
 
-fn title(question: Question, filters: FilterMode) -> String {
+/// What is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Keys(Question),
+    /// Between neighbours.
+    EmptyRanges,
+    /// The first entry from each key on.
+    Firsts,
+}
+
+impl Asked {
+    const MISSING: Asked = Asked::Keys(Question::Missing);
+}
+
+fn title(question: Asked, filters: FilterMode) -> String {
     let question = match question {
-        Question::Existing => "existing keys",
-        Question::Missing => "missing keys",
+        Asked::Keys(Question::Existing) => "existing keys",
+        Asked::MISSING => "missing keys",
+        Asked::EmptyRanges => "empty ranges",
+        Asked::Firsts => "first entries from a key on",
     };
     match filters {
         FilterMode::Ignore => format!("{question}, filters ignored"),
@@ -120,7 +156,7 @@ fn levels_json(stats: &Stats) -> Vec<Value> {
     levels.filter(|level| !level.tables.is_empty()).map(level_json).collect()
 }
 
-fn measured_table(measured: &[Measured]) -> Table {
+fn measured_table(measured: &[Measured<Asked>]) -> Table {
     let heads = [
         "asked for",
         "asked",
@@ -142,8 +178,8 @@ fn measured_table(measured: &[Measured]) -> Table {
             title(m.question, m.filters),
             count(m.asked),
             count(m.found),
-            count(m.reads.negatives),
-            count(m.reads.false_positives),
+            count(m.reads.negatives + m.reads.range_negatives),
+            count(m.reads.false_positives + m.reads.range_false_positives),
             count(m.reads.block_reads),
             size(m.reads.block_bytes),
             per_key(m.reads.block_reads),
@@ -155,11 +191,13 @@ fn measured_table(measured: &[Measured]) -> Table {
     table
 }
 
-fn measured_json(m: &Measured) -> Value {
+fn measured_json(m: &Measured<Asked>) -> Value {
     json!({
         "keys": match m.question {
-            Question::Existing => "existing",
-            Question::Missing => "missing",
+            Asked::Keys(Question::Existing) => "existing",
+            Asked::MISSING => "missing",
+            Asked::EmptyRanges => "empty ranges",
+            Asked::Firsts => "first from a key on",
         },
         "filters": m.filters == FilterMode::Use,
         "asked": m.asked,
@@ -170,24 +208,24 @@ fn measured_json(m: &Measured) -> Value {
     })
 }
 
-/// What the filters save when missing keys are looked up.
+/// What the filters save.
 struct Saved {
     without: u64,
     with: u64,
     share: f64,
 }
 
-fn saved(measured: &[Measured]) -> Option<Saved> {
+fn saved(measured: &[Measured<Asked>], question: Asked) -> Option<Saved> {
     let reads = |filters: FilterMode| {
-        let of = measured.iter().find(|m| m.question == Question::Missing && m.filters == filters);
+        let of = measured.iter().find(|m| m.question == question && m.filters == filters);
         of.map(|m| m.reads.block_reads)
     };
     let (with, without) = (reads(FilterMode::Use)?, reads(FilterMode::Ignore)?);
     (without > 0).then(|| Saved { without, with, share: 1.0 - with as f64 / without as f64 })
 }
 
-fn conclude(output: &mut Output, measured: &[Measured]) -> Result<()> {
-    if let Some(saved) = saved(measured) {
+fn conclude(output: &mut Output, measured: &[Measured<Asked>]) -> Result<()> {
+    if let Some(saved) = saved(measured, Asked::MISSING) {
         output.line(format_args!(
             "The filters saved {} of {} block reads for missing keys: {}.",
             count(saved.without.saturating_sub(saved.with)),
@@ -195,10 +233,29 @@ fn conclude(output: &mut Output, measured: &[Measured]) -> Result<()> {
             percent(Some(saved.share))
         ))?;
     }
-    let with_filters = measured.iter().find(|m| m.question == Question::Missing && m.filters == FilterMode::Use);
+    let with_filters = measured.iter().find(|m| m.question == Asked::MISSING && m.filters == FilterMode::Use);
     let rate = with_filters.and_then(|m| m.reads.false_positive_rate());
     output.line(format_args!(
         "False positives: {} of the filters' answers for missing keys; in theory 0.82 % at 10 bits per key.",
         percent(rate)
+    ))
+}
+
+fn conclude_ranges(output: &mut Output, measured: &[Measured<Asked>], predicted: f64) -> Result<()> {
+    let Some(saved) = saved(measured, Asked::EmptyRanges) else { return Ok(()) };
+    output.line(format_args!(
+        "The range filters saved {} of {} block reads for empty ranges: {}.",
+        count(saved.without.saturating_sub(saved.with)),
+        count(saved.without),
+        percent(Some(saved.share))
+    ))?;
+    let with_filters = measured.iter().filter(|m| m.filters == FilterMode::Use);
+    let (wrong, absent) = with_filters
+        .fold((0, 0), |(wrong, absent), m| (wrong + m.reads.range_false_positives, absent + m.reads.range_absent()));
+    let rate = |wrong: f64| percent((absent > 0).then(|| wrong / absent as f64));
+    output.line(format_args!(
+        "False positives: {} of the range filters' answers where nothing was; predicted {}.",
+        rate(wrong as f64),
+        rate(predicted)
     ))
 }

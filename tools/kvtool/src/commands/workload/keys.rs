@@ -37,6 +37,12 @@ impl Keys {
         key(2 * self.scrambled(i) + 1)
     }
 
+    /// A missing key, and the next existing one: the range between them is empty.
+    pub(crate) fn empty_range(self, i: u64) -> (String, String) {
+        let number = 2 * self.scrambled(i) + 1;
+        (key(number), key(number + 1))
+    }
+
     /// A permutation of the numbers below the count: permutes numbers of 2·h bits, repeatedly
     /// until the result is below the count.
     fn scrambled(self, i: u64) -> u64 {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tamis::{Db, FilterPolicy, KeyspaceOptions, Options, ReadMode, WriteBatch};
+use tamis::{Db, FilterPolicy, KeyspaceOptions, Options, RangeFilterPolicy, ReadMode, WriteBatch};
 
 use super::keys::{KEY_LEN, Keys, mix};
 use crate::failure::Result;
@@ -29,6 +29,7 @@ pub(crate) struct Load {
     pub(crate) keys: Keys,
     pub(crate) value_len: usize,
     pub(crate) filter: FilterPolicy,
+    pub(crate) ranges: RangeFilterPolicy,
 }
 
 impl Load {
@@ -39,14 +40,14 @@ impl Load {
 
     /// Loads all keys into a new store at `path`, waits until compaction is idle, and closes it.
     pub(crate) fn run(&self, path: &Path) -> Result<()> {
-        let Load { keys, filter, .. } = *self;
+        let Load { keys, filter, ranges, .. } = *self;
         let progress = progress_bar(keys.count());
         let last = keys.count() - keys.count() / LAST_SHARE;
         let late = last - keys.count() / LATE_SHARE;
         let db = self
             .options((self.bytes() / 16).clamp(64 << 10, 16 << 20))
             .hash_seed(keys.seed())
-            .default_keyspace(KeyspaceOptions::new().filter(filter))
+            .default_keyspace(KeyspaceOptions::new().filter(filter).range_filter(ranges))
             .open(path)?;
         self.put(&db, 0..late, &progress)?;
         db.compact_range(..)?;

@@ -1,5 +1,6 @@
-//! Looks keys up and counts the cost.
+//! Looks up keys and ranges, and counts the cost.
 
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use tamis::{Db, FilterMode, Keyspace, ReadOptions, ReadStats};
@@ -15,9 +16,9 @@ pub(crate) enum Question {
     Missing,
 }
 
-/// The cost of looking up some keys.
-pub(crate) struct Measured {
-    pub(crate) question: Question,
+/// The cost of looking something up.
+pub(crate) struct Measured<Q = Question> {
+    pub(crate) question: Q,
     pub(crate) filters: FilterMode,
     pub(crate) asked: u64,
     pub(crate) found: u64,
@@ -25,6 +26,14 @@ pub(crate) struct Measured {
     pub(crate) reads: ReadStats,
     /// The operating system's counters for the same time, where available.
     pub(crate) process: Option<Io>,
+}
+
+impl<Q> Measured<Q> {
+    /// This, as the answer to another question.
+    pub(crate) fn of<P>(self, question: P) -> Measured<P> {
+        let Measured { filters, asked, found, time, reads, process, .. } = self;
+        Measured { question, filters, asked, found, time, reads, process }
+    }
 }
 
 /// Reads from every table of a keyspace once, so that its filter and index are in memory: only
@@ -48,21 +57,49 @@ pub(crate) fn measure(
     keys: impl Iterator<Item = impl AsRef<[u8]>>,
 ) -> Result<Measured> {
     let options = ReadOptions::new().filters(filters);
+    let is_found = question == Question::Existing;
+    ask(db, question, is_found, filters, keys, |key| Ok(keyspace.get_with(key, options)?.is_some()))
+}
+
+/// Scans each range, of which an end may be missing, for its first entry. All have one, or none.
+pub(crate) fn measure_ranges<Q>(
+    db: &Db,
+    keyspace: &Keyspace,
+    (question, is_found): (Q, bool),
+    filters: FilterMode,
+    ranges: impl Iterator<Item = (String, Option<String>)>,
+) -> Result<Measured<Q>> {
+    let options = ReadOptions::new().filters(filters);
+    let first = |(from, until): (String, Option<String>)| {
+        let until = until.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut range = keyspace.range_with((Bound::Included(from), until), options);
+        Ok(range.next().transpose()?.is_some())
+    };
+    ask(db, question, is_found, filters, ranges, first)
+}
+
+/// Looks for each of `items` with `find`, which finds all or none, and counts the cost.
+fn ask<Q, T>(
+    db: &Db,
+    question: Q,
+    is_found: bool,
+    filters: FilterMode,
+    items: impl Iterator<Item = T>,
+    mut find: impl FnMut(T) -> Result<bool>,
+) -> Result<Measured<Q>> {
     let before = db.stats().reads();
     let process_before = Moment::now();
     let start = Instant::now();
     let (mut asked, mut found) = (0, 0);
-    for key in keys {
+    for item in items {
         asked += 1;
-        found += u64::from(keyspace.get_with(key, options)?.is_some());
+        found += u64::from(find(item)?);
     }
     let time = start.elapsed();
     let process_after = Moment::now();
-    let expected = if question == Question::Existing { asked } else { 0 };
+    let expected = if is_found { asked } else { 0 };
     if found != expected {
-        return Err(Failure::Wrong(format!(
-            "found {found} of {asked} keys, expected {expected}: this is a bug in tamis"
-        )));
+        return Err(Failure::Wrong(format!("found {found} of {asked}, expected {expected}: this is a bug in tamis")));
     }
     Ok(Measured {
         question,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use tamis::{Db, FilterPolicy, Options, ReadMode};
+use tamis::{Db, FilterPolicy, Options, RangeFilterPolicy, ReadMode};
 
 use super::copy::copy;
 use crate::args::{BenchReads, Common};
@@ -42,7 +42,8 @@ impl Subject {
         let keys = Keys::new(args.keys.unwrap_or(KEYS), args.seed);
         let bits_per_key = args.bits.first().copied().ok_or_else(|| Failure::usage("--bits needs a number"))?;
         let filter = FilterPolicy::Bloom { bits_per_key };
-        let load = Load { keys, value_len: args.value_size.unwrap_or(VALUE_LEN), filter };
+        let load =
+            Load { keys, value_len: args.value_size.unwrap_or(VALUE_LEN), filter, ranges: RangeFilterPolicy::None };
         let start = Instant::now();
         load.run(path)?;
         say(format_args!("loaded {} keys in {} s", count(keys.count()), Decimal(start.elapsed().as_secs_f64())));
