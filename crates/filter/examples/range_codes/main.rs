@@ -163,10 +163,15 @@ impl Table {
                 keys.get(end).map_or(keys[end - 1].clone(), |next| separator(&keys[end - 1], next).to_vec())
             }))
             .collect();
+        // As in a merge, a key is in the processor's cache when it comes.
+        let (flat, mut start) = (keys.concat(), 0);
         let (started, mut builder_memory) = (Instant::now(), 0);
         let mut builder = RangeBuilder::new(bits, 1);
         for (block, high) in keys.chunks(PER_BLOCK).zip(&separators[1..]) {
-            block.iter().for_each(|key| builder.add(key));
+            for key in block {
+                builder.add(&flat[start..start + key.len()]);
+                start += key.len();
+            }
             builder_memory = builder_memory.max(builder.memory());
             builder.end_block(high);
         }

@@ -9,14 +9,92 @@
 //! [`Alphabets::number`] takes any string to the least number of a string over the alphabets that
 //! is not less. It never decreases with the string: no key between two strings has a number outside
 //! theirs. A number may stop where intervals are shorter than some length; this holds among numbers
-//! that stop at one length.
+//! that stop at one length, and have one [`Precision`].
+
+use std::ops::{Add, Sub};
 
 use tamis_base::format::coding::{Decoder, low_byte, put_bytes, put_varint};
 use tamis_base::format::{Decoded, Malformed};
 
-/// A number of a key: at most [`ROOT`].
+/// A number of a key: at most the root of its precision.
 pub(super) type Value = u128;
-pub(super) const ROOT: Value = 1 << 110;
+
+/// How fine numbers are. Part of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Precision {
+    /// 62 bits: half of the work.
+    Narrow,
+    /// 110 bits.
+    Wide,
+}
+
+/// Integers by which numbers of one precision are computed.
+pub(super) trait Integer: Copy + Ord + Default + Add<Output = Self> + Sub<Output = Self> {
+    /// Length of the interval of all strings.
+    const ROOT: Self;
+
+    fn of(value: Value) -> Self;
+
+    fn value(self) -> Value;
+
+    /// Where part `part` of an interval of this length begins.
+    fn cut(self, part: u16) -> Self;
+
+    /// The part of an interval of `width` that `self` is in; one more or less, by rounding.
+    fn part(self, width: Self) -> u64 {
+        let (inside, width) = (self.value(), width.value());
+        let shift = (Value::BITS - width.leading_zeros()).saturating_sub(32);
+        (low_word(inside >> shift) << PARTS_LOG2) / low_word(width >> shift).max(1)
+    }
+}
+
+impl Integer for u64 {
+    const ROOT: u64 = 1 << 62;
+
+    #[inline]
+    fn of(value: Value) -> u64 {
+        low_word(value)
+    }
+
+    #[inline]
+    fn value(self) -> Value {
+        self.into()
+    }
+
+    #[inline]
+    fn cut(self, part: u16) -> u64 {
+        low_word((Value::from(self) * Value::from(part)) >> PARTS_LOG2)
+    }
+}
+
+impl Integer for u128 {
+    const ROOT: u128 = WIDE_ROOT;
+
+    #[inline]
+    fn of(value: Value) -> u128 {
+        value
+    }
+
+    #[inline]
+    fn value(self) -> Value {
+        self
+    }
+
+    #[inline]
+    fn cut(self, part: u16) -> u128 {
+        (self * u128::from(part)) >> PARTS_LOG2
+    }
+}
+
+/// The low 64 bits.
+#[expect(clippy::cast_possible_truncation, reason = "meant")]
+#[inline]
+pub(super) fn low_word(value: Value) -> u64 {
+    value as u64
+}
+
+/// Length of the interval of all strings, of wide numbers.
+pub(super) const WIDE_ROOT: Value = 1 << 110;
 /// Intervals of symbols are cut from this many parts.
 pub(super) const PARTS_LOG2: u32 = 14;
 /// A shorter interval is never divided: every symbol has a part of a longer one.
@@ -160,14 +238,21 @@ impl Alphabet {
 
     /// The byte of a symbol; `None` for the end.
     fn byte(&self, symbol: usize) -> Option<u8> {
-        let mut left = symbol.checked_sub(self.end.into())?;
-        for (&word, high) in self.bytes.iter().zip(0u8..) {
-            let here = word.count_ones() as usize;
-            if left < here {
-                let word = (0..left).fold(word, |word, _| word & (word - 1));
-                return Some(high * 64 + low_byte(word.trailing_zeros().into()));
+        if symbol < usize::from(self.end) {
+            return None;
+        }
+        let at = self.before.iter().rposition(|&before| usize::from(before) <= symbol)?;
+        let (mut word, mut bit, mut left) = (self.bytes[at], 0, symbol - usize::from(self.before[at]));
+        // Symbols are mostly a few runs of bytes.
+        while word != 0 {
+            let zeros = word.trailing_zeros();
+            (word, bit) = (word >> zeros, bit + zeros);
+            let ones = word.trailing_ones();
+            if left < ones as usize {
+                return Some(low_byte((64 * at + left) as u64 + u64::from(bit)));
             }
-            left -= here;
+            left -= ones as usize;
+            (word, bit) = (word.checked_shr(ones).unwrap_or(0), bit + ones);
         }
         None
     }
@@ -194,8 +279,27 @@ impl Alphabet {
 
     /// Where the interval of a symbol begins, of `width` in all.
     #[inline]
-    fn start(&self, symbol: usize, width: Value) -> Value {
-        cut(width, self.part(symbol))
+    fn start<N: Integer>(&self, symbol: usize, width: N) -> N {
+        width.cut(self.part(symbol))
+    }
+
+    /// The last symbol whose interval, of `width` in all, begins at or before `inside`.
+    #[inline]
+    fn symbol_at<N: Integer>(&self, inside: N, width: N) -> usize {
+        let (part, last) = (inside.part(width), self.len() - 1);
+        let guess = match &self.parts {
+            Parts::One(_) => 0,
+            Parts::Even(count, _) => ((part * u64::from(*count)) >> PARTS_LOG2) as usize,
+            Parts::Uneven(starts) => starts.partition_point(|&start| u64::from(start) <= part).saturating_sub(1),
+        };
+        let mut symbol = guess.min(last);
+        while symbol > 0 && self.start(symbol, width) > inside {
+            symbol -= 1;
+        }
+        while symbol < last && self.start(symbol + 1, width) <= inside {
+            symbol += 1;
+        }
+        symbol
     }
 
     /// Where the parts of a byte that is a symbol begin and end.
@@ -214,12 +318,6 @@ impl Alphabet {
 #[inline]
 fn low_symbol(symbol: usize) -> u32 {
     u32::try_from(symbol).map_or(257, |symbol| symbol.min(257))
-}
-
-/// Where part `part` of an interval begins.
-#[inline]
-pub(super) fn cut(width: Value, part: u16) -> Value {
-    (width * Value::from(part)) >> PARTS_LOG2
 }
 
 /// The alphabets of a set of keys.
@@ -311,7 +409,15 @@ impl Alphabets {
     /// The number of `key`, whose first `skip` bytes are those of all strings whose numbers are
     /// compared. It stops at intervals below `shortest`, which is at least [`SHORTEST`].
     #[inline]
-    pub(super) fn number(&self, skip: usize, key: &[u8], shortest: Value) -> Number {
+    pub(super) fn number(&self, skip: usize, key: &[u8], shortest: Value, precision: Precision) -> Number {
+        match precision {
+            Precision::Narrow => self.number_by::<u64>(skip, key, shortest),
+            Precision::Wide => self.number_by::<u128>(skip, key, shortest),
+        }
+    }
+
+    fn number_by<N: Integer>(&self, skip: usize, key: &[u8], shortest: Value) -> Number {
+        let number = |value: N, decided| Number { value: value.value(), decided };
         if let Some(prefix) = self.prefix.get(skip..)
             && !prefix.is_empty()
         {
@@ -319,48 +425,71 @@ impl Alphabets {
             let head = &key[..key.len().min(prefix.len())];
             if head != prefix {
                 // Before or after all keys.
-                return Number { value: if head < prefix { 0 } else { ROOT }, decided: true };
+                return number(if head < prefix { N::default() } else { N::ROOT }, true);
             }
         }
         let key = key.get(self.prefix.len()..).unwrap_or_default();
-        let (mut value, mut width) = (0, ROOT);
+        let (mut value, mut width, shortest) = (N::default(), N::ROOT, N::of(shortest));
         let mut position = skip.saturating_sub(self.prefix.len());
         while width >= shortest {
             let alphabet = self.at(position);
             let Some(&byte) = key.get(position) else {
-                return Number { value, decided: true };
+                return number(value, true);
             };
             position += 1;
             if let Parts::One(constant) = alphabet.parts {
                 if byte != constant {
-                    return Number { value: if byte < constant { value } else { value + width }, decided: true };
+                    return number(if byte < constant { value } else { value + width }, true);
                 }
                 continue;
             }
             let (symbol, is_symbol) = alphabet.symbol(byte);
             let start = alphabet.start(symbol, width);
-            value += start;
+            value = value + start;
             if !is_symbol {
                 // The string lies between two symbols, or after all.
-                return Number { value, decided: true };
+                return number(value, true);
             }
             width = alphabet.start(symbol + 1, width) - start;
         }
-        Number { value, decided: false }
+        number(value, false)
     }
 
     /// Appends a string, but for its first `skip` bytes, that is at most every key with a number
     /// from `value` on. If `above`, one that exceeds the keys with lesser numbers. `false` if there
     /// is none. Numbers stop at intervals below `shortest`.
-    pub(super) fn string(&self, skip: usize, value: Value, above: bool, shortest: Value, out: &mut Vec<u8>) -> bool {
-        let (len, mut value) = (out.len(), value);
+    pub(super) fn string(
+        &self,
+        skip: usize,
+        value: Value,
+        above: bool,
+        (shortest, precision): (Value, Precision),
+        out: &mut Vec<u8>,
+    ) -> bool {
+        match precision {
+            Precision::Narrow => {
+                value < <u64 as Integer>::ROOT.into() && self.string_by::<u64>(skip, value, above, shortest, out)
+            }
+            Precision::Wide => self.string_by::<u128>(skip, value, above, shortest, out),
+        }
+    }
+
+    fn string_by<N: Integer>(
+        &self,
+        skip: usize,
+        value: Value,
+        above: bool,
+        shortest: Value,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let (len, mut value, shortest) = (out.len(), N::of(value), N::of(shortest));
         loop {
-            if value >= ROOT {
+            if value >= N::ROOT {
                 return false;
             }
             out.truncate(len);
             out.extend_from_slice(self.prefix.get(skip..).unwrap_or_default());
-            let (mut low, mut width) = (0, ROOT);
+            let (mut low, mut width) = (N::default(), N::ROOT);
             for position in skip.saturating_sub(self.prefix.len()).. {
                 if width < shortest {
                     break;
@@ -370,9 +499,7 @@ impl Alphabets {
                     out.push(constant);
                     continue;
                 }
-                let inside = value - low;
-                // The last symbol that begins at or before the number.
-                let symbol = first_without(alphabet.len() - 1, |i| alphabet.start(i + 1, width) <= inside);
+                let symbol = alphabet.symbol_at(value - low, width);
                 let start = alphabet.start(symbol, width);
                 (low, width) = (low + start, alphabet.start(symbol + 1, width) - start);
                 match alphabet.byte(symbol) {
@@ -394,14 +521,4 @@ impl Alphabets {
             value = low + width;
         }
     }
-}
-
-/// The first of the numbers below `end` for which `holds` does not, or `end`.
-fn first_without(end: usize, holds: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high) = (0, end);
-    while low < high {
-        let middle = low.midpoint(high);
-        if holds(middle) { low = middle + 1 } else { high = middle }
-    }
-    low
 }

@@ -342,8 +342,7 @@ impl RangeBuilder {
                 put_u16(&mut scratch.directory, 0);
                 continue;
             };
-            let span = Span::new(&alphabets, low, high);
-            let block = Block { segment, keys, alphabets: &alphabets, span, per_key, cells };
+            let block = Block { segment, keys, alphabets: &alphabets, low, high, per_key, cells };
             let way = block.place(coder, scratch, tally);
             let short = u16::try_from(count).unwrap_or(MANY).min(MANY);
             put_u16(&mut scratch.directory, u16::from(way) << COUNT_BITS | short);
@@ -388,7 +387,8 @@ struct Block<'a> {
     segment: &'a Segment,
     keys: std::ops::Range<usize>,
     alphabets: &'a Alphabets,
-    span: Span,
+    low: &'a [u8],
+    high: &'a [u8],
     per_key: u32,
     cells: u32,
 }
@@ -396,15 +396,15 @@ struct Block<'a> {
 impl Block<'_> {
     /// The numbers of its keys, in order.
     #[inline]
-    fn numbers(&self, coder: &mut Coder, shortest: Value, mut each: impl FnMut(Value)) {
+    fn numbers(&self, coder: &mut Coder, span: &Span, shortest: Value, mut each: impl FnMut(Value)) {
         let prefix = self.alphabets.prefix_len();
-        coder.begin_block(self.span.skip().saturating_sub(prefix));
+        coder.begin_block(span.skip().saturating_sub(prefix));
         let mut start = self.segment.start(self.keys.start);
         for &(end, shared) in &self.segment.ends[self.keys.clone()] {
             let key = &self.segment.keys[start + prefix..end as usize];
             start = end as usize;
-            let number = coder.number(key, (shared as usize).saturating_sub(prefix), shortest);
-            each(self.span.inside(number));
+            let number = coder.number(key, (shared as usize).saturating_sub(prefix), shortest, span.precision());
+            each(span.inside(number));
         }
     }
 
@@ -414,10 +414,11 @@ impl Block<'_> {
     fn place(&self, coder: &mut Coder, scratch: &mut Scratch, tally: &mut Tally) -> u8 {
         let Scratch { linear, cells, .. } = scratch;
         let count = self.keys.len();
-        let scale = Scale::of(0, &self.span, self.per_key, self.cells);
-        let (_, span) = scale.linear(0);
+        let span = Span::new(self.alphabets, 0, self.cells, self.low, self.high);
+        let scale = Scale::of(0, &span, self.per_key, self.cells);
         linear.clear();
-        self.numbers(coder, scale.shortest(), |number| linear.push(scale.linear(number).0));
+        self.numbers(coder, &span, scale.shortest(), |number| linear.push(scale.linear(number).0));
+        let (_, span) = scale.linear(0);
         let short = span / (count as u64 * CLUSTERED);
         let shorts = linear.windows(2).filter(|pair| pair[1] - pair[0] <= short).count();
         if count > 1 && shorts > (count - 2) / SHORT {
@@ -446,14 +447,15 @@ impl Block<'_> {
 
     fn fold(&self, coder: &mut Coder, scratch: &mut Scratch, tally: &mut Tally) -> u8 {
         let Scratch { numbers, distances, cells, .. } = scratch;
+        let span = Span::new(self.alphabets, 1, self.cells, self.low, self.high);
         numbers.clear();
-        self.numbers(coder, SHORTEST, |number| numbers.push(number));
+        self.numbers(coder, &span, SHORTEST, |number| numbers.push(number));
         distances.clear();
         distances.extend(numbers.windows(2).map(|pair| pair[1].abs_diff(pair[0])));
         let (_, &mut short, _) = distances.select_nth_unstable((numbers.len() - 2) / SHORT);
         let unit = short.max(1).ilog2().saturating_sub(UNITS_LOG2);
         let way = low_byte(u64::from(unit / 2 + 1));
-        let scale = Scale::of(way, &self.span, self.per_key, self.cells);
+        let scale = Scale::of(way, &span, self.per_key, self.cells);
         cells.clear();
         cells.extend(numbers.iter().map(|&number| scale.cell(number)));
         cells.sort_unstable();
@@ -461,7 +463,7 @@ impl Block<'_> {
         tally.shared += shared.map(|cell| cell.len() as u64).sum::<u64>();
         let (_, &mut shorter, _) = distances.select_nth_unstable((numbers.len() - 2) / SHORTER);
         let near = shorter * NEAR_OF_SHORTER.0 / NEAR_OF_SHORTER.1;
-        let asked = numbers.iter().map(|&number| number + near).filter(|&number| number <= self.span.len());
+        let asked = numbers.iter().map(|&number| number + near).filter(|&number| number <= span.len());
         for number in asked {
             tally.asked_near += 1;
             tally.near += u64::from(cells.binary_search(&scale.cell(number)).is_ok());

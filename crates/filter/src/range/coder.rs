@@ -3,7 +3,7 @@
 //! A key goes on from what it shares with the key before it. Constant positions are left out, and
 //! the parts of a byte come from a table.
 
-use super::alphabet::{Alphabet, Alphabets, MAX_POSITIONS, ROOT, Value, cut};
+use super::alphabet::{Alphabet, Alphabets, Integer, MAX_POSITIONS, Precision, Value};
 
 /// Most steps that a number takes: positions with an alphabet, and then some of 257 symbols each.
 const MAX_STEPS: usize = MAX_POSITIONS + 16;
@@ -12,28 +12,43 @@ const MAX_STEPS: usize = MAX_POSITIONS + 16;
 type Table = [(u16, u16); 256];
 
 pub(super) struct Coder {
+    segment: Steps,
+    /// The first step of the block.
+    begin: usize,
+    narrow: States<u64>,
+    wide: States<u128>,
+}
+
+/// The steps of a segment's numbers.
+struct Steps {
     /// Position and table. Each later position is a step too, with the last table.
     steps: Vec<(usize, usize)>,
     /// The first step from a position on.
     first: [usize; MAX_POSITIONS + 1],
     tables: Vec<Table>,
-    /// The first step of the block.
-    begin: usize,
-    /// The step before which the number of the key before ended.
+}
+
+/// What was computed of the key before.
+struct States<N> {
+    /// The step before which its number ended.
     depth: usize,
-    /// Number and width of the key before, before each step from `begin` on.
-    states: Box<[(Value, Value); MAX_STEPS + 1]>,
+    /// Its number and width before each step from the first of the block on.
+    states: Box<[(N, N); MAX_STEPS + 1]>,
+}
+
+impl<N: Integer> States<N> {
+    fn new() -> States<N> {
+        States { depth: 0, states: Box::new([(N::default(), N::ROOT); MAX_STEPS + 1]) }
+    }
 }
 
 impl Coder {
     pub(super) fn new() -> Coder {
         Coder {
-            steps: Vec::new(),
-            first: [0; MAX_POSITIONS + 1],
-            tables: Vec::new(),
+            segment: Steps { steps: Vec::new(), first: [0; MAX_POSITIONS + 1], tables: Vec::new() },
             begin: 0,
-            depth: 0,
-            states: Box::new([(0, ROOT); MAX_STEPS + 1]),
+            narrow: States::new(),
+            wide: States::new(),
         }
     }
 
@@ -46,36 +61,54 @@ impl Coder {
             }
             table
         };
-        self.tables.clear();
-        self.tables.extend(alphabets.distinct().iter().chain([alphabets.rest()]).map(table));
-        self.steps.clear();
+        let Steps { steps, first, tables } = &mut self.segment;
+        tables.clear();
+        tables.extend(alphabets.distinct().iter().chain([alphabets.rest()]).map(table));
+        steps.clear();
         let positions = alphabets.positions();
-        for (position, first) in self.first.iter_mut().enumerate() {
-            *first = self.steps.len();
+        for (position, first) in first.iter_mut().enumerate() {
+            *first = steps.len();
             if let Some(&table) = positions.get(position)
                 && !alphabets.distinct()[usize::from(table)].is_constant()
             {
-                self.steps.push((position, table.into()));
+                steps.push((position, table.into()));
             }
         }
     }
 
     /// Begins a block, whose keys share the positions before `position`.
     pub(super) fn begin_block(&mut self, position: usize) {
-        self.begin = self.step(position);
-        self.depth = self.begin;
-    }
-
-    fn step(&self, position: usize) -> usize {
-        self.first.get(position).copied().unwrap_or_else(|| self.steps.len() + position - MAX_POSITIONS)
+        self.begin = self.segment.step(position);
+        (self.narrow.depth, self.wide.depth) = (self.begin, self.begin);
     }
 
     /// [`Alphabets::number`] of a key of the block, without the prefix of all keys, which shares
     /// `shared` bytes with the key before it.
     #[inline]
-    pub(super) fn number(&mut self, key: &[u8], shared: usize, shortest: Value) -> Value {
-        let mut step = self.step(shared).min(self.depth).max(self.begin);
-        let (mut value, mut width) = self.states[step - self.begin];
+    pub(super) fn number(&mut self, key: &[u8], shared: usize, shortest: Value, precision: Precision) -> Value {
+        let Coder { segment, begin, narrow, wide } = self;
+        match precision {
+            Precision::Narrow => segment.number(narrow, *begin, key, shared, u64::of(shortest)).value(),
+            Precision::Wide => segment.number(wide, *begin, key, shared, shortest),
+        }
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        let states = size_of_val(&*self.narrow.states) + size_of_val(&*self.wide.states);
+        size_of::<Coder>() + states + size_of_val(&*self.segment.tables) + size_of_val(&*self.segment.steps)
+    }
+}
+
+impl Steps {
+    fn step(&self, position: usize) -> usize {
+        self.first.get(position).copied().unwrap_or_else(|| self.steps.len() + position - MAX_POSITIONS)
+    }
+
+    #[inline]
+    fn number<N: Integer>(&self, before: &mut States<N>, begin: usize, key: &[u8], shared: usize, shortest: N) -> N {
+        let mut step = self.step(shared).min(before.depth).max(begin);
+        let (mut value, mut width) = before.states[step - begin];
         while width >= shortest {
             let (position, table) = match self.steps.get(step) {
                 Some(&step) => step,
@@ -83,18 +116,13 @@ impl Coder {
             };
             let Some(&byte) = key.get(position) else { break };
             let (start, end) = self.tables[table][usize::from(byte)];
-            let start = cut(width, start);
-            value += start;
-            width = cut(width, end) - start;
+            let start = width.cut(start);
+            value = value + start;
+            width = width.cut(end) - start;
             step += 1;
-            self.states[step - self.begin] = (value, width);
+            before.states[step - begin] = (value, width);
         }
-        self.depth = step;
+        before.depth = step;
         value
-    }
-
-    /// Bytes of memory.
-    pub(super) fn memory(&self) -> usize {
-        size_of::<Coder>() + size_of_val(&*self.states) + size_of_val(&*self.tables) + size_of_val(&*self.steps)
     }
 }

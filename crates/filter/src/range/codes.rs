@@ -202,7 +202,7 @@ impl Codes {
         let codes = &self.bytes[segment.codes.clone()];
         let (cells, way, code) = find(directory, codes, block.index - segment.first, segment.per_key)?;
         let BlockRange { low, high, .. } = block;
-        let span = Span::new(&segment.alphabets, low, high);
+        let span = Span::new(&segment.alphabets, way, cells, low, high);
         let scale = Scale::of(way, &span, segment.per_key, cells);
         Some(Placed { alphabets: &segment.alphabets, low, high, span, scale, cells: code })
     }

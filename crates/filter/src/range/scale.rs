@@ -7,8 +7,11 @@
 //! - **Folded**: in units of `2^unit`, each stretch of `2^fold` units moved by a hash of its number
 //!   (Grafite's locality-preserving hash). For keys that cluster: cells are as fine as the
 //!   distances within a cluster, whatever lies between clusters. It answers short ranges only.
+//!
+//! Numbers are narrow if the keys are placed in order and the narrow numbers of the separators are
+//! far enough apart to be divided into fine cells; otherwise wide.
 
-use super::alphabet::{Alphabets, Number, ROOT, SHORTEST, Value};
+use super::alphabet::{Alphabets, Number, Precision, SHORTEST, Value, WIDE_ROOT, low_word as narrow};
 use super::cells::Cells;
 use tamis_base::format::key::common_prefix_len;
 
@@ -28,6 +31,11 @@ pub(super) fn cells_of(count: u32, per_key: u32) -> Option<u32> {
     count.checked_mul(per_key).filter(|cells| (1..=MAX_CELLS).contains(cells))
 }
 
+/// A number placed in order stops at intervals of this fraction of the span.
+fn fineness_log2(cells: u32) -> u32 {
+    cells.max(1).ilog2() + FINENESS_LOG2
+}
+
 /// The keys of a block, as a table's index knows them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
@@ -36,16 +44,22 @@ pub(super) struct Span {
     low: Value,
     /// The greatest number of a key of the block.
     high: Value,
+    precision: Precision,
 }
 
 impl Span {
-    /// Of the block whose keys are at least `low` and at most `high`.
-    pub(super) fn new(alphabets: &Alphabets, low: &[u8], high: &[u8]) -> Span {
+    /// Of the block whose keys are at least `low` and at most `high`, placed as its directory entry
+    /// has it.
+    pub(super) fn new(alphabets: &Alphabets, way: u8, cells: u32, low: &[u8], high: &[u8]) -> Span {
         let skip = common_prefix_len(low, high);
-        let number = |key| alphabets.number(skip, key, SHORTEST).value;
-        let low = number(low);
-        // The number of a string that is no key may be that of the next key.
-        Span { skip, low, high: number(high).max(low) }
+        let span = |precision| {
+            let number = |key| alphabets.number(skip, key, SHORTEST, precision).value;
+            let low = number(low);
+            // The number of a string that is no key may be that of the next key.
+            Span { skip, low, high: number(high).max(low), precision }
+        };
+        let is_fine = |span: &Span| span.len() >> fineness_log2(cells) >= SHORTEST;
+        Some(Precision::Narrow).filter(|_| way == 0).map(span).filter(is_fine).unwrap_or_else(|| span(Precision::Wide))
     }
 
     /// A number, counted from the first.
@@ -56,7 +70,7 @@ impl Span {
 
     /// The number of a string between the separators, counted from the first.
     pub(super) fn number(&self, alphabets: &Alphabets, key: &[u8], scale: &Scale) -> Number {
-        let Number { value, decided } = alphabets.number(self.skip, key, scale.shortest);
+        let Number { value, decided } = alphabets.number(self.skip, key, scale.shortest, self.precision);
         Number { value: self.inside(value), decided }
     }
 
@@ -69,7 +83,12 @@ impl Span {
         scale: &Scale,
         out: &mut Vec<u8>,
     ) -> bool {
-        alphabets.string(self.skip, value.saturating_add(self.low), above, scale.shortest, out)
+        alphabets.string(self.skip, value.saturating_add(self.low), above, (scale.shortest, self.precision), out)
+    }
+
+    /// That of all its numbers.
+    pub(super) fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Bytes that the separators, and all strings between them, begin with.
@@ -108,14 +127,14 @@ impl Scale {
             Some(half) => {
                 // A range that covers as many cells as a key has gets no useful answer.
                 let fold = per_key.max(2).ilog2();
-                let unit = (u32::from(half) * 2).min(ROOT.ilog2() - 1 - fold);
+                let unit = (u32::from(half) * 2).min(WIDE_ROOT.ilog2() - 1 - fold);
                 Scale { cells, shortest: SHORTEST, way: Way::Folded { unit, fold } }
             }
         }
     }
 
     fn in_order(span: &Span, cells: u32) -> Scale {
-        let shortest = (span.len() >> (cells.max(1).ilog2() + FINENESS_LOG2)).max(SHORTEST);
+        let shortest = (span.len() >> fineness_log2(cells)).max(SHORTEST);
         let shift = (Value::BITS - span.len().leading_zeros()).saturating_sub(SPAN_BITS);
         let span = narrow(span.len() >> shift) + 1;
         Scale { cells, shortest, way: Way::InOrder { shift, span, rise: (u64::from(cells) << 32) / span } }
@@ -228,12 +247,6 @@ impl Scale {
         }
         Some(at)
     }
-}
-
-/// The low 64 bits.
-#[expect(clippy::cast_possible_truncation, reason = "meant")]
-fn narrow(number: Value) -> u64 {
-    number as u64
 }
 
 /// Spreads the numbers of stretches over 62 bits: the last step of SplitMix64. Part of the format.
