@@ -6,16 +6,17 @@
 //!
 //! `cargo bench --bench range_filters`. `TAMIS_KEYS` sets the number of keys (default 3,000,000),
 //! `TAMIS_SETS` the sets (default all).
-#![allow(missing_docs, unreachable_pub, reason = "a benchmark")]
+#![allow(missing_docs, reason = "a benchmark")]
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::cast_possible_truncation, reason = "a benchmark")]
 
-mod key_sets;
+#[path = "../../crates/filter/examples/range_codes/sets.rs"]
+mod sets;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use key_sets::{Key, KeySet, SETS, Words};
+use sets::{Key, KeySet, SETS, Words};
 use tamis::{
     Compression, Db, FilterLedger, KeyspaceOptions, Options, RangeFilterPolicy, ReadMode, ReadStats, SteppedExecutor,
 };
@@ -208,9 +209,9 @@ fn main() {
     let sets = std::env::var("TAMIS_SETS").unwrap_or_default();
     let command = command("cargo bench --bench range_filters", &["TAMIS_KEYS", "TAMIS_SETS"]);
     let heads = ["keys", "bits", "empty", "near", "worst", "seek", "ten", "predicted %", "measured %"];
-    let mut blocks = Table::new("range_filters/blocks", &command, &heads);
+    let mut blocks = Table::new("range_filters/blocks", &command, &heads).text_columns(2);
     let heads = ["keys", "bits", "µs, empty", "µs, seek", "ns, flush", "ns, compaction"];
-    let mut times = Table::new("range_filters/times", &command, &heads);
+    let mut times = Table::new("range_filters/times", &command, &heads).text_columns(2);
     let mut rng = Rng::with_seed(7);
     let words = Words::new(&mut rng);
     for set in SETS.iter().filter(|set| sets.is_empty() || sets.split(',').any(|name| name == set.name)) {

@@ -5,9 +5,12 @@
 #![allow(clippy::disallowed_methods, reason = "times what it runs")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "makes its own keys")]
 
+mod sets;
+
 use std::time::Instant;
 
 use fastrand::Rng;
+use sets::{Key, KeySet, SETS, Words, kind_of_mix};
 use tamis_filter::{BlockRange, RangeBuilder, RangeFilter, RangeInfo};
 
 /// Keys of a data block.
@@ -19,125 +22,13 @@ const QUERIES: usize = 20_000;
 const TRIES: usize = 1_000_000;
 const RUNS: usize = 15;
 
-type Key = Vec<u8>;
-
-/// A set of keys: how they are made, and what a distance is.
-struct Set {
-    name: &'static str,
-    make: fn(&Words, &mut Rng) -> Key,
-    /// The key a number of units after another.
-    add: fn(&[u8], u64) -> Key,
-    /// Units between neighbours, on average: within a prefix, where keys have one.
-    gap: fn(&[Key]) -> f64,
-}
-
-/// Words of URLs.
-struct Words(Vec<String>);
-
-fn log_uniform(rng: &mut Rng, n: usize) -> usize {
-    ((n as f64).powf(rng.f64()) as usize - 1).min(n - 1)
-}
-
-fn u64_key(_: &Words, rng: &mut Rng) -> Key {
-    rng.u64(..).to_be_bytes().to_vec()
-}
-fn hex_key(_: &Words, rng: &mut Rng) -> Key {
-    format!("{:016x}", rng.u64(..)).into()
-}
-fn user_key(_: &Words, rng: &mut Rng) -> Key {
-    format!("user{:012}", rng.u64(0..10_000_000_000)).into()
-}
-fn uuid_key(_: &Words, rng: &mut Rng) -> Key {
-    let mut key = (1_790_000_000_000 + rng.u64(0..100_000_000)).to_be_bytes()[2..].to_vec();
-    let rest = rng.u128(..).to_be_bytes();
-    key.extend([0x70 | rest[0] & 15, rest[1], 0x80 | rest[2] & 63]);
-    key.extend(&rest[3..10]);
-    key
-}
-fn event_key(_: &Words, rng: &mut Rng) -> Key {
-    let (user, object) = (log_uniform(rng, 3000) * 37, rng.u32(0..20));
-    format!("u{user:08}:o{object:04}:{:013}", 1_790_000_000_000 + rng.u64(0..1_000_000_000)).into()
-}
-fn url_key(words: &Words, rng: &mut Rng) -> Key {
-    let word = |rng: &mut Rng, n| &words.0[log_uniform(rng, n)];
-    let (host, tld) = (word(rng, 600), ["com", "org", "net"][rng.usize(0..3)]);
-    let (a, b) = (word(rng, 3000), word(rng, 3000));
-    format!("https://{host}.{tld}/{a}/{b}/{}", rng.u32(0..10_000)).into()
-}
-fn mix_key(words: &Words, rng: &mut Rng) -> Key {
-    [u64_key, hex_key, user_key, uuid_key, event_key, url_key][rng.usize(0..6)](words, rng)
-}
-
-fn add_u64(key: &[u8], units: u64) -> Key {
-    let number = u64::from_be_bytes(key.try_into().unwrap());
-    number.saturating_add(units).to_be_bytes().to_vec()
-}
-fn add_hex(key: &[u8], units: u64) -> Key {
-    let number = u64::from_str_radix(std::str::from_utf8(key).unwrap(), 16).unwrap();
-    format!("{:016x}", number.saturating_add(units)).into()
-}
-/// Adds to the decimal number at the end.
-fn add_decimal(key: &[u8], units: u64) -> Key {
-    let digits = key.iter().rev().take_while(|byte| byte.is_ascii_digit()).count().min(19);
-    let (head, tail) = key.split_at(key.len() - digits);
-    let number: u64 = std::str::from_utf8(tail).unwrap().parse().unwrap_or(0);
-    let sum = number.saturating_add(units).min(10u64.pow(digits as u32) - 1);
-    [head, format!("{sum:0digits$}").as_bytes()].concat()
-}
-/// Adds to the milliseconds at the front.
-fn add_uuid(key: &[u8], units: u64) -> Key {
-    let mut time = [0; 8];
-    time[2..].copy_from_slice(&key[..6]);
-    let sum = u64::from_be_bytes(time).saturating_add(units).min((1 << 48) - 1);
-    [&sum.to_be_bytes()[2..], &key[6..]].concat()
-}
-/// Distinct users' objects, or paths.
-fn prefixes(keys: &[Key]) -> usize {
-    let prefix = |key: &Key| key.iter().rposition(|byte| b"/:".contains(byte)).unwrap_or(0);
-    1 + keys.windows(2).filter(|pair| pair[0][..prefix(&pair[0])] != pair[1][..prefix(&pair[1])]).count()
-}
-fn kind_of_mix(key: &[u8]) -> usize {
-    let has = |prefix: &[u8]| key.starts_with(prefix);
-    match key.len() {
-        8 => 0,
-        16 if has(b"user") => 2,
-        16 if key.iter().all(u8::is_ascii_hexdigit) => 1,
-        16 => 3,
-        _ if has(b"https:") => 5,
-        _ => 4,
-    }
-}
-fn add_mix(key: &[u8], units: u64) -> Key {
-    // Units of a mix are millionths of the gap in the key's own set.
-    let kind = kind_of_mix(key);
-    let set = &SETS[kind];
-    // The gaps of some 33,000 keys.
-    let gap = [5.5e14, 5.5e14, 3e5, 3e3, 4e8, 50.0][kind];
-    (set.add)(key, ((units as f64 / 1e6 * gap) as u64).max(1))
-}
-
-const SETS: [Set; 7] = [
-    Set { name: "u64", make: u64_key, add: add_u64, gap: |keys| 2f64.powi(64) / keys.len() as f64 },
-    Set { name: "hex", make: hex_key, add: add_hex, gap: |keys| 2f64.powi(64) / keys.len() as f64 },
-    Set { name: "user", make: user_key, add: add_decimal, gap: |keys| 1e10 / keys.len() as f64 },
-    Set { name: "uuid7", make: uuid_key, add: add_uuid, gap: |keys| 1e8 / keys.len() as f64 },
-    Set {
-        name: "event",
-        make: event_key,
-        add: add_decimal,
-        gap: |keys| 1e9 * prefixes(keys) as f64 / keys.len() as f64,
-    },
-    Set { name: "url", make: url_key, add: add_decimal, gap: |keys| 1e4 * prefixes(keys) as f64 / keys.len() as f64 },
-    Set { name: "mix", make: mix_key, add: add_mix, gap: |_| 1e6 },
-];
-
 /// The separator of a table's index.
 fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
     let len = last.iter().zip(next).take_while(|(a, b)| a == b).count() + 1;
     if len < last.len() && len < next.len() { &next[..len] } else { last }
 }
 
-fn sorted_keys(set: &Set, n: usize, words: &Words, rng: &mut Rng) -> Vec<Key> {
+fn sorted_keys(set: &KeySet, n: usize, words: &Words, rng: &mut Rng) -> Vec<Key> {
     let mut keys: Vec<Key> = (0..n).map(|_| (set.make)(words, rng)).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -229,7 +120,7 @@ fn lengths(gap: f64) -> Vec<Length> {
 type Ranges = Vec<(Key, Key)>;
 
 /// Empty ranges of one length, at fresh keys or near existing ones.
-fn ranges(set: &Set, keys: &[Key], near: bool, units: u64, gap: f64, words: &Words, rng: &mut Rng) -> Ranges {
+fn ranges(set: &KeySet, keys: &[Key], near: bool, units: u64, gap: f64, words: &Words, rng: &mut Rng) -> Ranges {
     let mut out = Vec::new();
     for tried in 0..TRIES {
         if out.len() == QUERIES || tried > 100_000 && out.len() < tried / 1000 {
@@ -282,7 +173,7 @@ fn costs(table: &Table, ranges: &Ranges) -> String {
 }
 
 /// Blocks that a seek over [`RUNS`] runs reads, forwards and backwards.
-fn seeks(set: &Set, n: usize, bits: f32, words: &Words, rng: &mut Rng) -> (f64, f64) {
+fn seeks(set: &KeySet, n: usize, bits: f32, words: &Words, rng: &mut Rng) -> (f64, f64) {
     let runs: Vec<Table> = (0..RUNS).map(|_| Table::new(sorted_keys(set, n / RUNS, words, rng), bits)).collect();
     let (mut forwards, mut backwards, seeks) = (0u64, 0u64, 4000);
     let mut bound = Vec::new();
@@ -344,7 +235,7 @@ fn seeks(set: &Set, n: usize, bits: f32, words: &Words, rng: &mut Rng) -> (f64, 
 
 /// Asks for ranges with a key, to which all must say "maybe", and whose bounds must hold. Returns
 /// how many ranges held their key: some that are drawn do not.
-fn check(set: &Set, table: &Table, checks: usize, gap: f64, rng: &mut Rng) -> usize {
+fn check(set: &KeySet, table: &Table, checks: usize, gap: f64, rng: &mut Rng) -> usize {
     let (mut bound, mut checked) = (Vec::new(), 0);
     for i in 0..checks {
         let at = rng.usize(0..table.keys.len());
@@ -383,8 +274,7 @@ fn main() {
     let number = |i: usize, or| args.get(i).and_then(|arg| arg.parse().ok()).unwrap_or(or);
     let (n, checks) = (number(0, 200_000usize), number(1, 0usize));
     let mut rng = Rng::with_seed(7);
-    let word = |rng: &mut Rng| (0..rng.usize(3..10)).map(|_| rng.lowercase()).collect::<String>();
-    let words = Words((0..3000).map(|_| word(&mut rng)).collect());
+    let words = Words::new(&mut rng);
     for set in SETS.iter().filter(|set| args.len() < 3 || args[2..].iter().any(|name| name == set.name)) {
         let keys = sorted_keys(set, n, &words, &mut rng);
         let gap = (set.gap)(&keys);

@@ -3,24 +3,24 @@
 
 use fastrand::Rng;
 
-pub type Key = Vec<u8>;
+pub(crate) type Key = Vec<u8>;
 
 /// A set of keys: how they are made, and what a distance is.
-pub struct KeySet {
-    pub name: &'static str,
+pub(crate) struct KeySet {
+    pub(crate) name: &'static str,
     /// A key of the set.
-    pub make: fn(&Words, &mut Rng) -> Key,
+    pub(crate) make: fn(&Words, &mut Rng) -> Key,
     /// The key a number of units after another.
-    pub add: fn(&[u8], u64) -> Key,
+    pub(crate) add: fn(&[u8], u64) -> Key,
     /// Units between neighbours, on average: within a prefix, where keys have one.
-    pub gap: fn(&[Key]) -> f64,
+    pub(crate) gap: fn(&[Key]) -> f64,
 }
 
 /// Words of URLs.
-pub struct Words(Vec<String>);
+pub(crate) struct Words(Vec<String>);
 
 impl Words {
-    pub fn new(rng: &mut Rng) -> Words {
+    pub(crate) fn new(rng: &mut Rng) -> Words {
         let mut word = || (0..rng.usize(3..10)).map(|_| rng.lowercase()).collect();
         Words((0..3000).map(|_| word()).collect())
     }
@@ -88,7 +88,8 @@ fn prefixes(keys: &[Key]) -> usize {
     let prefix = |key: &Key| key.iter().rposition(|byte| b"/:".contains(byte)).unwrap_or(0);
     1 + keys.windows(2).filter(|pair| pair[0][..prefix(&pair[0])] != pair[1][..prefix(&pair[1])]).count()
 }
-fn kind_of_mix(key: &[u8]) -> usize {
+/// Which of the first six sets a key of the mix is of.
+pub(crate) fn kind_of_mix(key: &[u8]) -> usize {
     let has = |prefix: &[u8]| key.starts_with(prefix);
     match key.len() {
         8 => 0,
@@ -108,7 +109,7 @@ fn add_mix(key: &[u8], units: u64) -> Key {
     (set.add)(key, ((units as f64 / 1e6 * gap) as u64).max(1))
 }
 
-pub const SETS: [KeySet; 7] = [
+pub(crate) const SETS: [KeySet; 7] = [
     KeySet { name: "u64", make: u64_key, add: add_u64, gap: |keys| 2f64.powi(64) / keys.len() as f64 },
     KeySet { name: "hex", make: hex_key, add: add_hex, gap: |keys| 2f64.powi(64) / keys.len() as f64 },
     KeySet { name: "user", make: user_key, add: add_decimal, gap: |keys| 1e10 / keys.len() as f64 },
