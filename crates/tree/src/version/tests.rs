@@ -1,3 +1,5 @@
+mod deferred;
+
 use std::path::Path;
 
 use super::*;

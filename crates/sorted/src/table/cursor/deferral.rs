@@ -38,8 +38,8 @@ impl TableCursor {
         seek.reads = (0, 0);
         let direction = Direction::new(forward);
         // Newer versions of the key come before a version of it.
-        let after = [key, &[0]].concat();
-        let end = if forward || seqno == SeqNo::MAX { key } else { &after };
+        let after = (!forward && seqno < SeqNo::MAX).then(|| [key, &[0]].concat());
+        let end = after.as_deref().unwrap_or(key);
         // Where the block has no such key, its neighbour does.
         let neighbour = direction.step_from(self.sought).filter(|&i| i < resident.index.len());
         let mut blocks = [Some(self.sought), neighbour].into_iter().flatten();
