@@ -48,7 +48,14 @@ impl TableRangeFilter {
     ) -> TableRangeFilter {
         let mut extras = properties.extras.handles(start);
         let Some((_, handle)) = extras.find(|(kind, _)| *kind == Extras::RANGE_FILTER) else {
-            return TableRangeFilter::None;
+            // The builder declines only what would not help.
+            return match properties.range_filter {
+                Some(request) if request.rates.are_useful() => {
+                    let error = fetcher.corrupt(start, "the range filter that the properties describe is missing");
+                    TableRangeFilter::Degraded(BlockHandle::default(), error)
+                }
+                _ => TableRangeFilter::None,
+            };
         };
         let other = charge.bytes();
         match open(fetcher, properties, handle) {
@@ -105,11 +112,13 @@ impl TableRangeFilter {
         }
     }
 
-    /// Bytes of memory. A filter for which there was room later is charged apart.
+    /// Bytes of memory. Those of a filter for which there was room later are charged apart.
     pub(super) fn memory(&self) -> usize {
         match self {
             TableRangeFilter::Usable(_, filter) => filter.memory(),
-            TableRangeFilter::Waiting(_) => size_of::<Waiting>(),
+            TableRangeFilter::Waiting(waiting) => {
+                size_of::<Waiting>() + waiting.loaded.get().map_or(0, |(filter, _)| filter.memory())
+            }
             TableRangeFilter::None | TableRangeFilter::Degraded(..) => 0,
         }
     }

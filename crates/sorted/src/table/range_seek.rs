@@ -8,10 +8,12 @@ use crate::iter::Direction;
 /// The last seek that was deferred, and buffers.
 #[derive(Default)]
 pub(super) struct RangeSeek {
-    /// Bound of the key to which the seek leads. With `seqno`, it is a target that leads there,
-    /// too.
+    /// Bound of the key to which the seek leads. The seek to `(bound, seqno)` leads there, too.
     pub(super) bound: Vec<u8>,
     pub(super) seqno: SeqNo,
+    /// Whether the seek leads to the first entry of its block, or backward to the last one: the
+    /// filter denies the block in which the seek began.
+    pub(super) is_at_near_end: bool,
     /// Blocks that were read since the filter was asked, and their bytes.
     pub(super) reads: (u64, u64),
     /// Separators around a block.

@@ -6,6 +6,7 @@
 //! before it is deferred: the key that it leads to must be within the bound.
 
 use super::{Deferred, TableCursor};
+use crate::block::BlockCursor;
 use crate::error::Result;
 use crate::format::key::SeqNo;
 use crate::iter::{Direction, InternalCursor, MergeCursor};
@@ -52,6 +53,7 @@ impl TableCursor {
                 seek.bound.truncate(key.len());
             }
             seek.seqno = if *seek.bound == *key { seqno } else { SeqNo::MAX };
+            seek.is_at_near_end = at != self.sought;
             self.sought = at;
             self.count_range(ReadEvent::RangeProbe);
             self.trace_range(FilterAnswer::No);
@@ -81,13 +83,13 @@ impl TableCursor {
                 Direction::Forward => *self.key() < *seek.bound || self.position < at,
                 Direction::Backward => *self.key() >= *seek.bound,
             };
+        self.use_of_block.start = self.block.position();
+        self.invalidate();
         if is_denied {
             let (fetcher, resident) = (self.table.fetcher(), self.table.resident()?);
             let offset = resident.range_filter.handle().unwrap_or_default().offset;
             return Err(fetcher.corrupt(offset, "the range filter denies a key that the table holds"));
         }
-        self.use_of_block.start = self.block.position();
-        self.invalidate();
         Ok(seek)
     }
 
@@ -98,7 +100,11 @@ impl TableCursor {
         self.trace_range(FilterAnswer::Maybe);
         self.enter_block(self.sought)?;
         self.use_of_block.is_asked = true;
-        let result = self.search_blocks(&seek.bound, seek.seqno, direction.is_forward(), false);
+        let result = match direction {
+            Direction::Forward if seek.is_at_near_end => self.in_block(BlockCursor::seek_to_first),
+            Direction::Backward if seek.is_at_near_end => self.in_block(BlockCursor::seek_to_last),
+            _ => self.search_blocks(&seek.bound, seek.seqno, direction.is_forward(), false),
+        };
         self.range_seek = Some(seek);
         result?;
         self.note_position();

@@ -131,6 +131,28 @@ fn a_deferred_seek_that_is_not_resumed_reads_nothing() {
     assert!(table.ledger().predicted_range_rate().unwrap() < 0.01);
 }
 
+/// Between a separator and the next block's first key, the block in which a seek begins is denied:
+/// the seek leads to the near end of its neighbour, and reads that alone.
+#[test]
+fn a_seek_deferred_to_the_neighbour_reads_one_block() {
+    let keys: Vec<Vec<u8>> = (0..N).map(|i| (i * 10).to_be_bytes().to_vec()).collect();
+    let entries: Vec<TableEntry> = (1..).zip(&keys).map(|(i, key)| put(key, i, "a value of some length")).collect();
+    let fs = file_system();
+    let meta = build(&fs, TableOptions { filters: FILTERS, block_size: 512, ..options() }, &entries);
+    let table = open(&fs, &meta, 0);
+    let (mut seeks, before) = (0, table.ledger().reads);
+    let index = &table.resident().unwrap().index;
+    for i in 0..index.len() - 1 {
+        let target = [&index.separator(table.fetcher(), i).unwrap()[..], &[0]].concat();
+        let at = keys.partition_point(|key| *key < target);
+        let (found, was_deferred) = seek(&table, FilterMode::Use, &target, Direction::Backward).unwrap();
+        assert_eq!((found.as_ref(), was_deferred), (at.checked_sub(1).map(|at| &keys[at]), true));
+        seeks += 1;
+    }
+    let reads = table.ledger().reads - before;
+    assert!(seeks > 100 && reads.block_reads <= seeks * 105 / 100, "{seeks} {reads:?}");
+}
+
 /// Copies a table with other extra blocks, and with properties changed by `change`; all checksums
 /// and hashes are right.
 fn with_extras(
@@ -271,6 +293,15 @@ fn extra_blocks_of_unknown_kinds_are_skipped_and_gaps_refused() {
     // They go when the table is rewritten by this version.
     let copy = table.refilter(13, FILTERS, &Origin::default(), WRITE_LEN, &|_| false).unwrap().unwrap();
     assert!(copy.size < other_meta.size);
+
+    // The properties say that there is a range filter.
+    let (without, without_meta) = with_extras(&fs, &meta, Vec::new(), |_| {});
+    let table = open(&without, &without_meta, 0);
+    check_seeks(&table, FilterMode::Use, false);
+    assert!(
+        matches!(table.range_filter_state().unwrap(), RangeFilterState::Degraded(rule) if rule.contains("missing"))
+    );
+    assert!(!table.has_filters(FILTERS, 0).unwrap() && table.verify().is_err());
 
     let twice = vec![(99, vec![1; 10]), (99, vec![2; 10])];
     let (twice, twice_meta) = with_extras(&fs, &meta, twice, |_| {});
