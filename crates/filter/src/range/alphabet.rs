@@ -7,11 +7,13 @@
 //! alphabet.
 //!
 //! [`Alphabets::number`] takes any string to the least number of a string over the alphabets that
-//! is not less. It never decreases with the string: no key between two strings has a number outside
-//! theirs. A number may stop where intervals are shorter than some length; this holds among numbers
-//! that stop at one length, and have one [`Precision`].
+//! is not less, and [`Alphabets::below`] to the greatest of one that is less. They never decrease
+//! with the string: every key between two strings has a number between these. A number may stop
+//! where intervals are shorter than some length; this holds among numbers that stop at one length,
+//! and have one [`Precision`].
 
-use std::ops::{Add, Sub};
+use std::cmp::Ordering;
+use std::ops::{Add, Range, Sub};
 
 use tamis_base::format::coding::{Decoder, low_byte, put_bytes, put_varint};
 use tamis_base::format::{Decoded, Malformed};
@@ -238,7 +240,7 @@ impl Alphabet {
 
     /// The byte of a symbol; `None` for the end.
     fn byte(&self, symbol: usize) -> Option<u8> {
-        if symbol < usize::from(self.end) {
+        if self.is_end(symbol) {
             return None;
         }
         let at = self.before.iter().rposition(|&before| usize::from(before) <= symbol)?;
@@ -255,6 +257,11 @@ impl Alphabet {
             (word, bit) = (word.checked_shr(ones).unwrap_or(0), bit + ones);
         }
         None
+    }
+
+    /// Whether a symbol is the end of keys.
+    fn is_end(&self, symbol: usize) -> bool {
+        symbol < usize::from(self.end)
     }
 
     /// Number of symbols.
@@ -320,6 +327,26 @@ fn low_symbol(symbol: usize) -> u32 {
     u32::try_from(symbol).map_or(257, |symbol| symbol.min(257))
 }
 
+/// The numbers of the strings with a common beginning.
+#[derive(Clone, Copy)]
+struct Interval<N> {
+    low: N,
+    width: N,
+}
+
+impl<N: Integer> Interval<N> {
+    fn range(self) -> Range<Value> {
+        self.low.value()..(self.low + self.width).value()
+    }
+
+    /// The part of it that belongs to a symbol.
+    #[inline]
+    fn of(self, alphabet: &Alphabet, symbol: usize) -> Interval<N> {
+        let start = alphabet.start(symbol, self.width);
+        Interval { low: self.low + start, width: alphabet.start(symbol + 1, self.width) - start }
+    }
+}
+
 /// The alphabets of a set of keys.
 #[derive(Debug)]
 pub(super) struct Alphabets {
@@ -330,14 +357,6 @@ pub(super) struct Alphabets {
     positions: Box<[u8]>,
     /// Whether keys have more bytes than positions.
     is_open: bool,
-}
-
-/// The number of a string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Number {
-    pub(super) value: Value,
-    /// Whether keys less than the string have lesser numbers. Otherwise they may have the string's.
-    pub(super) decided: bool,
 }
 
 impl Alphabets {
@@ -409,50 +428,143 @@ impl Alphabets {
     /// The number of `key`, whose first `skip` bytes are those of all strings whose numbers are
     /// compared. It stops at intervals below `shortest`, which is at least [`SHORTEST`].
     #[inline]
-    pub(super) fn number(&self, skip: usize, key: &[u8], shortest: Value, precision: Precision) -> Number {
+    pub(super) fn number(&self, skip: usize, key: &[u8], shortest: Value, precision: Precision) -> Value {
         match precision {
-            Precision::Narrow => self.number_by::<u64>(skip, key, shortest),
+            Precision::Narrow => self.number_by::<u64>(skip, key, shortest).value(),
             Precision::Wide => self.number_by::<u128>(skip, key, shortest),
         }
     }
 
-    fn number_by<N: Integer>(&self, skip: usize, key: &[u8], shortest: Value) -> Number {
-        let number = |value: N, decided| Number { value: value.value(), decided };
-        if let Some(prefix) = self.prefix.get(skip..)
-            && !prefix.is_empty()
-        {
-            let key = key.get(skip..).unwrap_or_default();
-            let head = &key[..key.len().min(prefix.len())];
-            if head != prefix {
-                // Before or after all keys.
-                return number(if head < prefix { N::default() } else { N::ROOT }, true);
+    /// The interval of the greatest strings over the alphabets that are less than `until`, which is
+    /// as the key of [`number`](Alphabets::number): their number is its start. `None` if there is no
+    /// such string.
+    #[inline]
+    pub(super) fn below(
+        &self,
+        skip: usize,
+        until: &[u8],
+        shortest: Value,
+        precision: Precision,
+    ) -> Option<Range<Value>> {
+        match precision {
+            Precision::Narrow => self.below_by::<u64>(skip, until, shortest).map(Interval::range),
+            Precision::Wide => self.below_by::<u128>(skip, until, shortest).map(Interval::range),
+        }
+    }
+
+    /// How the rest of what all keys begin with compares to that of `key`, and where the positions
+    /// with a number of `key` begin.
+    fn compare_prefix(&self, skip: usize, key: &[u8]) -> (Ordering, usize) {
+        let position = skip.saturating_sub(self.prefix.len());
+        match self.prefix.get(skip..) {
+            // A comparison of nothing at a dangling pointer is slow on some processors.
+            None | Some([]) => (Ordering::Equal, position),
+            Some(prefix) => {
+                let key = key.get(skip..).unwrap_or_default();
+                (prefix.cmp(&key[..key.len().min(prefix.len())]), position)
             }
+        }
+    }
+
+    fn number_by<N: Integer>(&self, skip: usize, key: &[u8], shortest: Value) -> N {
+        let (order, mut position) = self.compare_prefix(skip, key);
+        match order {
+            Ordering::Less => return N::ROOT,
+            Ordering::Equal => (),
+            Ordering::Greater => return N::default(),
         }
         let key = key.get(self.prefix.len()..).unwrap_or_default();
         let (mut value, mut width, shortest) = (N::default(), N::ROOT, N::of(shortest));
-        let mut position = skip.saturating_sub(self.prefix.len());
         while width >= shortest {
             let alphabet = self.at(position);
-            let Some(&byte) = key.get(position) else {
-                return number(value, true);
-            };
+            let Some(&byte) = key.get(position) else { break };
             position += 1;
             if let Parts::One(constant) = alphabet.parts {
-                if byte != constant {
-                    return number(if byte < constant { value } else { value + width }, true);
+                match byte.cmp(&constant) {
+                    Ordering::Less => break,
+                    Ordering::Equal => continue,
+                    Ordering::Greater => return value + width,
                 }
-                continue;
             }
             let (symbol, is_symbol) = alphabet.symbol(byte);
             let start = alphabet.start(symbol, width);
             value = value + start;
             if !is_symbol {
                 // The string lies between two symbols, or after all.
-                return number(value, true);
+                break;
             }
             width = alphabet.start(symbol + 1, width) - start;
         }
-        number(value, false)
+        value
+    }
+
+    fn below_by<N: Integer>(&self, skip: usize, until: &[u8], shortest: Value) -> Option<Interval<N>> {
+        let (order, mut position) = self.compare_prefix(skip, until);
+        let mut all = Interval { low: N::default(), width: N::ROOT };
+        let shortest = N::of(shortest);
+        match order {
+            Ordering::Less => return Some(self.greatest(position, all, shortest)),
+            Ordering::Equal => (),
+            Ordering::Greater => return None,
+        }
+        let until = until.get(self.prefix.len()..).unwrap_or_default();
+        // The last position at which another symbol is less: that symbol, and the interval of all.
+        let mut lesser = None;
+        while all.width >= shortest {
+            let alphabet = self.at(position);
+            let Some(&byte) = until.get(position) else { break };
+            position += 1;
+            if let Parts::One(constant) = alphabet.parts {
+                match byte.cmp(&constant) {
+                    Ordering::Less => break,
+                    Ordering::Equal => continue,
+                    Ordering::Greater => return Some(self.greatest(position, all, shortest)),
+                }
+            }
+            let (symbol, is_symbol) = alphabet.symbol(byte);
+            if let Some(before) = symbol.checked_sub(1) {
+                lesser = Some((position, before, all));
+            }
+            if !is_symbol {
+                break;
+            }
+            all = all.of(alphabet, symbol);
+        }
+        if all.width < shortest {
+            // Strings that are less have this number, too.
+            return Some(all);
+        }
+        let (position, symbol, all) = lesser?;
+        let alphabet = self.at(position - 1);
+        let interval = all.of(alphabet, symbol);
+        Some(if alphabet.is_end(symbol) { interval } else { self.greatest(position, interval, shortest) })
+    }
+
+    /// The interval of the greatest strings of one whose strings share what is before `position`.
+    fn greatest<N: Integer>(&self, position: usize, mut all: Interval<N>, shortest: N) -> Interval<N> {
+        for position in position.. {
+            let alphabet = self.at(position);
+            let last = alphabet.len() - 1;
+            if all.width < shortest || alphabet.is_end(last) {
+                break;
+            }
+            if !alphabet.is_constant() {
+                all = all.of(alphabet, last);
+            }
+        }
+        all
+    }
+
+    /// Ends a string with a greater symbol at the last position that has one, given its length
+    /// before that and the symbol, and then with the least that there are. `false` if there is no
+    /// greater one.
+    fn follow(&self, greater: Option<(usize, usize, usize)>, out: &mut Vec<u8>) -> bool {
+        let Some((len, position, symbol)) = greater else { return false };
+        out.truncate(len);
+        out.extend(self.at(position).byte(symbol));
+        let rest = self.positions.get(position + 1..).unwrap_or_default();
+        out.extend(rest.iter().map_while(|&i| self.distinct.get(usize::from(i))?.byte(0)));
+        true
     }
 
     /// Appends a string, but for its first `skip` bytes, that is at most every key with a number
@@ -489,9 +601,11 @@ impl Alphabets {
             }
             out.truncate(len);
             out.extend_from_slice(self.prefix.get(skip..).unwrap_or_default());
-            let (mut low, mut width) = (N::default(), N::ROOT);
+            let mut all = Interval { low: N::default(), width: N::ROOT };
+            // The last position with a greater symbol: the string's length, and that symbol.
+            let mut greater = None;
             for position in skip.saturating_sub(self.prefix.len()).. {
-                if width < shortest {
+                if all.width < shortest {
                     break;
                 }
                 let alphabet = self.at(position);
@@ -499,26 +613,31 @@ impl Alphabets {
                     out.push(constant);
                     continue;
                 }
-                let symbol = alphabet.symbol_at(value - low, width);
-                let start = alphabet.start(symbol, width);
-                (low, width) = (low + start, alphabet.start(symbol + 1, width) - start);
-                match alphabet.byte(symbol) {
-                    Some(byte) => out.push(byte),
-                    None => {
-                        // The key that equals the string has a lesser number. That of a run whose
-                        // keys are dense is often the key before the one sought.
-                        if low < value {
-                            out.push(0);
-                        }
-                        return true;
-                    }
+                let symbol = alphabet.symbol_at(value - all.low, all.width);
+                all = all.of(alphabet, symbol);
+                if symbol + 1 < alphabet.len() {
+                    greater = Some((out.len(), position, symbol + 1));
                 }
+                let byte = alphabet.byte(symbol);
+                if byte.is_none() && (above || all.low == value) {
+                    // The key that equals the string may have a lesser number.
+                    if all.low < value {
+                        out.push(0);
+                    }
+                    return true;
+                }
+                let Some(byte) = byte else {
+                    // The key that equals the string has a lesser number: the next string that
+                    // there is. Of dense keys, it is often the key sought.
+                    return self.follow(greater, out);
+                };
+                out.push(byte);
             }
-            if !above || low == value {
+            if !above || all.low == value {
                 return true;
             }
             // Keys of the interval may have lesser numbers, and exceed the string: take the next.
-            value = low + width;
+            value = all.low + all.width;
         }
     }
 }

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use super::alphabet::{Alphabets, Number, Value};
+use super::alphabet::{Alphabets, Value};
 use super::cells::{Cells, Shape};
 use super::scale::{MAX_PER_KEY, Scale, Span, cells_of};
 use tamis_base::format::coding::{Decoder, get_u16, get_u32};
@@ -168,7 +168,9 @@ impl Codes {
         let next = placed.scale.next(from, &placed.cells);
         let Some(value) = next.filter(|&value| value <= placed.span.len()) else { return false };
         bound.clear();
-        placed.string(value, false, bound);
+        if !placed.string(value, false, bound) {
+            return false;
+        }
         if bound.as_slice() < least {
             bound.clear();
             bound.extend_from_slice(least);
@@ -294,18 +296,14 @@ fn find<'a>(directory: &[u8], codes: &'a [u8], block: usize, per_key: u32) -> Op
 impl Placed<'_> {
     /// The least number of a key that is at least `from`.
     fn from(&self, from: &[u8]) -> Value {
-        if from <= self.low { 0 } else { self.span.number(self.alphabets, from, &self.scale).value }
+        if from <= self.low { 0 } else { self.span.from(self.alphabets, from, &self.scale) }
     }
 
     /// The greatest number of a key that is less than `until`.
     fn to(&self, until: Option<&[u8]>) -> Option<Value> {
-        let len = self.span.len();
         match until {
-            Some(until) if until <= self.high => {
-                let Number { value, decided } = self.span.number(self.alphabets, until, &self.scale);
-                if decided { Some(value.checked_sub(1)?.min(len)) } else { Some(value.min(len)) }
-            }
-            _ => Some(len),
+            Some(until) if until <= self.high => self.span.to(self.alphabets, until, &self.scale),
+            _ => Some(self.span.len()),
         }
     }
 

@@ -11,7 +11,7 @@
 //! Numbers are narrow if the keys are placed in order and the narrow numbers of the separators are
 //! far enough apart to be divided into fine cells; otherwise wide.
 
-use super::alphabet::{Alphabets, Number, Precision, SHORTEST, Value, WIDE_ROOT, low_word as narrow};
+use super::alphabet::{Alphabets, Precision, SHORTEST, Value, WIDE_ROOT, low_word as narrow};
 use super::cells::Cells;
 use tamis_base::format::key::common_prefix_len;
 
@@ -53,7 +53,7 @@ impl Span {
     pub(super) fn new(alphabets: &Alphabets, way: u8, cells: u32, low: &[u8], high: &[u8]) -> Span {
         let skip = common_prefix_len(low, high);
         let span = |precision| {
-            let number = |key| alphabets.number(skip, key, SHORTEST, precision).value;
+            let number = |key| alphabets.number(skip, key, SHORTEST, precision);
             let low = number(low);
             // The number of a string that is no key may be that of the next key.
             Span { skip, low, high: number(high).max(low), precision }
@@ -68,10 +68,15 @@ impl Span {
         number.saturating_sub(self.low)
     }
 
-    /// The number of a string between the separators, counted from the first.
-    pub(super) fn number(&self, alphabets: &Alphabets, key: &[u8], scale: &Scale) -> Number {
-        let Number { value, decided } = alphabets.number(self.skip, key, scale.shortest, self.precision);
-        Number { value: self.inside(value), decided }
+    /// The least number of a key of the block that is at least `from`, counted from the first.
+    pub(super) fn from(&self, alphabets: &Alphabets, from: &[u8], scale: &Scale) -> Value {
+        self.inside(alphabets.number(self.skip, from, scale.shortest, self.precision))
+    }
+
+    /// The greatest number of a key of the block that is less than `until`, counted from the first.
+    pub(super) fn to(&self, alphabets: &Alphabets, until: &[u8], scale: &Scale) -> Option<Value> {
+        let below = alphabets.below(self.skip, until, scale.shortest, self.precision)?;
+        (below.end > self.low).then(|| self.inside(below.start).min(self.len()))
     }
 
     /// Appends [`Alphabets::string`] of a number, if there is one.

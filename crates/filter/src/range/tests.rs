@@ -248,6 +248,38 @@ fn forged_alphabets_and_segments_take_little_memory() {
     }
 }
 
+/// What lies between the keys is known, up to the strings that keys could be.
+#[test]
+fn keys_at_even_distances_leave_nothing_between_them() {
+    let integer = |n: u64| n.to_be_bytes().to_vec();
+    let decimal = |n: u64| format!("user{n:012}").into_bytes();
+    for (step, make) in [1, 3, 10, 64, 1000]
+        .into_iter()
+        .flat_map(|step| [(step, &integer as &dyn Fn(u64) -> Vec<u8>), (step, &decimal)])
+    {
+        let keys: Vec<Vec<u8>> = (0..5000).map(|i| make(i * step)).collect();
+        let table = Table::new(keys, &[35], 12.0);
+        let mut bound = Vec::new();
+        for i in 1..4998 {
+            let (key, next) = (&table.keys[i], &table.keys[i + 1]);
+            let (first, last) = (make(i as u64 * step + 1), make((i as u64 + 1) * step - 1));
+            let blocks = [i / 35, (i + 1) / 35].map(|index| table.block(index));
+            for (from, until) in [(&first, next), (&first, &last), (&[&key[..], b"0"].concat(), next)] {
+                assert!(blocks.iter().all(|&block| !table.filter.may_hold(block, from, Some(until))), "{step} {i}");
+            }
+            // The nearest key of each direction, wherever it is.
+            let reached = blocks.iter().find(|&&block| table.filter.next(block, &first, &mut bound));
+            assert!(
+                reached.is_some_and(|block| block.index == blocks[1].index) && bound == *next,
+                "{step} {i} {bound:?}"
+            );
+            let reached = blocks.iter().rev().find(|&&block| table.filter.before(block, Some(next), &mut bound));
+            assert!(reached.is_some_and(|block| block.index == blocks[0].index), "{step} {i}");
+            assert!(bound.strip_prefix(&key[..]) == Some(b"\0"), "{step} {i} {bound:?} {key:?}");
+        }
+    }
+}
+
 #[test]
 fn large_blocks_empty_blocks_and_repeated_keys_are_answered() {
     let keys: Vec<Vec<u8>> = (0..6000u32).map(|i| (i * 7919).to_be_bytes().to_vec()).collect();
