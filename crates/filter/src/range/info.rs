@@ -80,19 +80,19 @@ pub enum RangeFilterState {
     Declined(RangeRates),
     /// Scans ask it.
     Usable(RangeInfo),
-    /// There has been no room for it within the limit of memory. Every range means "maybe" until
-    /// there is.
-    Waiting(RangeInfo),
+    /// There has been no room within the limit of memory for a filter of these rates, or for the
+    /// table's index. Every range means "maybe" until there is.
+    Waiting(RangeRates),
     /// It is damaged or of a later version, for this reason. Every range means "maybe".
     Degraded(String),
 }
 
 impl RangeFilterState {
-    /// The filter's parameters, if it verified.
+    /// The parameters of a filter that scans ask.
     pub fn info(&self) -> Option<&RangeInfo> {
         match self {
-            RangeFilterState::Usable(info) | RangeFilterState::Waiting(info) => Some(info),
-            RangeFilterState::None | RangeFilterState::Declined(_) | RangeFilterState::Degraded(_) => None,
+            RangeFilterState::Usable(info) => Some(info),
+            _ => None,
         }
     }
 }

@@ -272,7 +272,7 @@ impl<'a> TableBuilder<'a> {
         let index = self.index.finish().ok_or_else(too_large)?;
         let deadlines = self.deadlines.finish(self.properties.entries);
         let mut properties = Properties { largest, deadlines, ..self.properties };
-        let filters = self.filters.finish(&mut properties);
+        let filters = self.output.finish_filters(self.filters, &mut properties)?;
         self.output.complete(filters, properties, &self.origin, &index)
     }
 
@@ -330,6 +330,11 @@ impl<'a> TableFileWriter<'a> {
         put_u32(&mut self.file.buffer, crc);
         self.file.append_if_full()?;
         Ok(handle)
+    }
+
+    /// The filters, which `properties` then state.
+    pub(super) fn finish_filters(&self, filters: FiltersBuilder, properties: &mut Properties) -> Result<FilterBlocks> {
+        filters.finish(properties).map_err(|rule| Error::corruption(self.file.path(), self.file.offset(), rule))
     }
 
     /// Writes what follows the data blocks, and syncs the file. `properties` state the filters;

@@ -5,6 +5,7 @@ use super::properties::{Properties, RangeFilterRequest, filter_hash};
 use crate::filter::{
     FilterBuilder, FilterPolicy, KeyHash, NoRangeFilter, PrefixExtractor, RangeBuilder, RangeFilterPolicy, RangeRates,
 };
+use crate::format::{Decoded, Malformed};
 
 /// Which filters a table carries.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,8 +82,9 @@ impl FiltersBuilder {
         self.points.memory() + self.ranges.as_ref().map_or(0, RangeBuilder::memory)
     }
 
-    /// The blocks; states them in `properties`.
-    pub(super) fn finish(self, properties: &mut Properties) -> FilterBlocks {
+    /// The blocks; states them in `properties`. Fails if the keys were not what the table's builder
+    /// has checked.
+    pub(super) fn finish(self, properties: &mut Properties) -> Decoded<FilterBlocks> {
         properties.filter_policy = self.filters.points.code().into();
         properties.filter_millibits = self.filters.points.millibits();
         (properties.filter_keys, properties.filter_hash) = (0, None);
@@ -91,31 +93,15 @@ impl FiltersBuilder {
             properties.filter_hash = Some(filter_hash(&filter.bytes));
             filter.bytes
         });
-        let mut rates = RangeRates::default();
-        let ranges = self.ranges.and_then(|ranges| match ranges.finish() {
-            Ok(block) => {
-                rates = block.info.rates;
-                Some((Extras::RANGE_FILTER, block.bytes))
-            }
-            Err(reason) => {
-                rates = rates_without_filter(reason);
-                None
-            }
-        });
+        let (rates, ranges) = match self.ranges.map(RangeBuilder::finish) {
+            None => (RangeRates::default(), None),
+            Some(Ok(block)) => (block.info.rates, Some((Extras::RANGE_FILTER, block.bytes))),
+            Some(Err(NoRangeFilter::Rates(rates))) => (rates, None),
+            Some(Err(NoRangeFilter::Broken(rule))) => return Err(Malformed(rule)),
+            Some(Err(_)) => return Err(Malformed("a table has no keys")),
+        };
         let millibits = self.filters.ranges.millibits();
         properties.range_filter = (millibits > 0).then_some(RangeFilterRequest { millibits, rates });
-        FilterBlocks { points, extras: ranges.into_iter().collect() }
-    }
-}
-
-/// What is stated of a table that gets no range filter.
-fn rates_without_filter(reason: NoRangeFilter) -> RangeRates {
-    match reason {
-        NoRangeFilter::Rates(rates) => rates,
-        // The table's builder has checked the order of keys, and a table has some.
-        _ => {
-            debug_assert!(false, "no range filter: {reason:?}");
-            RangeRates::of(1_000_000_000, 1_000_000_000)
-        }
+        Ok(FilterBlocks { points, extras: ranges.into_iter().collect() })
     }
 }

@@ -1,7 +1,8 @@
 //! [`TableRangeFilter`]: the range filter of an open table.
 //!
-//! It stays in memory as a whole. If the budget had no room for it when the table was opened, every
-//! [`ASKED`] questions the budget is asked again, and the answer is "maybe" until there is room.
+//! It stays in memory as a whole, beside the whole index: bounds of blocks are separators. If the
+//! budget had no room for it when the table was opened, the budget is asked again every [`ASKED`]
+//! questions, and the answer is "maybe" until there is room.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,158 +10,144 @@ use super::extras::Extras;
 use super::fetch::Fetcher;
 use super::footer::BlockHandle;
 use super::properties::Properties;
+use super::table_index::TableIndex;
 use crate::error::{Error, Result};
-use crate::filter::{RangeFilter, RangeFilterState, RangeInfo};
+use crate::filter::{RangeFilter, RangeFilterState, RangeInfo, RangeRates};
 use crate::memory::budget::{MemoryCharge, MemoryUse};
+use crate::report::event::Event;
 use crate::sync::OnceLock;
 
 /// See the module.
 const ASKED: usize = 256;
 
-pub(super) enum TableRangeFilter {
-    /// The table was written without a range filter, or its builder declined.
-    None,
-    Usable(BlockHandle, RangeFilter),
-    /// There has been no room for it.
-    Waiting(Box<Waiting>),
-    /// It is damaged, unreadable, of a later version or of another table, for this reason. It
-    /// answers "maybe" for every range.
-    Degraded(BlockHandle, Error),
-}
+/// `None` if the table was written without one, or its builder declined.
+pub(super) struct TableRangeFilter(Option<Box<RangeFilterBlock>>);
 
-pub(super) struct Waiting {
+struct RangeFilterBlock {
     handle: BlockHandle,
-    info: RangeInfo,
-    /// Bytes of memory.
-    memory: usize,
+    /// Set once there was room for it. The error if it is damaged, unreadable, of a later version
+    /// or of another table: it answers "maybe" for every range.
+    loaded: OnceLock<Result<(RangeFilter, MemoryCharge)>>,
     asked: AtomicUsize,
-    loaded: OnceLock<(RangeFilter, MemoryCharge)>,
 }
 
 impl TableRangeFilter {
-    /// Of a table with these properties, whose extra blocks begin at `start`. `charge` has what the
-    /// table's other filter takes.
-    pub(super) fn read(
-        fetcher: &Fetcher,
-        properties: &Properties,
-        start: u64,
-        charge: &mut MemoryCharge,
-    ) -> TableRangeFilter {
+    /// Of a table with these properties, whose extra blocks begin at `start`.
+    pub(super) fn read(fetcher: &Fetcher, properties: &Properties, start: u64, index: &TableIndex) -> TableRangeFilter {
         let mut extras = properties.extras.handles(start);
-        let Some((_, handle)) = extras.find(|(kind, _)| *kind == Extras::RANGE_FILTER) else {
-            // The builder declines only what would not help.
-            return match properties.range_filter {
-                Some(request) if request.rates.are_useful() => {
-                    let error = fetcher.corrupt(start, "the range filter that the properties describe is missing");
-                    TableRangeFilter::Degraded(BlockHandle::default(), error)
-                }
-                _ => TableRangeFilter::None,
-            };
+        let handle = extras.find(|(kind, _)| *kind == Extras::RANGE_FILTER).map(|(_, handle)| handle);
+        // The builder declines only what would not help.
+        let is_missing = handle.is_none() && properties.range_filter.is_some_and(|request| request.rates.are_useful());
+        let loaded = match handle {
+            None if is_missing => {
+                Some(Err(fetcher.corrupt(start, "the range filter that the properties describe is missing")))
+            }
+            None => return TableRangeFilter(None),
+            Some(handle) if index.is_known() => open_with_room(fetcher, properties, handle),
+            Some(_) => None,
         };
-        let other = charge.bytes();
-        match open(fetcher, properties, handle) {
-            Err(error) => TableRangeFilter::Degraded(handle, error),
-            Ok((filter, _)) if charge.try_resize(other + filter.memory()) => TableRangeFilter::Usable(handle, filter),
-            Ok((filter, info)) => TableRangeFilter::Waiting(Box::new(Waiting {
-                handle,
-                info,
-                memory: filter.memory(),
-                asked: AtomicUsize::new(0),
-                loaded: OnceLock::new(),
-            })),
-        }
+        let (handle, asked) = (handle.unwrap_or_default(), AtomicUsize::new(0));
+        let block = RangeFilterBlock { handle, loaded: OnceLock::new(), asked };
+        loaded.into_iter().for_each(|loaded| drop(block.loaded.set(loaded)));
+        TableRangeFilter(Some(Box::new(block)))
     }
 
     /// The filter, if it can be asked now.
     #[inline]
-    pub(super) fn get(&self, fetcher: &Fetcher, properties: &Properties) -> Option<&RangeFilter> {
-        match self {
-            TableRangeFilter::Usable(_, filter) => Some(filter),
-            TableRangeFilter::Waiting(waiting) => waiting.get(fetcher, properties),
-            TableRangeFilter::None | TableRangeFilter::Degraded(..) => None,
+    pub(super) fn get(&self, fetcher: &Fetcher, properties: &Properties, index: &TableIndex) -> Option<&RangeFilter> {
+        let block = self.0.as_ref()?;
+        match block.loaded.get() {
+            Some(loaded) => loaded.as_ref().ok().map(|(filter, _)| filter),
+            None => block.load_later(fetcher, properties, index),
         }
     }
 
     /// Whether [`get`](TableRangeFilter::get) may return a filter.
     #[inline]
     pub(super) fn may_be_asked(&self) -> bool {
-        matches!(self, TableRangeFilter::Usable(..) | TableRangeFilter::Waiting(_))
+        self.0.as_ref().is_some_and(|block| block.loaded.get().is_none_or(Result::is_ok))
     }
 
     /// The whole filter, for a read of the whole table. Fails if it is unusable.
     pub(super) fn whole(&self, fetcher: &Fetcher, properties: &Properties) -> Result<Option<RangeFilter>> {
-        match (self, self.handle()) {
-            (TableRangeFilter::Degraded(_, error), _) => Err(error.clone()),
-            (_, Some(handle)) => Ok(Some(open(fetcher, properties, handle)?.0)),
-            (_, None) => Ok(None),
+        match (self.failure(), self.handle()) {
+            (Some(error), _) => Err(error.clone()),
+            (None, handle) => handle.map(|handle| open(fetcher, properties, handle)).transpose(),
         }
     }
 
     pub(super) fn handle(&self) -> Option<BlockHandle> {
-        match self {
-            TableRangeFilter::None => None,
-            TableRangeFilter::Usable(handle, _) | TableRangeFilter::Degraded(handle, _) => Some(*handle),
-            TableRangeFilter::Waiting(waiting) => Some(waiting.handle),
-        }
+        self.0.as_ref().map(|block| block.handle)
+    }
+
+    fn loaded(&self) -> Option<&Result<(RangeFilter, MemoryCharge)>> {
+        self.0.as_ref()?.loaded.get()
     }
 
     /// The error for a filter that answers "maybe" to every range.
     pub(super) fn failure(&self) -> Option<&Error> {
-        match self {
-            TableRangeFilter::Degraded(_, error) => Some(error),
-            _ => None,
-        }
+        self.loaded()?.as_ref().err()
     }
 
-    /// Bytes of memory. Those of a filter for which there was room later are charged apart.
+    fn info(&self) -> Option<&RangeInfo> {
+        self.loaded()?.as_ref().ok()?.0.info()
+    }
+
+    /// Bytes of memory; those of the filter itself are charged here.
     pub(super) fn memory(&self) -> usize {
-        match self {
-            TableRangeFilter::Usable(_, filter) => filter.memory(),
-            TableRangeFilter::Waiting(waiting) => {
-                size_of::<Waiting>() + waiting.loaded.get().map_or(0, |(filter, _)| filter.memory())
-            }
-            TableRangeFilter::None | TableRangeFilter::Degraded(..) => 0,
-        }
+        let filter = self.loaded().and_then(|loaded| loaded.as_ref().ok()).map_or(0, |(filter, _)| filter.memory());
+        filter + self.0.as_ref().map_or(0, |_| size_of::<RangeFilterBlock>())
     }
 
-    /// The parameters of a sound filter.
-    pub(super) fn info(&self) -> Option<&RangeInfo> {
-        match self {
-            TableRangeFilter::Usable(_, filter) => filter.info(),
-            TableRangeFilter::Waiting(waiting) => Some(&waiting.info),
-            TableRangeFilter::None | TableRangeFilter::Degraded(..) => None,
-        }
+    /// The rates of a filter that is sound, as far as is known.
+    pub(super) fn rates(&self, properties: &Properties) -> Option<RangeRates> {
+        self.0.as_ref().filter(|_| self.failure().is_none())?;
+        properties.range_filter.map(|request| request.rates)
     }
 
     /// The state to report to users.
     pub(super) fn state(&self, properties: &Properties) -> RangeFilterState {
-        match (self, self.info()) {
-            (TableRangeFilter::Degraded(_, error), _) => RangeFilterState::Degraded(rule_of(error)),
-            (TableRangeFilter::Waiting(waiting), Some(info)) if waiting.loaded.get().is_none() => {
-                RangeFilterState::Waiting(info.clone())
-            }
-            (_, Some(info)) => RangeFilterState::Usable(info.clone()),
-            (_, None) => match properties.range_filter {
-                Some(request) => RangeFilterState::Declined(request.rates),
-                None => RangeFilterState::None,
-            },
+        match (self.failure(), self.info(), properties.range_filter) {
+            (Some(error), ..) => RangeFilterState::Degraded(rule_of(error)),
+            (_, Some(info), _) => RangeFilterState::Usable(info.clone()),
+            (.., Some(request)) if self.0.is_some() => RangeFilterState::Waiting(request.rates),
+            (.., Some(request)) => RangeFilterState::Declined(request.rates),
+            (.., None) => RangeFilterState::None,
         }
     }
 }
 
-impl Waiting {
+impl RangeFilterBlock {
     #[cold]
-    fn get(&self, fetcher: &Fetcher, properties: &Properties) -> Option<&RangeFilter> {
-        if self.loaded.get().is_none() && self.asked.fetch_add(1, Ordering::Relaxed) % ASKED == ASKED - 1 {
-            let mut charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Filters, 0);
-            // A failure is left to the next time.
-            if charge.try_resize(self.memory)
-                && let Ok((filter, _)) = open(fetcher, properties, self.handle)
-            {
-                let _ = self.loaded.set((filter, charge));
+    fn load_later(&self, fetcher: &Fetcher, properties: &Properties, index: &TableIndex) -> Option<&RangeFilter> {
+        let is_turn = self.asked.fetch_add(1, Ordering::Relaxed) % ASKED == ASKED - 1;
+        if is_turn
+            && index.is_known()
+            && let Some(loaded) = open_with_room(fetcher, properties, self.handle)
+        {
+            let failure = loaded.as_ref().err().cloned();
+            if let (Ok(()), Some(reason)) = (self.loaded.set(loaded), failure) {
+                let table = fetcher.path().to_owned();
+                fetcher.context.events.send(|| Event::FilterDegraded { table, reason });
             }
         }
-        self.loaded.get().map(|(filter, _)| filter)
+        self.loaded.get()?.as_ref().ok().map(|(filter, _)| filter)
+    }
+}
+
+/// Reads and checks the filter, unless there is no room for it.
+fn open_with_room(
+    fetcher: &Fetcher,
+    properties: &Properties,
+    handle: BlockHandle,
+) -> Option<Result<(RangeFilter, MemoryCharge)>> {
+    let mut charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Filters, 0);
+    if !charge.try_resize(handle.len as usize) {
+        return None;
+    }
+    match open(fetcher, properties, handle) {
+        Ok(filter) => charge.try_resize(filter.memory()).then_some(Ok((filter, charge))),
+        Err(error) => Some(Err(error)),
     }
 }
 
@@ -174,14 +161,14 @@ pub(super) fn rule_of(error: &Error) -> String {
 
 /// Reads and checks the filter. One that is sound in itself is still rejected unless it fits the
 /// table's properties.
-fn open(fetcher: &Fetcher, properties: &Properties, handle: BlockHandle) -> Result<(RangeFilter, RangeInfo)> {
+fn open(fetcher: &Fetcher, properties: &Properties, handle: BlockHandle) -> Result<RangeFilter> {
     let block = fetcher.meta_block(handle)?;
     let filter = RangeFilter::open_in(Some(&fetcher.context.memory), &block, properties.number);
     let corrupt = |rule| fetcher.corrupt(handle.offset, rule);
     if let Some(rule) = filter.degraded() {
         return Err(corrupt(rule));
     }
-    let Some(info) = filter.info().cloned() else { return Err(corrupt("the range filter says nothing of itself")) };
+    let Some(info) = filter.info() else { return Err(corrupt("the range filter says nothing of itself")) };
     let request = properties.range_filter;
     let rules = [
         (
@@ -199,6 +186,6 @@ fn open(fetcher: &Fetcher, properties: &Properties, handle: BlockHandle) -> Resu
     ];
     match rules.iter().find(|(holds, _)| !holds) {
         Some((_, rule)) => Err(corrupt(rule)),
-        None => Ok((filter, info)),
+        None => Ok(filter),
     }
 }

@@ -578,8 +578,8 @@ impl Table {
             let (keys, design, expected) = (info.keys, info.design_fpr, info.expected_fpr);
             self.fetcher.counters.expect(FilterRates { keys, design, expected });
         }
-        if let Some(info) = resident.range_filter.info() {
-            self.fetcher.counters.expect_of_ranges(f64::from(info.rates.fresh) / 1e9);
+        if let Some(rates) = resident.range_filter.rates(&resident.properties) {
+            self.fetcher.counters.expect_of_ranges(f64::from(rates.fresh) / 1e9);
         }
         for reason in [resident.filter.failure(), resident.range_filter.failure()].into_iter().flatten() {
             let (table, reason) = (self.fetcher.path().to_owned(), reason.clone());

@@ -90,7 +90,8 @@ impl Table {
         let origin = Origin { dead: fetcher.context.graveyard().numbers(), ..origin.clone() };
         let mut encoded = Vec::new();
         origin.encode(&mut encoded);
-        let meta = output.complete(filters.finish(&mut properties), properties, &encoded, &index)?;
+        let filters = output.finish_filters(filters, &mut properties)?;
+        let meta = output.complete(filters, properties, &encoded, &index)?;
         let ingested = self.meta().ingested.map(|of| Ingested { identity: number, ..of });
         let Some(Ingested { seqno, .. }) = ingested else { return Ok(Some(meta)) };
         Ok(Some(TableMeta { ingested, smallest_seqno: seqno, largest_seqno: seqno, ..meta }))

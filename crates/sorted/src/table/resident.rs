@@ -110,7 +110,7 @@ impl Resident {
         charges[1].resize(filter.memory());
         let extras = footer.filter.map_or(Some(index.data_end()), BlockHandle::end);
         let extras = extras.ok_or_else(|| fetcher.corrupt(footer_offset, "the filter ends beyond the file"))?;
-        let range_filter = TableRangeFilter::read(fetcher, &properties, extras, &mut charges[1]);
+        let range_filter = TableRangeFilter::read(fetcher, &properties, extras, &index);
         // A mapped block cannot be given sequence numbers.
         let in_place = fetcher.context.files.read_mode == ReadMode::Mmap
             && properties.compression == u64::from(Compression::None.code())
@@ -123,9 +123,7 @@ impl Resident {
         let cached = if mapped.is_some() { 0 } else { index.len() };
         let slots = Arc::new(BlockSlots::new(&fetcher.context.cache_owner, meta.number, cached, memory));
         let mut resident = Resident { footer, properties, index, filter, range_filter, slots, mapped, charges };
-        let of_filters = resident.filter_memory();
-        resident.charges[1].resize(of_filters);
-        resident.charges[0].resize(resident.memory() - of_filters);
+        resident.charges[0].resize(resident.memory() - resident.filter_memory());
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }

@@ -87,6 +87,11 @@ impl TableIndex {
         }
     }
 
+    /// Whether all of it is in memory. Once it is, it stays.
+    pub(super) fn is_known(&self) -> bool {
+        self.form().is_ok()
+    }
+
     /// The whole index, read anew if only pages of it are in memory.
     pub(super) fn read_whole(&self, fetcher: &Fetcher, handle: BlockHandle) -> Result<WholeBlock<'_, Index>> {
         match self.form() {

@@ -12,7 +12,10 @@ use std::sync::Arc;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
+use super::builder::TableFileWriter;
+use super::filters::FilterBlocks;
 use super::fuzz::TableEntry;
+use super::properties::Properties;
 use super::*;
 use crate::error::{Error, Result};
 use crate::exec::{Executor, SteppedExecutor};
@@ -65,6 +68,31 @@ fn file_system() -> SimFileSystem {
     let fs = SimFileSystem::new();
     fs.create_dir(Path::new("/db")).unwrap();
     fs
+}
+
+/// Copies a table with filters and properties that `change` has changed; all checksums and hashes
+/// are right.
+fn copy_with(
+    fs: &SimFileSystem,
+    meta: &TableMeta,
+    change: impl FnOnce(&mut Properties, &mut FilterBlocks),
+) -> (SimFileSystem, TableMeta) {
+    let table = open(fs, meta, 0);
+    let (fetcher, resident) = (table.fetcher(), table.resident().unwrap());
+    let other = file_system();
+    let mut output = TableFileWriter::create(&other, PATH.into(), NUMBER).unwrap();
+    for i in 0..resident.index.len() {
+        let BlockHandle { offset, len } = resident.index.handle(fetcher, i).unwrap();
+        output.pad_to(offset);
+        output.copy_block(&fetcher.bytes(offset, len.into()).unwrap(), Compression::None).unwrap();
+    }
+    let points = resident.footer.filter.map(|handle| fetcher.meta_block(handle).unwrap().to_vec());
+    let index = fetcher.meta_block(resident.footer.index).unwrap();
+    let mut properties = resident.properties.clone();
+    let mut filters = FilterBlocks { points, extras: Vec::new() };
+    change(&mut properties, &mut filters);
+    let meta = output.complete(filters, properties, &[], &index).unwrap();
+    (other, meta)
 }
 
 fn try_build(fs: &dyn FileSystem, options: TableOptions, entries: &[TableEntry]) -> Result<TableMeta> {

@@ -34,7 +34,9 @@ impl TableCursor {
         if !is_shadow && (self.is_in(self.sought) || self.is_in_memory(resident, self.sought)) {
             return Ok(false);
         }
-        let Some(filter) = resident.range_filter.get(fetcher, &resident.properties) else { return Ok(false) };
+        let Some(filter) = resident.range_filter.get(fetcher, &resident.properties, &resident.index) else {
+            return Ok(false);
+        };
         let mut seek = self.range_seek.take().unwrap_or_default();
         seek.reads = (0, 0);
         let direction = Direction::new(forward);

@@ -4,9 +4,7 @@ use super::*;
 use crate::filter::FilterBuilder;
 use crate::format::checksum::bound_crc;
 use crate::report::delivery::{Delivery, Listener};
-use crate::table::builder::TableFileWriter;
-use crate::table::filters::FilterBlocks;
-use crate::table::properties::{Properties, filter_hash};
+use crate::table::properties::filter_hash;
 use crate::vfs::{Fault, FaultMode};
 
 /// Distinct keys of the small table, each in two versions.
@@ -264,31 +262,20 @@ fn a_filter_that_denies_a_prefix_is_found_by_shadow_scans_and_by_verify() {
     assert!(error.to_string().contains("or its prefix"), "{error}");
 }
 
-/// Copies a table with another filter and with properties changed by `change`; all checksums and
-/// hashes are right.
+/// Copies a table with another filter.
 fn with_filter(
     fs: &SimFileSystem,
     meta: &TableMeta,
     filter: FilterBuilder,
     change: impl FnOnce(&mut Properties),
 ) -> (SimFileSystem, TableMeta) {
-    let table = open(fs, meta, 0);
-    let (fetcher, resident) = (table.fetcher(), table.resident().unwrap());
-    let other = file_system();
-    let mut output = TableFileWriter::create(&other, PATH.into(), NUMBER).unwrap();
-    for i in 0..resident.index.resident().unwrap().len() {
-        let BlockHandle { offset, len } = resident.index.resident().unwrap().handle(i);
-        output.copy_block(&fetcher.bytes(offset, len.into()).unwrap(), Compression::None).unwrap();
-    }
-    let index = fetcher.meta_block(resident.footer.index).unwrap();
-    let mut properties = resident.properties.clone();
-    let filter = filter.finish();
-    properties.filter_keys = filter.as_ref().map_or(0, |filter| filter.info.keys);
-    properties.filter_hash = filter.as_ref().map(|filter| filter_hash(&filter.bytes));
-    change(&mut properties);
-    let filters = FilterBlocks { points: filter.map(|filter| filter.bytes), extras: Vec::new() };
-    let meta = output.complete(filters, properties, &[], &index).unwrap();
-    (other, meta)
+    copy_with(fs, meta, |properties, filters| {
+        let filter = filter.finish();
+        properties.filter_keys = filter.as_ref().map_or(0, |filter| filter.info.keys);
+        properties.filter_hash = filter.as_ref().map(|filter| filter_hash(&filter.bytes));
+        filters.points = filter.map(|filter| filter.bytes);
+        change(properties);
+    })
 }
 
 /// A filter of another table is sound in itself and may deny every key.

@@ -6,10 +6,8 @@ use crate::filter::{RangeBuilder, RangeFilterState};
 use crate::iter::Direction;
 use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::report::delivery::{Delivery, Listener};
-use crate::table::builder::TableFileWriter;
 use crate::table::extras::Extras;
-use crate::table::filters::FilterBlocks;
-use crate::table::properties::{Properties, RangeFilterRequest};
+use crate::table::properties::RangeFilterRequest;
 
 const N: u64 = 3000;
 const FILTERS: TableFilters = TableFilters { ranges: RangeFilterPolicy::ORDERED, ..POINTS };
@@ -153,29 +151,16 @@ fn a_seek_deferred_to_the_neighbour_reads_one_block() {
     assert!(seeks > 100 && reads.block_reads <= seeks * 105 / 100, "{seeks} {reads:?}");
 }
 
-/// Copies a table with other extra blocks, and with properties changed by `change`; all checksums
-/// and hashes are right.
 fn with_extras(
     fs: &SimFileSystem,
     meta: &TableMeta,
     extras: Vec<(u64, Vec<u8>)>,
     change: impl FnOnce(&mut Properties),
 ) -> (SimFileSystem, TableMeta) {
-    let table = open(fs, meta, 0);
-    let (fetcher, resident) = (table.fetcher(), table.resident().unwrap());
-    let other = file_system();
-    let mut output = TableFileWriter::create(&other, PATH.into(), NUMBER).unwrap();
-    for i in 0..resident.index.len() {
-        let BlockHandle { offset, len } = resident.index.handle(fetcher, i).unwrap();
-        output.pad_to(offset);
-        output.copy_block(&fetcher.bytes(offset, len.into()).unwrap(), Compression::None).unwrap();
-    }
-    let points = resident.footer.filter.map(|handle| fetcher.meta_block(handle).unwrap().to_vec());
-    let index = fetcher.meta_block(resident.footer.index).unwrap();
-    let mut properties = resident.properties.clone();
-    change(&mut properties);
-    let meta = output.complete(FilterBlocks { points, extras }, properties, &[], &index).unwrap();
-    (other, meta)
+    copy_with(fs, meta, |properties, filters| {
+        filters.extras = extras;
+        change(properties);
+    })
 }
 
 /// The filter of the table's keys, as of table `number`.
@@ -312,21 +297,39 @@ fn extra_blocks_of_unknown_kinds_are_skipped_and_gaps_refused() {
 #[test]
 fn a_range_filter_waits_for_room() {
     let (fs, meta) = built();
-    let budget = MemoryBudget::new(16 << 20);
-    let mut others = MemoryCharge::new(&budget, MemoryUse::Ranges, 8 << 20);
-    let resources = TableResources::new(&budget, 0, 8);
-    let context = TableContext::sharing(Arc::new(fs), Path::new("/db"), &resources, ReadMode::default());
-    let table = Arc::new(Table::new(Arc::new(context), meta));
-    check_seeks(&table, FilterMode::Use, false);
-    assert!(matches!(table.range_filter_state().unwrap(), RangeFilterState::Waiting(_)));
-    let before = budget.used(MemoryUse::Filters);
-    others.resize(0);
-    for key in keys() {
-        assert_eq!(seek(&table, FilterMode::Use, &key, Direction::Forward).unwrap().0, Some(key));
+    let own = range_filter(&fs, &meta, NUMBER);
+    let mut flipped = own.clone();
+    flipped[1000] ^= 1;
+    for (block, expected) in [(own, None), (flipped, Some("hash"))] {
+        let (fs, meta) = with_extras(&fs, &meta, vec![(Extras::RANGE_FILTER, block)], |_| {});
+        let budget = MemoryBudget::new(16 << 20);
+        let mut others = MemoryCharge::new(&budget, MemoryUse::Ranges, 8 << 20);
+        let resources = TableResources::new(&budget, 0, 8);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&told);
+        let events = Delivery::default().connect(&Listener::new(move |event| listener.lock().push(event.to_string())));
+        let context = TableContext::sharing(Arc::new(fs), Path::new("/db"), &resources, ReadMode::default());
+        let table = Arc::new(Table::new(Arc::new(context.with_events(events.clone())), meta));
+        check_seeks(&table, FilterMode::Use, false);
+        // Its bytes are not read: nothing is known of them.
+        let rates = table.resident().unwrap().properties.range_filter.unwrap().rates;
+        assert_eq!(table.range_filter_state().unwrap(), RangeFilterState::Waiting(rates));
+        let before = budget.used(MemoryUse::Filters);
+        others.resize(0);
+        for key in keys() {
+            assert_eq!(seek(&table, FilterMode::Use, &key, Direction::Forward).unwrap().0, Some(key));
+        }
+        match (table.range_filter_state().unwrap(), expected) {
+            (RangeFilterState::Usable(info), None) => {
+                assert!(budget.used(MemoryUse::Filters) as u64 >= before as u64 + info.bytes);
+            }
+            (RangeFilterState::Degraded(rule), Some(expected)) => assert!(rule.contains(expected), "{rule}"),
+            (state, _) => panic!("{state:?}"),
+        }
+        check_seeks(&table, FilterMode::Use, expected.is_none());
+        drop(table);
+        assert_eq!(budget.used(MemoryUse::Filters), 0);
+        events.finish();
+        assert_eq!(told.lock().len(), usize::from(expected.is_some()), "{:?}", told.lock());
     }
-    let RangeFilterState::Usable(info) = table.range_filter_state().unwrap() else { panic!() };
-    assert!(budget.used(MemoryUse::Filters) as u64 >= before as u64 + info.bytes);
-    check_seeks(&table, FilterMode::Use, true);
-    drop(table);
-    assert_eq!(budget.used(MemoryUse::Filters), 0);
 }
