@@ -45,8 +45,8 @@ pub struct ReadStats {
     pub block_reads: u64,
     /// Bytes of data blocks read from the file, trailers included.
     pub block_bytes: u64,
-    /// Of `block_reads`, those made in the mode `FilterMode::Shadow` although the filter had said
-    /// no, to a key or to the prefix of a scan: what the filters save.
+    /// Of `block_reads`, those made in the mode `FilterMode::Shadow` although a filter had said no,
+    /// to a key, to the prefix of a scan or, of a range filter, to its range: what filters save.
     pub avoidable_reads: u64,
     /// Of `block_bytes`, those of `avoidable_reads`.
     pub avoidable_bytes: u64,
@@ -63,9 +63,11 @@ pub struct ReadStats {
     /// Seeks and scans that asked a table's range filter, because the block that may hold their
     /// first key was not in memory.
     pub range_probes: u64,
-    /// Of `range_probes`, those whose table was not needed: nothing was read from it.
+    /// Of `range_probes`, those after which nothing was read from the table: its filter allows no
+    /// key in what the scan passed over. A seek without an end leaves such tables behind where
+    /// others have its entries.
     pub range_negatives: u64,
-    /// Of `range_probes`, those that entered a block and took no entry from it.
+    /// Of `range_probes`, those after which a block was read, and no entry taken from it.
     pub range_false_positives: u64,
     /// Tombstones that scans stepped over to reach an entry. Point reads count none, since each
     /// meets one at most. Scans remember long ranges of deleted keys and later jump over them; what

@@ -237,7 +237,7 @@ impl TableCursor {
             let block = match kept {
                 Some(block) => block,
                 None => {
-                    if let Some(seek) = &mut self.range_seek {
+                    if let (FilterMode::Shadow, Some(seek)) = (self.filters, &mut self.range_seek) {
                         let handle = resident.index.handle(self.table.fetcher(), i)?;
                         seek.reads = (seek.reads.0 + 1, seek.reads.1 + handle.stored_len());
                     }

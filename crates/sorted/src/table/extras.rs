@@ -8,13 +8,12 @@ use super::footer::BlockHandle;
 use crate::format::coding::{Decoder, put_varint};
 use crate::format::{Decoded, Malformed};
 
-/// Most blocks. More are not written, and refused.
-const MAX: usize = 64;
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extras(Vec<(u64, u32)>);
 
 impl Extras {
+    /// Most blocks. More are not written, and refused.
+    pub(super) const MAX: usize = 64;
     /// The kind of a range filter. Part of the format.
     pub(super) const RANGE_FILTER: u64 = 1;
 
@@ -48,7 +47,7 @@ impl Extras {
         let mut extras = Extras::default();
         while !content.is_empty() {
             let (kind, len) = (content.varint()?, content.varint_u32()?);
-            if extras.0.len() == MAX || extras.0.iter().any(|&(other, _)| other == kind) {
+            if extras.0.len() == Extras::MAX || extras.0.iter().any(|&(other, _)| other == kind) {
                 return Err(Malformed("the extra blocks of a table are too many, or two are of one kind"));
             }
             extras = extras.with(kind, len);

@@ -43,7 +43,7 @@ impl TableRangeFilter {
                 Some(Err(fetcher.corrupt(start, "the range filter that the properties describe is missing")))
             }
             None => return TableRangeFilter(None),
-            Some(handle) if index.is_known() => open_with_room(fetcher, properties, handle),
+            Some(handle) if index.known().is_some() => open_with_room(fetcher, properties, handle),
             Some(_) => None,
         };
         let (handle, asked) = (handle.unwrap_or_default(), AtomicUsize::new(0));
@@ -122,7 +122,7 @@ impl RangeFilterBlock {
     fn load_later(&self, fetcher: &Fetcher, properties: &Properties, index: &TableIndex) -> Option<&RangeFilter> {
         let is_turn = self.asked.fetch_add(1, Ordering::Relaxed) % ASKED == ASKED - 1;
         if is_turn
-            && index.is_known()
+            && index.known().is_some()
             && let Some(loaded) = open_with_room(fetcher, properties, self.handle)
         {
             let failure = loaded.as_ref().err().cloned();

@@ -1,6 +1,6 @@
 //! [`RangeSeek`]: a seek that a range filter has deferred; see `cursor::deferral`.
 
-use super::table_index::TableIndex;
+use super::index::Index;
 use crate::filter::{BlockRange, RangeFilter};
 use crate::format::key::SeqNo;
 use crate::iter::Direction;
@@ -23,25 +23,26 @@ pub(super) struct RangeSeek {
 
 impl RangeSeek {
     /// Asks for a bound of the block's first key from `key` on, or backward of its last key before
-    /// `key`. False if it has no such key; `None` if the index is not in memory.
+    /// `key`. False if it has no such key.
     pub(super) fn ask(
         &mut self,
         filter: &RangeFilter,
-        index: &TableIndex,
+        index: &Index,
         i: usize,
         key: &[u8],
         direction: Direction,
-    ) -> Option<bool> {
-        self.low.clear();
+    ) -> bool {
+        let RangeSeek { bound, low, high, .. } = self;
+        low.clear();
         if let Some(before) = i.checked_sub(1) {
-            index.known_separator(before)?.append_to(&mut self.low);
+            index.separator(before).append_to(low);
         }
-        self.high.clear();
-        index.known_separator(i)?.append_to(&mut self.high);
-        let block = BlockRange { index: i, low: &self.low, high: &self.high };
-        Some(match direction {
-            Direction::Forward => filter.next(block, key, &mut self.bound),
-            Direction::Backward => filter.before(block, Some(key), &mut self.bound),
-        })
+        high.clear();
+        index.separator(i).append_to(high);
+        let block = BlockRange { index: i, low, high };
+        match direction {
+            Direction::Forward => filter.next(block, key, bound),
+            Direction::Backward => filter.before(block, Some(key), bound),
+        }
     }
 }

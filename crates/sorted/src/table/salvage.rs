@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::extras::Extras;
 use super::fetch::{Fetcher, ReadHint};
 use super::footer::{BlockHandle, FOOTER_LEN, Footer, PAGE, TRAILER_LEN};
 use super::index::Index;
@@ -186,15 +187,16 @@ impl SalvageTable {
         Ok(())
     }
 
-    /// Looks for the properties after the last data block found: they are the first block there, or
-    /// the second if there is a filter.
+    /// Looks for the properties after the last data block found: filters and extra blocks come
+    /// first.
     fn search_properties(&mut self) -> Result<()> {
         let mut offset = self.blocks.last().and_then(|last| last.end()).unwrap_or(FILE_HEADER_LEN as u64);
-        for _ in 0..3 {
+        for _ in 0..Extras::MAX + 2 {
             let found = Search::new(&self.fetcher).block_of_any_length(offset, u64::MAX, &[0])?;
-            let Some(handle) = found else { return Ok(()) };
-            if self.properties.is_none() {
-                self.read_properties(handle)?;
+            let Some(handle) = found else { break };
+            self.read_properties(handle)?;
+            if self.properties.is_some() {
+                break;
             }
             offset = handle.offset + handle.stored_len();
         }

@@ -87,9 +87,9 @@ impl TableIndex {
         }
     }
 
-    /// Whether all of it is in memory. Once it is, it stays.
-    pub(super) fn is_known(&self) -> bool {
-        self.form().is_ok()
+    /// The index, if all of it is in memory. Once it is, it stays.
+    pub(super) fn known(&self) -> Option<&Index> {
+        self.form().ok()
     }
 
     /// The whole index, read anew if only pages of it are in memory.
@@ -177,7 +177,7 @@ impl TableIndex {
 
     /// [`Index::separator`], if the whole index is in memory.
     pub(super) fn known_separator(&self, i: usize) -> Option<KeyBound<'_>> {
-        self.form().ok().map(|index| index.separator(i))
+        self.known().map(|index| index.separator(i))
     }
 
     /// The pages in the cache.

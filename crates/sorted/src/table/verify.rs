@@ -117,11 +117,13 @@ struct RangeFilterCheck<'a> {
     low: Vec<u8>,
     high: Vec<u8>,
     bound: Vec<u8>,
+    after: Vec<u8>,
 }
 
 impl<'a> RangeFilterCheck<'a> {
     fn new(filter: Option<&'a RangeFilter>) -> RangeFilterCheck<'a> {
-        RangeFilterCheck { filter, block: 0, low: Vec::new(), high: Vec::new(), bound: Vec::new() }
+        let [low, high, bound, after] = [const { Vec::new() }; 4];
+        RangeFilterCheck { filter, block: 0, low, high, bound, after }
     }
 
     /// Goes on to the block at position `i`, the next one.
@@ -138,12 +140,13 @@ impl<'a> RangeFilterCheck<'a> {
     /// it on, and for the last one up to it.
     fn denies(&mut self, key: &[u8]) -> bool {
         let Some(filter) = self.filter else { return false };
-        let RangeFilterCheck { block, low, high, bound, .. } = self;
+        let RangeFilterCheck { block, low, high, bound, after, .. } = self;
         let block = BlockRange { index: *block, low, high };
         let is_next = filter.next(block, key, bound) && **bound == *key;
-        let mut after = key.to_vec();
+        after.clear();
+        after.extend_from_slice(key);
         after.push(0);
-        !is_next || !filter.before(block, Some(&after), bound) || **bound <= *key
+        !is_next || !filter.before(block, Some(after), bound) || **bound <= *key
     }
 }
 

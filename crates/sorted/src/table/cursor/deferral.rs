@@ -4,6 +4,9 @@
 //! The filter is asked if the block that may have the key is not in memory; in one that is, a seek
 //! costs less than the question. In the mode `Shadow` it is always asked, and the seek is done
 //! before it is deferred: the key that it leads to must be within the bound.
+//!
+//! Of a mapped table, a block that has once been verified counts as in memory, though the system
+//! may have dropped its page.
 
 use super::{Deferred, TableCursor};
 use crate::block::BlockCursor;
@@ -24,8 +27,9 @@ impl TableCursor {
         self.filters != FilterMode::Ignore && resident.range_filter.may_be_asked()
     }
 
-    /// Defers the seek if the range filter bounds its key. `sought` is the first block that may
-    /// have it.
+    /// Defers the seek if the range filter bounds its key; the cursor has come to an end if it says
+    /// that the table has none. `sought` is the first block that may have it. False if the filter
+    /// was not asked.
     #[cold]
     #[inline(never)]
     pub(super) fn defer_seek(&mut self, key: &[u8], seqno: SeqNo, forward: bool) -> Result<bool> {
@@ -34,9 +38,8 @@ impl TableCursor {
         if !is_shadow && (self.is_in(self.sought) || self.is_in_memory(resident, self.sought)) {
             return Ok(false);
         }
-        let Some(filter) = resident.range_filter.get(fetcher, &resident.properties, &resident.index) else {
-            return Ok(false);
-        };
+        let filter = resident.range_filter.get(fetcher, &resident.properties, &resident.index);
+        let (Some(filter), Some(index)) = (filter, resident.index.known()) else { return Ok(false) };
         let mut seek = self.range_seek.take().unwrap_or_default();
         seek.reads = (0, 0);
         let direction = Direction::new(forward);
@@ -44,35 +47,39 @@ impl TableCursor {
         let after = (!forward && seqno < SeqNo::MAX).then(|| [key, &[0]].concat());
         let end = after.as_deref().unwrap_or(key);
         // Where the block has no such key, its neighbour does.
-        let neighbour = direction.step_from(self.sought).filter(|&i| i < resident.index.len());
+        let neighbour = direction.step_from(self.sought).filter(|&i| i < index.len());
         let mut blocks = [Some(self.sought), neighbour].into_iter().flatten();
-        let found = blocks.find(|&i| seek.ask(filter, &resident.index, i, end, direction) == Some(true));
+        let found = blocks.find(|&i| seek.ask(filter, index, i, end, direction));
+        if is_shadow {
+            seek = self.check_bound((key, seqno), direction, seek, found)?;
+        }
+        self.count_range(ReadEvent::RangeProbe);
+        self.trace_range(FilterAnswer::No);
         if let Some(at) = found {
-            if is_shadow {
-                seek = self.check_bound((key, seqno), direction, seek, at)?;
-            }
             if !forward && *seek.bound > *key {
                 seek.bound.truncate(key.len());
             }
             seek.seqno = if *seek.bound == *key { seqno } else { SeqNo::MAX };
             seek.is_at_near_end = at != self.sought;
             self.sought = at;
-            self.count_range(ReadEvent::RangeProbe);
-            self.trace_range(FilterAnswer::No);
             self.deferred = Some(Deferred::Seek(direction));
         }
         self.range_seek = Some(seek);
-        Ok(found.is_some())
+        if found.is_none() {
+            self.count_spared();
+        }
+        Ok(true)
     }
 
-    /// Seeks, compares what is found with the filter's bound, and the block `at` from which the
-    /// seek will go on, and leaves it. Counts in `seek` what was read.
+    /// Seeks, compares what is found with the filter's bound in the block `at`, from which the seek
+    /// will go on, and leaves it. `None` if the filter denies that there is a key. Counts in `seek`
+    /// what was read.
     fn check_bound(
         &mut self,
         (key, seqno): (&[u8], SeqNo),
         direction: Direction,
         seek: Box<RangeSeek>,
-        at: usize,
+        at: Option<usize>,
     ) -> Result<Box<RangeSeek>> {
         self.range_seek = Some(seek);
         let defers = std::mem::take(&mut self.defers);
@@ -81,10 +88,10 @@ impl TableCursor {
         let seek = self.range_seek.take().unwrap_or_default();
         found?;
         let is_denied = self.valid()
-            && match direction {
+            && at.is_none_or(|at| match direction {
                 Direction::Forward => *self.key() < *seek.bound || self.position < at,
                 Direction::Backward => *self.key() >= *seek.bound,
-            };
+            });
         self.use_of_block.start = self.block.position();
         self.invalidate();
         if is_denied {
