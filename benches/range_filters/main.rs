@@ -1,4 +1,4 @@
-//! How many blocks seeks and scans read with range filters and without: over seven sets of keys, on
+//! How many blocks seeks and scans read with range filters and without: over eight sets of keys, on
 //! real files, with twelve runs in level 0 and three levels below, and nothing cached.
 //!
 //! Blocks are counted by the store and, on Linux, by the kernel (read calls of this process); the
@@ -26,6 +26,8 @@ use tamis_figures::{Table, command};
 const RUNS: usize = 12;
 /// Questions of each kind.
 const QUESTIONS: usize = 4000;
+/// Short ranges: so many, that the rate of false positives is known to a twentieth.
+const SHORT_RANGES: usize = 40_000;
 /// Entries of a short scan.
 const SHORT: usize = 10;
 /// Lengths of empty ranges: one unit of the set, or mean gaps between neighbours.
@@ -119,13 +121,14 @@ fn read_calls() -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("syscr:")?.trim().parse().ok())
 }
 
-/// Empty ranges of one length, at keys of the set, or near existing ones. Fewer than `QUESTIONS` if
-/// such are rare.
+/// Empty ranges of one length, at keys of the set, or near existing ones. Fewer than wanted if such
+/// are rare.
 fn empty_ranges(set: &KeySet, sorted: &[Key], near: bool, units: u64, words: &Words, rng: &mut Rng) -> Vec<(Key, Key)> {
     let gap = (set.gap)(sorted);
+    let count = if units == 0 { SHORT_RANGES } else { QUESTIONS };
     let mut ranges = Vec::new();
-    for tried in 0..200 * QUESTIONS {
-        if ranges.len() == QUESTIONS || (tried > 20_000 && ranges.len() * 100 < tried) {
+    for tried in 0..200 * count {
+        if ranges.len() == count || (tried > 20_000 && ranges.len() * 100 < tried) {
             break;
         }
         let from = match near {
@@ -143,8 +146,9 @@ fn empty_ranges(set: &KeySet, sorted: &[Key], near: bool, units: u64, words: &Wo
 
 /// What was measured with one size of the filter.
 struct Measured {
-    /// Blocks per empty range: of the first length at fresh starts and near keys, and at the worst.
-    empty: [f64; 3],
+    /// Blocks per empty range: of the first length at fresh starts, walked forward and back, and
+    /// near keys; and at the worst.
+    empty: [f64; 4],
     /// Blocks per seek that finds something, and per short scan.
     found: [f64; 2],
     /// Rate of false positives of short fresh ranges, predicted and measured.
@@ -162,7 +166,8 @@ struct Questions {
 
 fn ask(store: &Store, sorted: &[Key], questions: &Questions) -> Measured {
     let none = || [f64::NAN; 2];
-    let mut measured = Measured { empty: [f64::NAN, f64::NAN, 0.0], found: none(), rates: none(), micros: none() };
+    let mut measured =
+        Measured { empty: [f64::NAN, f64::NAN, f64::NAN, 0.0], found: none(), rates: none(), micros: none() };
     for (start, by_length) in questions.empty.iter().enumerate() {
         for (length, ranges) in by_length.iter().enumerate().filter(|(_, ranges)| ranges.len() >= LEAST) {
             let (ledger, blocks, nanos) = store.measure(ranges.len(), || {
@@ -170,11 +175,13 @@ fn ask(store: &Store, sorted: &[Key], questions: &Questions) -> Measured {
                     assert!(store.db.range(from..until).next().is_none());
                 }
             });
-            measured.empty[2] = measured.empty[2].max(blocks);
+            measured.empty[3] = measured.empty[3].max(blocks);
             if length == 0 {
-                measured.empty[start] = blocks;
+                measured.empty[2 * start] = blocks;
             }
             if (start, length) == (0, 0) {
+                let back = |(from, until): &(Key, Key)| store.db.range(from..until).next_back().is_none();
+                (_, measured.empty[1], _) = store.measure(ranges.len(), || assert!(ranges.iter().all(back)));
                 measured.micros[0] = nanos / 1000.0;
                 let rates = [ledger.predicted_range_rate(), ledger.reads.range_false_positive_rate()];
                 measured.rates = rates.map(|rate| rate.unwrap_or(f64::NAN) * 100.0);
@@ -208,7 +215,7 @@ fn main() {
     let keys = std::env::var("TAMIS_KEYS").map_or(3_000_000, |text| text.parse().unwrap());
     let sets = std::env::var("TAMIS_SETS").unwrap_or_default();
     let command = command("cargo bench --bench range_filters", &["TAMIS_KEYS", "TAMIS_SETS"]);
-    let heads = ["keys", "bits", "empty", "near", "worst", "seek", "ten", "predicted %", "measured %"];
+    let heads = ["keys", "bits", "empty", "back", "near", "worst", "seek", "ten", "predicted %", "measured %"];
     let mut blocks = Table::new("range_filters/blocks", &command, &heads).text_columns(2);
     let heads = ["keys", "bits", "µs, empty", "µs, seek", "ns, flush", "ns, compaction"];
     let mut times = Table::new("range_filters/times", &command, &heads).text_columns(2);
@@ -248,7 +255,7 @@ fn main() {
         }
     }
     println!(
-        "blocks per empty range of one unit, fresh and near keys, and at the worst of {LENGTHS:?} mean gaps; per seek \
+        "blocks per empty range of one unit, forward and back, and near keys, and at the worst of {LENGTHS:?} mean gaps; per seek \
          that finds something, and per scan of {SHORT}"
     );
     blocks.show();

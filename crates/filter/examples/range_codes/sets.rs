@@ -1,4 +1,4 @@
-//! Seven sets of keys as programs have them, and what a distance is in each.
+//! Eight sets of keys as programs have them, and what a distance is in each.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "makes its own keys")]
 
 use fastrand::Rng;
@@ -56,6 +56,10 @@ fn url_key(words: &Words, rng: &mut Rng) -> Key {
     let (a, b) = (word(rng, 3000), word(rng, 3000));
     format!("https://{host}.{tld}/{a}/{b}/{}", rng.u32(0..10_000)).into()
 }
+/// Numbers ten apart, of which some are not there.
+fn serial_key(_: &Words, rng: &mut Rng) -> Key {
+    (rng.u64(..3_000_000) * 10).to_be_bytes().to_vec()
+}
 fn mix_key(words: &Words, rng: &mut Rng) -> Key {
     [u64_key, hex_key, user_key, uuid_key, event_key, url_key][rng.usize(0..6)](words, rng)
 }
@@ -109,7 +113,7 @@ fn add_mix(key: &[u8], units: u64) -> Key {
     (set.add)(key, ((units as f64 / 1e6 * gap) as u64).max(1))
 }
 
-pub(crate) const SETS: [KeySet; 7] = [
+pub(crate) const SETS: [KeySet; 8] = [
     KeySet { name: "u64", make: u64_key, add: add_u64, gap: |keys| 2f64.powi(64) / keys.len() as f64 },
     KeySet { name: "hex", make: hex_key, add: add_hex, gap: |keys| 2f64.powi(64) / keys.len() as f64 },
     KeySet { name: "user", make: user_key, add: add_decimal, gap: |keys| 1e10 / keys.len() as f64 },
@@ -127,4 +131,5 @@ pub(crate) const SETS: [KeySet; 7] = [
         gap: |keys| 1e4 * prefixes(keys) as f64 / keys.len() as f64,
     },
     KeySet { name: "mix", make: mix_key, add: add_mix, gap: |_| 1e6 },
+    KeySet { name: "serial", make: serial_key, add: add_u64, gap: |keys| 3e7 / keys.len() as f64 },
 ];
