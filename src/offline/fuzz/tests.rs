@@ -26,7 +26,7 @@ use crate::format::filename::FileKind;
 use crate::format::header::{FileHeader, Magic};
 use crate::format::record::RecordHeader;
 use crate::offline::inspect::{Inspector, TableFile};
-use crate::offline::tests::golden::{filters_store, golden_store, ingest_store, ranges_store, values_store};
+use crate::offline::tests::golden::stores::STORES;
 use crate::options::Compression;
 use crate::vfs::{FileSystem, OsFileSystem, SimFileSystem, read_small_file};
 
@@ -62,13 +62,8 @@ fn trimmed(mut bytes: Vec<u8>) -> Vec<u8> {
 fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
     let mut add = |target, name: &str, bytes: &[u8]| seeds.push((target, name.to_owned(), sealed(bytes)));
-    let others = [
-        ("ranges-", ranges_store()),
-        ("values-", values_store()),
-        ("ingest-", ingest_store()),
-        ("filters-", filters_store()),
-    ];
-    for (prefix, fs) in std::iter::once(("", golden_store())).chain(others) {
+    for (name, store) in STORES {
+        let (prefix, fs) = (if name == "store" { String::new() } else { format!("{name}-") }, store());
         let inspector = Inspector::on(Arc::new(fs.clone()));
         // All files; and logs and tables only, without a manifest.
         let (mut archive, mut alone) = (Vec::new(), Vec::new());

@@ -436,8 +436,8 @@ impl Alphabets {
     }
 
     /// The interval of the greatest strings over the alphabets that are less than `until`, which is
-    /// as the key of [`number`](Alphabets::number): their number is its start. `None` if there is no
-    /// such string.
+    /// as the key of [`number`](Alphabets::number): their number is its start. `None` if there is
+    /// no such string.
     #[inline]
     pub(super) fn below(
         &self,

@@ -14,6 +14,7 @@ use crate::files::WRITE_LEN;
 use crate::filter::{self, FilterPolicy, KeyHash, RangeFilterPolicy};
 use crate::format::checksum::bound_crc;
 use crate::format::coding::{Decoder, get_u32, low_byte, set_u32, set_u64};
+use crate::format::deadline::DEADLINE_LEN;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, IDENTITY_BIT, Magic, features};
 use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, Window, head8};
 use crate::iter::{InternalCursor, MergeCursor, Stamped};
@@ -245,8 +246,9 @@ pub fn table(sealed: bool, data: &[u8]) -> bool {
     for (key, seqno, kind, value) in &entries {
         let found = get(&table, key, *seqno, FilterMode::Use).expect("it verified");
         let expected = match kind {
-            // The value file is not there, and its value not wanted.
-            ValueKind::SeparatePut | ValueKind::SeparateExpiringPut => (ValueKind::Put, Vec::new()),
+            // The value file is not there, and its value not wanted. The deadline stays.
+            ValueKind::SeparatePut => (ValueKind::Put, Vec::new()),
+            ValueKind::SeparateExpiringPut => (ValueKind::ExpiringPut, value[..DEADLINE_LEN].to_vec()),
             kind => (*kind, value.clone()),
         };
         assert_eq!(found, Some(expected), "{key:?} at {seqno}");
