@@ -41,6 +41,7 @@ pub use tamis_vfs as vfs;
 mod batch;
 mod db;
 mod environment;
+pub mod guide;
 mod offline;
 pub mod operator;
 mod options;
