@@ -292,3 +292,20 @@ fn references_of_the_guide_lead_somewhere_on_github_and_on_docs_rs() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+#[test]
+fn every_recipe_is_on_the_front_page() {
+    let front = text_of("src/lib.rs");
+    let front: String =
+        front.lines().take_while(|line| line.starts_with("//!")).map(|line| format!("{line}\n")).collect();
+    let known = definitions(&front);
+    for file in files_in("examples", ".rs").iter().filter_map(|file| file.strip_prefix("examples/")) {
+        let name = match file.split_once('/') {
+            Some((package, _)) => format!("- `{package}` ("),
+            None => format!("- [`{}`][{file}]: ", file.trim_end_matches(".rs")),
+        };
+        assert!(front.contains(&name), "src/lib.rs does not list {file}");
+    }
+    let undefined = references(&front).filter(|name| known.iter().all(|(known, _)| known != name));
+    assert_eq!(undefined.collect::<Vec<_>>(), [""; 0], "references that lead nowhere");
+}
