@@ -2,7 +2,8 @@
 #![doc = include_str!("../docs/guide/README.md")]
 // The pages are the files of docs/guide. They name each other, documents and recipes by reference,
 // and end with what the references mean on GitHub: `[keys]: keys.md`. In front of each page stands
-// what they mean here (`guide/links.md`): of two definitions, Markdown takes the first.
+// what they mean here (`guide/links.md`): of two definitions, Markdown takes the first. A new page
+// is a file there, a line below, and one in the index and in the links.
 
 /// A module for each page, which ends with links to what the page uses.
 macro_rules! pages {
@@ -27,6 +28,7 @@ pages! {
     timeseries: KeyspaceOptions::ttl, Keyspace::delete_range, Db::drop_keyspace
     sessions: Keyspace::put_with_expiry, KeyspaceOptions::ttl, Expiry, Cursor::deadline, Options::clock
     large_values: KeyspaceOptions::separate_values, Db::read, Compression, MAX_VALUE_LEN
+    loading: SstWriter, SstFormat, Keyspace::ingest, IngestOptions, WriteBatch
     changes: Db::changes_since, Db::follow, Changes, OperationKind, LogPin, Options::keep_log
     durability: WriteOptions::sync, Db::sync, Db::flush, Db::close, KeyspaceOptions::wal, Error::Poisoned
     snapshots: Snapshot, Options::open_read_only, Db::refresh, Options::refresh_every, HeldStats, ReaderStats
