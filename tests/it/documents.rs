@@ -221,3 +221,91 @@ fn the_glossary_is_in_order_and_its_words_are_those_of_the_source() {
     let unused: Vec<&&str> = words.iter().filter(|word| !is_used(word)).collect();
     assert!(unused.is_empty(), "words that the source does not have: {unused:?}");
 }
+
+/// What the references of a text stand for: `[keys]: keys.md`.
+fn definitions(text: &str) -> Vec<(&str, &str)> {
+    let lines = text.lines().map(|line| line.trim_start_matches(['/', '!', ' ']));
+    lines.filter_map(|line| line.strip_prefix('[')?.split_once("]: ")).collect()
+}
+
+/// The names in brackets that are to be references: behind another pair of brackets, or of files.
+fn references(text: &str) -> impl Iterator<Item = &str> {
+    let prose = text.split("```").step_by(2).flat_map(|prose| prose.split('[').skip(1));
+    let names = prose.scan(false, |follows, part| {
+        let (name, rest) = part.split_once(']').unwrap_or((part, ""));
+        let is_reference = *follows || name.ends_with(".md") || name.ends_with(".rs");
+        *follows = rest.is_empty();
+        Some((is_reference && !rest.starts_with('(')).then_some(name))
+    });
+    names.flatten()
+}
+
+/// The pages of the guide, by the names of their modules.
+fn guide() -> Vec<String> {
+    let files = files_in("docs/guide", ".md");
+    let name = |file: &String| Path::new(file).file_stem().unwrap().to_str().unwrap().to_owned();
+    files.iter().map(name).filter(|name| name != "README").collect()
+}
+
+#[test]
+fn every_page_of_the_guide_is_a_module_and_in_its_index() {
+    let (modules, index) = (text_of("src/guide.rs"), text_of("docs/guide/README.md"));
+    let modules = modules.split("pages! {").nth(1).unwrap();
+    let pages = guide();
+    assert!(pages.len() >= 20, "{pages:?}");
+    for page in &pages {
+        assert!(modules.contains(&format!("    {page}: ")), "src/guide.rs has no module {page}");
+        assert!(index.contains(&format!("][{page}]")), "docs/guide/README.md does not list {page}");
+    }
+    let listed = references(&index).filter(|name| !pages.iter().any(|page| page == name));
+    assert_eq!(listed.collect::<Vec<_>>(), [""; 0], "not pages");
+}
+
+/// A page says where its references lead on GitHub, `src/guide/links.md` where they lead on
+/// docs.rs.
+#[test]
+fn references_of_the_guide_lead_somewhere_on_github_and_on_docs_rs() {
+    let (links, mut wrong) = (text_of("src/guide/links.md"), Vec::new());
+    let links = definitions(&links);
+    for file in files_in("docs/guide", ".md") {
+        let text = text_of(&file);
+        let own = definitions(&text);
+        for name in references(&text).filter(|name| own.iter().all(|(known, _)| known != name)) {
+            wrong.push(format!("{file} does not say where [{name}] leads"));
+        }
+        for (name, to) in own {
+            let path = root().join("docs/guide").join(to);
+            let path = path.canonicalize().unwrap_or_default();
+            let path = path.strip_prefix(root().canonicalize().unwrap()).map(|path| path.to_str().unwrap().to_owned());
+            let Ok(path) = path else {
+                wrong.push(format!("{file}: there is no {to}"));
+                continue;
+            };
+            let on_docs_rs = match path.strip_prefix("docs/guide/") {
+                Some(page) => format!("crate::guide::{}", page.trim_end_matches(".md")),
+                None => format!("https://docs.rs/crate/tamis/latest/source/{path}"),
+            };
+            if !links.contains(&(name, on_docs_rs.as_str())) {
+                wrong.push(format!("src/guide/links.md lacks [{name}]: {on_docs_rs}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn every_recipe_is_on_the_front_page() {
+    let front = text_of("src/lib.rs");
+    let front: String =
+        front.lines().take_while(|line| line.starts_with("//!")).map(|line| format!("{line}\n")).collect();
+    let known = definitions(&front);
+    for file in files_in("examples", ".rs").iter().filter_map(|file| file.strip_prefix("examples/")) {
+        let name = match file.split_once('/') {
+            Some((package, _)) => format!("- `{package}` ("),
+            None => format!("- [`{}`][{file}]: ", file.trim_end_matches(".rs")),
+        };
+        assert!(front.contains(&name), "src/lib.rs does not list {file}");
+    }
+    let undefined = references(&front).filter(|name| known.iter().all(|(known, _)| known != name));
+    assert_eq!(undefined.collect::<Vec<_>>(), [""; 0], "references that lead nowhere");
+}
