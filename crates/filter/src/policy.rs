@@ -119,8 +119,9 @@ pub enum RangeFilterPolicy {
     /// A table whose keys allow no useful code gets none: one that would wrongly say "maybe" to
     /// more than a quarter of short empty ranges.
     Ordered {
-        /// Bits per distinct key, everything included, 3 to 18; fractions count. 12 bits wrongly
-        /// say "maybe" to 0.14 % of short empty ranges of evenly spread keys, 10 bits to 0.5 %.
+        /// Bits per distinct key, 3 to 18, everything included unless blocks have fewer than eleven
+        /// keys; fractions count. 12 bits wrongly say "maybe" to 0.14 % of short empty ranges of
+        /// evenly spread keys, 10 bits to 0.5 %.
         bits_per_key: f32,
     },
 }

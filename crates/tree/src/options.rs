@@ -248,9 +248,10 @@ impl KeyspaceOptions {
     /// It is asked when the block that a read would enter is not in memory, and pays where data
     /// exceed the cache and scans are short. [`ReadStats::scan_reads_unused`] counts what it could
     /// save. Flushes and compactions take 50 to 100 ns more per key, and the filter takes memory
-    /// and disk space: 12 bits per key as a rule. May be changed at any time; a table keeps the
-    /// filter it was written with until
-    /// [`Keyspace::renew_filters`](struct.Keyspace.html#method.renew_filters).
+    /// and disk space: 12 bits per key as a rule, and up to 22 bits per data block more where a
+    /// block holds few keys, as with values of 1 KiB and above. A [`FilterBudget`] counts these
+    /// only once a filter is written. May be changed at any time; a table keeps the filter it was
+    /// written with until [`Keyspace::renew_filters`](struct.Keyspace.html#method.renew_filters).
     ///
     /// [`ReadStats::scan_reads_unused`]: struct.ReadStats.html#structfield.scan_reads_unused
     pub fn range_filter(mut self, policy: RangeFilterPolicy) -> Self {
