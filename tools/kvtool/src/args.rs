@@ -659,10 +659,16 @@ pub(crate) struct BenchReads {
     /// Use the lines of FILE as missing keys, instead of existing keys with one more byte
     #[arg(long, value_name = "FILE", requires = "db")]
     pub(crate) missing_from: Option<PathBuf>,
-    /// Sizes of the filters in bits per key, 1 to 24; fractions are allowed
-    #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "4,6,8,10,12,16,20", value_parser = bits_per_key)]
+    /// Measure range filters: blocks per scan of an empty range, and per short scan, in both
+    /// directions. The ranges are made from the keys of the store. With cold caches only: a range
+    /// filter is asked about blocks that are not in memory
+    #[arg(long, conflicts_with_all = ["warm", "keys_from", "missing_from"])]
+    pub(crate) ranges: bool,
+    /// Sizes of the filters in bits per key, 1 to 24, of range filters 3 to 18; fractions are allowed
+    /// [default: 4,6,8,10,12,16,20; of range filters 6,8,10,12,14,16]
+    #[arg(long, value_name = "BITS", value_delimiter = ',', value_parser = bits_per_key)]
     pub(crate) bits: Vec<f32>,
-    /// Look up at most N keys of each kind [default: 100000]
+    /// Ask for at most N keys of each kind, or ranges [default: 100000; of ranges 20000]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) asked: Option<usize>,
     /// Measure only with cold caches: no blocks cached by the store, no pages cached by the system
@@ -678,8 +684,8 @@ pub(crate) struct BenchReads {
     /// Keep the store, and print its path
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Plot reads per missing key against bits per key, into a file ending in .svg or .png; may be
-    /// repeated
+    /// Plot reads per missing key, or per empty range, against bits per key, into a file ending in
+    /// .svg or .png; may be repeated
     #[arg(long, value_name = "FILE", value_parser = tamis_bench::plot::plot_file)]
     pub(crate) plot: Vec<PathBuf>,
     /// Seed of the keys, their order, the sample of keys, and the filters' hash

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use tamis::{FilterMode, FilterPolicy, RangeFilterPolicy, Stats};
 use tamis_figures::Table;
 
+use super::scan::KeyRange;
 use super::workload::keys::Keys;
 use super::workload::load::Load;
-use super::workload::measure::{Measured, Question, measure, measure_ranges, warm_up};
+use super::workload::measure::{Measured, Question, Scan, measure, measure_ranges, warm_up};
 use super::workload::{level_json, process};
 use crate::args::{Common, Demo};
 use crate::failure::{Attempt, Result};
@@ -35,7 +36,7 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
         .attempt(format_args!("cannot create a directory in {}", parent.display()))?;
     dir.disable_cleanup(args.keep);
     let path = dir.path().join("db");
-    let keys = Keys::new(args.keys, SEED);
+    let keys = Keys::dense(args.keys, SEED);
     let load = Load { keys, value_len: VALUE_LEN, filter: FilterPolicy::DEFAULT, ranges: RangeFilterPolicy::ORDERED };
 
     let start = Instant::now();
@@ -66,25 +67,25 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
                 Question::Existing => keys.existing(i * step),
                 Question::Missing => keys.missing(i * step),
             });
-            measured.push(measure(&db, keyspace, question, filters, keys)?.of(Asked::Keys(question)));
+            let question = (Asked::Keys(question), question == Question::Existing);
+            measured.push(measure(&db, keyspace, question, filters, keys)?);
         }
     }
-    let before = db.stats().ledger().expected_range_false_positives;
     for question in [Asked::EmptyRanges, Asked::Firsts] {
         for filters in [FilterMode::Use, FilterMode::Ignore] {
             say(format_args!("looking up {} {}", count(asked), title(question, filters)));
             let ranges = (0..asked).map(|i| match question {
-                Asked::Firsts => (keys.existing(i * step), None),
+                Asked::Firsts => KeyRange { lower: keys.existing(i * step).into(), upper: None },
                 _ => {
                     let (from, until) = keys.empty_range(i * step);
-                    (from, Some(until))
+                    KeyRange { lower: from.into(), upper: Some(until.into()) }
                 }
             });
             let is_found = question == Asked::Firsts;
-            measured.push(measure_ranges(&db, keyspace, (question, is_found), filters, ranges)?);
+            measured.push(measure_ranges(&db, keyspace, (question, is_found), filters, Scan::FIRST, ranges)?);
         }
     }
-    let predicted = db.stats().ledger().expected_range_false_positives - before;
+    let predicted = measured.iter().map(|m| m.predicted).sum();
     let mut output = Output::new();
     if common.json {
         output.json(json!({
