@@ -19,7 +19,7 @@ use crate::text::parse_time;
 pub(crate) use filter::{
     FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, FilterUnion, Policy,
 };
-pub(crate) use flags::{ByteFlags, Common, JsonFlag, KeyspaceFlags, With};
+pub(crate) use flags::{AllFlags, ByteFlags, Common, JsonFlag, KeyspaceFlags, OutputFormat, TableFlags, With};
 pub(crate) use format::Format;
 
 const AFTER_HELP: &str = r#"Keys and values:
@@ -111,13 +111,13 @@ pub(crate) enum Command {
     /// an error, and no file is written.
     Export(With<Export>),
     /// Print the levels, filters and memory of a store, and what reads cost
-    Stats(With<Stats>),
+    Stats(With<Stats, AllFlags<TableFlags>>),
     /// Look up a key and show the steps: memtables, tables, filter answers, blocks read
-    Explain(With<Explain>),
+    Explain(With<Explain, AllFlags<TableFlags>>),
     /// Print the tables of every level
-    Levels(With<StoreDir>),
+    Levels(With<StoreDir, AllFlags<TableFlags>>),
     /// List the keyspaces
-    Keyspaces(With<StoreDir, KeyspaceFlags>),
+    Keyspaces(With<StoreDir, KeyspaceFlags<TableFlags>>),
     /// Move entries to the last level, and drop deleted and overwritten ones
     Compact(With<Compact>),
     /// Make a copy of a store that shares its files by hard links; it survives a power cut
@@ -138,11 +138,11 @@ pub(crate) enum Command {
     /// crate `tamis-backup`.
     Backup(With<Backup, JsonFlag>),
     /// List the generations in a backup repository, or check all of its files
-    Backups(With<Backups, JsonFlag>),
+    Backups(With<Backups, TableFlags>),
     /// Make a store of a generation in a backup repository; every file is compared with its hash
     Restore(With<Restore, JsonFlag>),
     /// Print what an SSTable contains
-    Sst(With<Sst, ByteFlags>),
+    Sst(With<Sst, ByteFlags<TableFlags>>),
     /// Print a file of a store as text: log, manifest, CURRENT or SSTable
     Dump(With<Dump, ByteFlags>),
     /// Check every file of a store; one line per fault: file, offset, kind
@@ -157,7 +157,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
-    Demo(With<Demo, JsonFlag>),
+    Demo(With<Demo, TableFlags>),
     /// Put a store under load, kill it and inject faults, repeatedly, and check that no
     /// acknowledged write is lost
     ///
@@ -166,7 +166,7 @@ pub(crate) enum Command {
     /// writes only part, or several calls for lack of space. After each, the store is opened and
     /// compared with the acknowledged writes. Exit code 3 if a write is lost, an entry is invented,
     /// or a file is left open.
-    Soak(With<Soak, JsonFlag>),
+    Soak(With<Soak, TableFlags>),
     /// The worker process that `soak` kills
     #[command(hide = true)]
     SoakWorker(SoakWorker),
@@ -182,7 +182,7 @@ pub(crate) enum BenchCommand {
     ///
     /// Fails with exit code 3 if a measurement differs from theory by more than five standard
     /// deviations, or if the store's counters differ from the operating system's for this process.
-    Reads(Box<With<BenchReads>>),
+    Reads(Box<With<BenchReads, AllFlags<TableFlags>>>),
     /// Run the usual workloads, like tamis-bench: throughput, latency, processor time, memory,
     /// amplification
     ///

@@ -39,7 +39,7 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
         valid = left > 0 && if args.reverse { cursor.prev()? } else { cursor.next()? };
     }
     output.finish()?;
-    if deadlines > 0 && !common.json && !args.keys {
+    if deadlines > 0 && !common.json() && !args.keys {
         let deadlines = counted(deadlines, "value");
         say(format_args!(
             "{deadlines} with a deadline, which lines do not show; --json does, and `export` to JSON lines"

@@ -1,6 +1,5 @@
 //! Expected and measured figures: as a table, as JSON, as the points of a plot.
 
-use comfy_table::Table;
 use serde_json::{Map, Value, json};
 use tamis::{FilterMode, LevelStats};
 
@@ -15,7 +14,8 @@ use crate::commands::workload::level_json;
 use crate::commands::workload::measure::Question;
 use crate::commands::workload::process::Io;
 use crate::failure::Result;
-use crate::output::{Output, json_reads, table};
+use crate::output::{Output, json_reads};
+use crate::table::{self, Table, number, text};
 use crate::text::{Decimal, count, counted, percent, size};
 
 pub(super) struct Report {
@@ -176,8 +176,8 @@ fn blocks_per_one(passes: &[&Pass]) -> (f64, [f64; 2]) {
     (blocks / asked, interval(wrong, absent).map_or([blocks / asked; 2], |bounds| bounds.map(bound)))
 }
 
-/// A column of the table: its head, and a pass's cell.
-type Column = (&'static str, fn(&Report, &Pass) -> String);
+/// A column of the table, and a pass's cell.
+type Column = (table::Column, fn(&Report, &Pass) -> String);
 
 fn optional(figure: Option<f64>, show: impl Fn(f64) -> String) -> String {
     figure.map_or_else(|| "–".to_owned(), show)
@@ -187,54 +187,53 @@ fn decimal(n: f64) -> String {
     Decimal(n).to_string()
 }
 
-/// The columns, and how many of them hold text.
-fn columns(kind: Kind) -> (Vec<Column>, usize) {
-    let interval: Column = ("95 % interval", |_, pass| {
+fn columns(kind: Kind) -> Vec<Column> {
+    let column = |column, cell| -> Column { (column, cell) };
+    let asked = column(number("asked").detail(), |_, pass| count(pass.measured.asked));
+    let measured = column(number("blocks measured").key(), |_, pass| rate(pass.blocks_per_one().0));
+    let interval = column(number("95 % interval").detail(), |_, pass| {
         let (_, [low, high]) = pass.blocks_per_one();
         format!("{} – {}", rate(low), rate(high))
     });
-    let filters: Column = ("filters", |_, pass| pass.filters());
-    let asked: Column = ("asked", |_, pass| count(pass.measured.asked));
-    let measured: Column = ("blocks measured", |_, pass| rate(pass.blocks_per_one().0));
-    let mut columns: Vec<Column> = match kind {
+    let expected = |head| column(number(head).key(), |_, pass| rate(pass.per_one(pass.expected.blocks.mean)));
+    let first = |head| column(text(head).key(), |_, pass| pass.asked().what());
+    let filters = column(text("filters").key(), |_, pass| pass.filters());
+    let mut columns = match kind {
         Kind::Keys => vec![
-            ("keys", |_, pass| pass.asked().name()),
+            first("keys"),
             filters,
-            ("state", |_, pass| pass.state.name().to_owned()),
+            column(text("state").key(), |_, pass| pass.state.name().to_owned()),
             asked,
-            ("tables", |_, pass| decimal(pass.per_one(pass.expected.look_ups as f64))),
-            ("blocks by the textbook", |_, pass| rate(pass.per_one(pass.expected.by_design))),
-            ("blocks expected", |_, pass| rate(pass.per_one(pass.expected.blocks.mean))),
+            column(number("tables").detail(), |_, pass| decimal(pass.per_one(pass.expected.look_ups as f64))),
+            column(number("blocks by the textbook"), |_, pass| rate(pass.per_one(pass.expected.by_design))),
+            expected("blocks expected"),
             measured,
             interval,
-            ("reads", |_, pass| rate(pass.per_one(pass.measured.reads.block_reads as f64))),
+            column(number("reads").detail(), |_, pass| rate(pass.per_one(pass.measured.reads.block_reads as f64))),
         ],
         Kind::Ranges => vec![
-            ("ranges", |_, pass| pass.asked().what()),
+            first("ranges"),
             filters,
             asked,
-            ("blocks predicted", |_, pass| rate(pass.per_one(pass.expected.blocks.mean))),
+            expected("blocks predicted"),
             measured,
             interval,
-            ("backward", |report, pass| optional(report.backward(pass), rate)),
-            ("false predicted", |_, pass| percent(pass.predicted_rate())),
-            ("false measured", |_, pass| percent(pass.measured.reads.range_false_positive_rate())),
+            column(number("backward"), |report, pass| optional(report.backward(pass), rate)),
+            column(number("false predicted"), |_, pass| percent(pass.predicted_rate())),
+            column(number("false measured"), |_, pass| percent(pass.measured.reads.range_false_positive_rate())),
         ],
     };
-    columns.push(("read calls", |_, pass| optional(pass.process(|io| io.read_calls), rate)));
+    columns.push(column(number("read calls"), |_, pass| optional(pass.process(|io| io.read_calls), rate)));
     if kind == Kind::Keys {
-        columns.push(("bytes expected", |_, pass| decimal(pass.per_one(pass.expected_bytes()))));
+        columns.push(column(number("bytes expected").detail(), |_, pass| decimal(pass.per_one(pass.expected_bytes()))));
     }
+    let bytes = |_: &Report, pass: &Pass| decimal(pass.per_one(pass.measured.reads.block_bytes as f64));
     columns.extend([
-        (
-            "bytes read",
-            (|_, pass| decimal(pass.per_one(pass.measured.reads.block_bytes as f64))) as fn(&Report, &Pass) -> String,
-        ),
-        ("device bytes", |_, pass| optional(pass.process(|io| io.device_bytes), decimal)),
-        ("µs", |_, pass| decimal(pass.per_one(pass.measured.time.as_secs_f64() * 1e6))),
+        column(number("bytes read"), bytes),
+        column(number("device bytes").detail(), |_, pass| optional(pass.process(|io| io.device_bytes), decimal)),
+        column(number("µs"), |_, pass| decimal(pass.per_one(pass.measured.time.as_secs_f64() * 1e6))),
     ]);
-    let text = if kind == Kind::Keys { 3 } else { 2 };
-    (columns, text)
+    columns
 }
 
 /// A number of blocks per key or range: three decimals, or more until three significant digits are shown.
@@ -275,14 +274,14 @@ impl Report {
 
     pub(super) fn print(&self, common: &Common) -> Result<()> {
         let mut output = Output::new();
-        if common.json {
+        if common.json() {
             output.json(json!({
                 "store": { "entries": self.entries, "bytes": self.bytes, "levels": self.levels },
                 "passes": self.passes.iter().map(Pass::json).collect::<Vec<_>>(),
                 "agrees": self.disagreements.is_empty(),
             }))?;
         } else {
-            output.line(format_args!(
+            output.sentence(format_args!(
                 "{} in {}, {}; all figures but \"asked\" and shares are per {}",
                 counted(self.entries, "entry"),
                 counted(self.levels.len() as u64, "level"),
@@ -290,7 +289,7 @@ impl Report {
                 self.kind.unit()
             ))?;
             output.line("")?;
-            output.line(self.table())?;
+            output.table(common, &self.table())?;
         }
         output.finish()
     }
@@ -310,10 +309,8 @@ impl Report {
         let mut passes: Vec<&Pass> = self.passes.iter().filter(|pass| !pass.asked().scan().backward).collect();
         // A stable sort: within a group, passes stay in the order of the requested bits.
         passes.sort_by_key(|pass| (first(pass), pass.state == CacheState::Warm));
-        let (columns, text) = columns(self.kind);
-        let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
-        let row = |pass: &Pass| columns.iter().map(|(_, cell)| cell(self, pass)).collect::<Vec<String>>();
-        table(text, &heads, passes.into_iter().map(row))
+        let (columns, cells): (Vec<_>, Vec<_>) = columns(self.kind).into_iter().unzip();
+        Table::new(columns, passes.into_iter().map(|pass| cells.iter().map(|cell| cell(self, pass)).collect()))
     }
 
     /// Blocks per missing key, or per empty range, against the filters' actual bits per key: from
