@@ -19,7 +19,7 @@ use crate::text::parse_time;
 pub(crate) use filter::{
     FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, FilterUnion, Policy,
 };
-pub(crate) use flags::{ByteFlags, Common, JsonFlag, KeyspaceFlags, With};
+pub(crate) use flags::{AllFlags, ByteFlags, Common, JsonFlag, KeyspaceFlags, OutputFormat, TableFlags, With};
 pub(crate) use format::Format;
 
 const AFTER_HELP: &str = r#"Keys and values:
@@ -111,13 +111,13 @@ pub(crate) enum Command {
     /// an error, and no file is written.
     Export(With<Export>),
     /// Print the levels, filters and memory of a store, and what reads cost
-    Stats(With<Stats>),
+    Stats(With<Stats, AllFlags<TableFlags>>),
     /// Look up a key and show the steps: memtables, tables, filter answers, blocks read
-    Explain(With<Explain>),
+    Explain(With<Explain, AllFlags<TableFlags>>),
     /// Print the tables of every level
-    Levels(With<StoreDir>),
+    Levels(With<StoreDir, AllFlags<TableFlags>>),
     /// List the keyspaces
-    Keyspaces(With<StoreDir, KeyspaceFlags>),
+    Keyspaces(With<StoreDir, KeyspaceFlags<TableFlags>>),
     /// Move entries to the last level, and drop deleted and overwritten ones
     Compact(With<Compact>),
     /// Make a copy of a store that shares its files by hard links; it survives a power cut
@@ -138,11 +138,11 @@ pub(crate) enum Command {
     /// crate `tamis-backup`.
     Backup(With<Backup, JsonFlag>),
     /// List the generations in a backup repository, or check all of its files
-    Backups(With<Backups, JsonFlag>),
+    Backups(With<Backups, TableFlags>),
     /// Make a store of a generation in a backup repository; every file is compared with its hash
     Restore(With<Restore, JsonFlag>),
     /// Print what an SSTable contains
-    Sst(With<Sst, ByteFlags>),
+    Sst(With<Sst, ByteFlags<TableFlags>>),
     /// Print a file of a store as text: log, manifest, CURRENT or SSTable
     Dump(With<Dump, ByteFlags>),
     /// Check every file of a store; one line per fault: file, offset, kind
@@ -157,7 +157,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Filter(FilterCommand),
     /// Load a million keys and measure how many disk reads the filters save
-    Demo(With<Demo, JsonFlag>),
+    Demo(With<Demo, TableFlags>),
     /// Put a store under load, kill it and inject faults, repeatedly, and check that no
     /// acknowledged write is lost
     ///
@@ -166,7 +166,7 @@ pub(crate) enum Command {
     /// writes only part, or several calls for lack of space. After each, the store is opened and
     /// compared with the acknowledged writes. Exit code 3 if a write is lost, an entry is invented,
     /// or a file is left open.
-    Soak(With<Soak, JsonFlag>),
+    Soak(With<Soak, TableFlags>),
     /// The worker process that `soak` kills
     #[command(hide = true)]
     SoakWorker(SoakWorker),
@@ -182,7 +182,7 @@ pub(crate) enum BenchCommand {
     ///
     /// Fails with exit code 3 if a measurement differs from theory by more than five standard
     /// deviations, or if the store's counters differ from the operating system's for this process.
-    Reads(Box<With<BenchReads>>),
+    Reads(Box<With<BenchReads, AllFlags<TableFlags>>>),
     /// Run the usual workloads, like tamis-bench: throughput, latency, processor time, memory,
     /// amplification
     ///
@@ -659,10 +659,16 @@ pub(crate) struct BenchReads {
     /// Use the lines of FILE as missing keys, instead of existing keys with one more byte
     #[arg(long, value_name = "FILE", requires = "db")]
     pub(crate) missing_from: Option<PathBuf>,
-    /// Sizes of the filters in bits per key, 1 to 24; fractions are allowed
-    #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "4,6,8,10,12,16,20", value_parser = bits_per_key)]
+    /// Measure range filters: blocks per scan of an empty range, and per short scan, in both
+    /// directions. The ranges are made from the keys of the store. With cold caches only: a range
+    /// filter is asked about blocks that are not in memory
+    #[arg(long, conflicts_with_all = ["warm", "keys_from", "missing_from"])]
+    pub(crate) ranges: bool,
+    /// Sizes of the filters in bits per key, 1 to 24, of range filters 3 to 18; fractions are allowed
+    /// [default: 4,6,8,10,12,16,20; of range filters 6,8,10,12,14,16]
+    #[arg(long, value_name = "BITS", value_delimiter = ',', value_parser = bits_per_key)]
     pub(crate) bits: Vec<f32>,
-    /// Look up at most N keys of each kind [default: 100000]
+    /// Ask for at most N keys of each kind, or ranges [default: 100000; of ranges 20000]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) asked: Option<usize>,
     /// Measure only with cold caches: no blocks cached by the store, no pages cached by the system
@@ -678,8 +684,8 @@ pub(crate) struct BenchReads {
     /// Keep the store, and print its path
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Plot reads per missing key against bits per key, into a file ending in .svg or .png; may be
-    /// repeated
+    /// Plot reads per missing key, or per empty range, against bits per key, into a file ending in
+    /// .svg or .png; may be repeated
     #[arg(long, value_name = "FILE", value_parser = tamis_bench::plot::plot_file)]
     pub(crate) plot: Vec<PathBuf>,
     /// Seed of the keys, their order, the sample of keys, and the filters' hash

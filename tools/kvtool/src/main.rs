@@ -13,6 +13,7 @@ mod commands;
 mod failure;
 mod json;
 mod output;
+mod table;
 mod text;
 
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
-use output::say;
+use output::say_failure;
 
 /// Raises the number of files that the process may open as far as it may: a command that opens a
 /// store read-only keeps all of its files open.
@@ -72,7 +73,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(message) = failure.message() {
-                say(format_args!("kvtool: {message}"));
+                say_failure(message);
             }
             failure.exit_code()
         }

@@ -1,33 +1,108 @@
 //! Output: rows, JSON and tables on standard output, messages on standard error.
 
 use std::fmt::Display;
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
 
 use serde_json::{Map, Value, json};
 use tamis::{FilterLedger, ReadStats};
 
-pub(crate) use tamis_figures::aligned as table;
-
+use crate::args::{Common, OutputFormat};
 use crate::failure::{Failure, Result};
-use crate::text::{Form, hex};
+use crate::table::{Layout, Table};
+use crate::text::{Form, hex, wrapped};
 
 /// Version of the JSON documents. It changes when a field is removed or changes its meaning, not
 /// when one is added.
 pub(crate) const SCHEMA: u64 = 1;
 
+/// What draws attention, and what names columns.
+const ALARM: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const HEAD: Style = Style::new().bold();
+
 /// Prints a message on standard error, ignoring write errors.
 pub(crate) fn say(text: impl Display) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let error = io::stderr();
+    let text = text.to_string();
+    let lines = width_of(&error, error.is_terminal()).map_or_else(|| text.clone(), |width| in_lines(&text, width));
+    let _ = writeln!(error.lock(), "{lines}");
+}
+
+/// Characters in a line of a terminal.
+#[cfg(unix)]
+fn width_of(stream: &impl std::os::fd::AsFd, is_terminal: bool) -> Option<usize> {
+    let size = if is_terminal { terminal_size::terminal_size_of(stream) } else { None };
+    size.map(|(width, _)| usize::from(width.0))
+}
+
+#[cfg(windows)]
+fn width_of(stream: &impl std::os::windows::io::AsHandle, is_terminal: bool) -> Option<usize> {
+    let size = if is_terminal { terminal_size::terminal_size_of(stream) } else { None };
+    size.map(|(width, _)| usize::from(width.0))
+}
+
+/// A text whose lines are wrapped.
+fn in_lines(text: &str, width: usize) -> String {
+    text.lines().flat_map(|line| wrapped(line, width)).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints why the command failed.
+pub(crate) fn say_failure(text: impl Display) {
+    let _ = writeln!(anstream::stderr(), "{ALARM}kvtool:{ALARM:#} {text}");
 }
 
 /// Buffered standard output. A command ends with [`Output::finish`], which reports any write error.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
+    /// Characters in a line, if it is a terminal.
+    width: Option<usize>,
+    /// Colours are for terminals that have them, unless NO_COLOR forbids them.
+    is_styled: bool,
 }
 
 impl Output {
     pub(crate) fn new() -> Output {
-        Output { out: BufWriter::with_capacity(1 << 16, io::stdout().lock()) }
+        let out = io::stdout();
+        let is_styled = AutoStream::choice(&out) != ColorChoice::Never;
+        let width = width_of(&out, out.is_terminal());
+        Output { out: BufWriter::with_capacity(1 << 16, out.lock()), width, is_styled }
+    }
+
+    /// Writes a table in the form that the command line asks for; as text, as wide as the terminal.
+    pub(crate) fn table(&mut self, common: &Common, table: &Table) -> Result<()> {
+        let layout = match (common.format, self.width) {
+            (OutputFormat::Plain, _) => Layout::Plain,
+            (_, Some(width)) => Layout::Within(width),
+            (_, None) => Layout::Markdown,
+        };
+        let (lines, heads) = table.lay_out(layout);
+        for (i, line) in lines.iter().enumerate() {
+            if i < heads { self.styled(HEAD, line, "")? } else { self.line(line)? }
+        }
+        Ok(())
+    }
+
+    /// Writes a sentence, wrapped in a terminal.
+    pub(crate) fn sentence(&mut self, text: impl Display) -> Result<()> {
+        match self.width {
+            Some(width) => self.line(in_lines(&text.to_string(), width)),
+            None => self.line(text),
+        }
+    }
+
+    /// Writes a line that a user should not miss.
+    pub(crate) fn warning(&mut self, text: impl Display) -> Result<()> {
+        self.styled(WARNING, "warning:", format_args!(" {text}"))
+    }
+
+    fn styled(&mut self, style: Style, styled: impl Display, rest: impl Display) -> Result<()> {
+        match self.is_styled {
+            true => self.line(format_args!("{style}{styled}{style:#}{rest}")),
+            false => self.line(format_args!("{styled}{rest}")),
+        }
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {

@@ -257,6 +257,20 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// The lines of a sentence, of at most `width` characters where its words allow that.
+pub(crate) fn wrapped(sentence: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in sentence.split(' ') {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        match lines.last_mut() {
+            Some(last) if line == 0 => last.push_str(word),
+            Some(last) if line + 1 + word.chars().count() <= width => *last = format!("{last} {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// A time in seconds since the beginning of 1970.
 pub(crate) fn unix_time(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -346,6 +360,14 @@ impl fmt::Display for Decimal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentences_are_wrapped_between_words() {
+        assert_eq!(wrapped("a bc def ghij", 4), ["a bc", "def", "ghij"]);
+        assert_eq!(wrapped("abcdef g", 3), ["abcdef", "g"]);
+        assert_eq!(wrapped("a  b", 80), ["a  b"]);
+        assert_eq!(wrapped("", 80), [""]);
+    }
 
     #[test]
     fn times_are_read_as_they_are_written() {

@@ -6,7 +6,7 @@ use clap::{Args as Group, Subcommand, ValueEnum};
 use tamis::RangeFilterPolicy;
 use tamis::filter::{BloomLayout, HashFunction};
 
-use super::{ByteFlags, JsonFlag, KeyspaceFlags, With};
+use super::{AllFlags, ByteFlags, JsonFlag, KeyspaceFlags, TableFlags, With};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FilterCommand {
@@ -25,7 +25,7 @@ pub(crate) enum FilterCommand {
     /// equal --bits and --probes, or with an equal --capacity and --bits-per-key or --error-rate.
     Union(With<FilterUnion, JsonFlag>),
     /// Print the parameters of a filter and its fill
-    Info(With<FilterInfo, JsonFlag>),
+    Info(With<FilterInfo, TableFlags>),
     /// Give the tables of a store new filters; their data blocks are copied unchanged
     Rebuild(With<FilterRebuild, KeyspaceFlags>),
     /// Print what filters, of 4 to 20 bits per key, and range filters would cost and save
@@ -38,7 +38,7 @@ pub(crate) enum FilterCommand {
     /// What range filters cost and save depends on the keys. Each table of level 0, and four tables
     /// of each level below, are read for that. A table whose keys allow no useful range filter is
     /// counted as declined; each scan of an empty range reads a block of it.
-    Advise(With<FilterAdvise>),
+    Advise(With<FilterAdvise, AllFlags<TableFlags>>),
 }
 
 #[derive(Debug, Group)]

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::Args as Group;
+use clap::{Args as Group, ValueEnum};
 
 use crate::failure::{Failure, Result};
 use crate::text::Form;
@@ -25,31 +25,31 @@ impl<A: Group, F: Group + Into<Common>> With<A, F> {
 
 /// Of commands that work in a keyspace, on keys or values.
 #[derive(Debug, Group)]
-pub(crate) struct AllFlags {
+pub(crate) struct AllFlags<O: Group = JsonFlag> {
     #[command(flatten)]
     keyspace: KeyspaceFlag,
     #[command(flatten)]
     form: FormFlags,
     #[command(flatten)]
-    json: JsonFlag,
+    output: O,
 }
 
 /// Of commands that work in a keyspace, and read and print no keys.
 #[derive(Debug, Group)]
-pub(crate) struct KeyspaceFlags {
+pub(crate) struct KeyspaceFlags<O: Group = JsonFlag> {
     #[command(flatten)]
     keyspace: KeyspaceFlag,
     #[command(flatten)]
-    json: JsonFlag,
+    output: O,
 }
 
 /// Of commands that read or print keys, of no keyspace.
 #[derive(Debug, Group)]
-pub(crate) struct ByteFlags {
+pub(crate) struct ByteFlags<O: Group = JsonFlag> {
     #[command(flatten)]
     form: FormFlags,
     #[command(flatten)]
-    json: JsonFlag,
+    output: O,
 }
 
 #[derive(Debug, Group)]
@@ -77,12 +77,44 @@ pub(crate) struct JsonFlag {
     json: bool,
 }
 
+/// Of commands that print tables.
+#[derive(Debug, Group)]
+pub(crate) struct TableFlags {
+    /// How to print: as a table that fits the terminal; plain, with tabs and all columns; or as JSON
+    #[arg(long, value_enum, default_value_t, conflicts_with = "json")]
+    format: OutputFormat,
+    /// Write JSON to standard output: --format json
+    #[arg(long)]
+    json: bool,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    #[default]
+    Table,
+    Plain,
+    Json,
+}
+
+impl From<JsonFlag> for OutputFormat {
+    fn from(JsonFlag { json }: JsonFlag) -> OutputFormat {
+        if json { OutputFormat::Json } else { OutputFormat::Table }
+    }
+}
+
+impl From<TableFlags> for OutputFormat {
+    fn from(TableFlags { format, json }: TableFlags) -> OutputFormat {
+        if json { OutputFormat::Json } else { format }
+    }
+}
+
 /// The shared flags of any command. Those that it does not take are as if they were not given.
 #[derive(Debug, Default)]
 pub(crate) struct Common {
     pub(crate) keyspace: Option<String>,
     form: Option<Form>,
-    pub(crate) json: bool,
+    pub(crate) format: OutputFormat,
 }
 
 impl FormFlags {
@@ -95,31 +127,42 @@ impl FormFlags {
     }
 }
 
-impl From<AllFlags> for Common {
-    fn from(AllFlags { keyspace, form, json }: AllFlags) -> Common {
-        Common { keyspace: keyspace.keyspace, form: form.form(), json: json.json }
+impl<O: Group + Into<OutputFormat>> From<AllFlags<O>> for Common {
+    fn from(AllFlags { keyspace, form, output }: AllFlags<O>) -> Common {
+        Common { keyspace: keyspace.keyspace, form: form.form(), format: output.into() }
     }
 }
 
-impl From<KeyspaceFlags> for Common {
-    fn from(KeyspaceFlags { keyspace, json }: KeyspaceFlags) -> Common {
-        Common { keyspace: keyspace.keyspace, json: json.json, form: None }
+impl<O: Group + Into<OutputFormat>> From<KeyspaceFlags<O>> for Common {
+    fn from(KeyspaceFlags { keyspace, output }: KeyspaceFlags<O>) -> Common {
+        Common { keyspace: keyspace.keyspace, format: output.into(), form: None }
     }
 }
 
-impl From<ByteFlags> for Common {
-    fn from(ByteFlags { form, json }: ByteFlags) -> Common {
-        Common { form: form.form(), json: json.json, keyspace: None }
+impl<O: Group + Into<OutputFormat>> From<ByteFlags<O>> for Common {
+    fn from(ByteFlags { form, output }: ByteFlags<O>) -> Common {
+        Common { form: form.form(), format: output.into(), keyspace: None }
     }
 }
 
 impl From<JsonFlag> for Common {
-    fn from(JsonFlag { json }: JsonFlag) -> Common {
-        Common { json, ..Common::default() }
+    fn from(output: JsonFlag) -> Common {
+        Common { format: output.into(), ..Common::default() }
+    }
+}
+
+impl From<TableFlags> for Common {
+    fn from(output: TableFlags) -> Common {
+        Common { format: output.into(), ..Common::default() }
     }
 }
 
 impl Common {
+    /// Whether results are printed as JSON.
+    pub(crate) fn json(&self) -> bool {
+        self.format == OutputFormat::Json
+    }
+
     /// The form in which keys and values are read and printed.
     pub(crate) fn form(&self) -> Form {
         self.form.unwrap_or(Form::Plain)

@@ -11,7 +11,8 @@ use tamis_backup::{Base, Follow, FollowOptions, Generation, Point, Reach, Reposi
 
 use crate::args::{Backup, Backups, Common, Restore};
 use crate::failure::{Failure, Result};
-use crate::output::{Output, say, table};
+use crate::output::{Output, say};
+use crate::table::{Table, number, text};
 use crate::text::{counted, size, utc};
 
 /// The longest time that a segment of the log spans.
@@ -35,7 +36,7 @@ pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
     db.close()?;
     let pruned = args.keep.map(|keep| repository.prune_store(made.store, keep as usize)).transpose()?;
     let pruned = pruned.unwrap_or_default();
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({
             "generation": made.generation,
@@ -128,7 +129,7 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
     let has_several = generations.iter().any(|generation| generation.store != generations[0].store);
     let reach_of = |generation: &Generation| reach.iter().find(|reach| reach.generation == generation.number).copied();
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         let generations: Vec<_> = generations.iter().map(|of| generation_json(of, reach_of(of))).collect();
         output.json(json!({ "generations": generations }))?;
     } else {
@@ -147,8 +148,17 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
             row.extend(store);
             row
         });
-        let columns = ["generation", "made", "last number", "files", "size", "followed until", "number", "store"];
-        output.line(table(0, &columns[..if has_several { 8 } else { 7 }], rows))?;
+        let mut columns = vec![
+            number("generation").key(),
+            number("made").key(),
+            number("last number").detail(),
+            number("files").detail(),
+            number("size"),
+            number("followed until"),
+            number("number").detail(),
+        ];
+        columns.extend(has_several.then(|| text("store").key()));
+        output.table(common, &Table::new(columns, rows))?;
     }
     output.finish()
 }
@@ -157,7 +167,7 @@ fn verify(common: &Common, repository: &Repository) -> Result<()> {
     let mut faults = Vec::new();
     let verified = repository.verify(&mut |fault| faults.push(fault.clone()))?;
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         output.json(json!({
             "generations": verified.generations,
             "files": verified.files,
@@ -216,7 +226,7 @@ pub(crate) fn restore(common: &Common, args: Restore) -> Result<()> {
 
 /// Prints, with `--json`, what was restored.
 fn report_restored(common: &Common, generation: &Generation, seqno: u64, until: Option<SystemTime>) -> Result<()> {
-    if !common.json {
+    if !common.json() {
         return Ok(());
     }
     let mut output = Output::new();

@@ -72,7 +72,7 @@ fn print(output: &mut Output, common: &Common, batch: &ChangeBatch, full: bool) 
     if operations.peek().is_none() {
         return Ok(false);
     }
-    if common.json {
+    if common.json() {
         let (first, last) = (batch.first_seqno(), batch.last_seqno());
         let operations = operations.map(|operation| document(common.form(), &operation)).collect::<Result<Vec<_>>>()?;
         output.json(json!({ "first": first, "last": last, "operations": operations }))?;

@@ -13,7 +13,7 @@ pub(crate) fn run(common: &Common, args: Checkpoint) -> Result<()> {
     let made = db.checkpoint(&args.dir)?;
     db.close()?;
     let bytes = made.files.iter().map(|file| file.size).sum();
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({
             "seqno": made.seqno,

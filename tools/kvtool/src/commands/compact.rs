@@ -43,7 +43,7 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
     db.close()?;
     unread.map(|table| check(&args.db, table.number)).find(Result::is_err).transpose()?;
     let (before, after) = (bytes(&before), bytes(&after));
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({ "bytes_before": before, "bytes_after": after, "seconds": seconds }))?;
         output.finish()?;

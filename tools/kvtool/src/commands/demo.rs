@@ -2,22 +2,23 @@
 //!
 //! Creates a store with several levels, opens it read-only with a small cache, and looks up
 //! existing and missing keys, empty ranges and the first entries from keys on, with and without
-//! filters. Prints the store's counters next to the
-//! operating system's counters for this process.
+//! filters. Prints what the filters save, and then the store's counters next to the operating
+//! system's counters for this process.
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use tamis::{FilterMode, FilterPolicy, RangeFilterPolicy, Stats};
-use tamis_figures::Table;
 
+use super::scan::KeyRange;
 use super::workload::keys::Keys;
 use super::workload::load::Load;
-use super::workload::measure::{Measured, Question, measure, measure_ranges, warm_up};
+use super::workload::measure::{Measured, Question, Scan, measure, measure_ranges, warm_up};
 use super::workload::{level_json, process};
 use crate::args::{Common, Demo};
 use crate::failure::{Attempt, Result};
-use crate::output::{Output, json_reads, say, table};
+use crate::output::{Output, json_reads, say};
+use crate::table::{Table, number, text};
 use crate::text::{Decimal, count, percent, size};
 
 /// The data are this many times as large as the block cache, so that blocks come from files.
@@ -35,7 +36,7 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
         .attempt(format_args!("cannot create a directory in {}", parent.display()))?;
     dir.disable_cleanup(args.keep);
     let path = dir.path().join("db");
-    let keys = Keys::new(args.keys, SEED);
+    let keys = Keys::dense(args.keys, SEED);
     let load = Load { keys, value_len: VALUE_LEN, filter: FilterPolicy::DEFAULT, ranges: RangeFilterPolicy::ORDERED };
 
     let start = Instant::now();
@@ -66,27 +67,27 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
                 Question::Existing => keys.existing(i * step),
                 Question::Missing => keys.missing(i * step),
             });
-            measured.push(measure(&db, keyspace, question, filters, keys)?.of(Asked::Keys(question)));
+            let question = (Asked::Keys(question), question == Question::Existing);
+            measured.push(measure(&db, keyspace, question, filters, keys)?);
         }
     }
-    let before = db.stats().ledger().expected_range_false_positives;
     for question in [Asked::EmptyRanges, Asked::Firsts] {
         for filters in [FilterMode::Use, FilterMode::Ignore] {
             say(format_args!("looking up {} {}", count(asked), title(question, filters)));
             let ranges = (0..asked).map(|i| match question {
-                Asked::Firsts => (keys.existing(i * step), None),
+                Asked::Firsts => KeyRange { lower: keys.existing(i * step).into(), upper: None },
                 _ => {
                     let (from, until) = keys.empty_range(i * step);
-                    (from, Some(until))
+                    KeyRange { lower: from.into(), upper: Some(until.into()) }
                 }
             });
             let is_found = question == Asked::Firsts;
-            measured.push(measure_ranges(&db, keyspace, (question, is_found), filters, ranges)?);
+            measured.push(measure_ranges(&db, keyspace, (question, is_found), filters, Scan::FIRST, ranges)?);
         }
     }
-    let predicted = db.stats().ledger().expected_range_false_positives - before;
+    let predicted = measured.iter().map(|m| m.predicted).sum();
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         output.json(json!({
             "keys": keys.count(),
             "bytes": bytes,
@@ -98,14 +99,12 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
             "predicted_range_false_positives": predicted,
         }))?;
     } else {
-        output.line(levels_table(&stats))?;
+        output.table(common, &result_table(&measured))?;
+        conclude(&mut output, &measured, predicted)?;
         output.line("")?;
-        let table = measured_table(&measured);
-        table.keep().attempt("cannot keep the figures")?;
-        output.line(table)?;
+        output.table(common, &levels_table(&stats))?;
         output.line("")?;
-        conclude(&mut output, &measured)?;
-        conclude_ranges(&mut output, &measured, predicted)?;
+        output.table(common, &measured_table(&measured).attempt("cannot keep the figures")?)?;
     }
     output.finish()?;
     db.close()?;
@@ -143,12 +142,35 @@ fn title(question: Asked, filters: FilterMode) -> String {
     }
 }
 
-fn levels_table(stats: &Stats) -> comfy_table::Table {
+/// What the filters save, in a few lines.
+fn result_table(measured: &[Measured<Asked>]) -> Table {
+    let questions = [
+        (Asked::MISSING, "missing key"),
+        (Asked::EmptyRanges, "empty range"),
+        (Asked::Keys(Question::Existing), "existing key"),
+        (Asked::Firsts, "first entry from a key on"),
+    ];
+    let row = |(question, name): (Asked, &str)| {
+        let Saved { without, with, share } = saved(measured, question)?;
+        let asked = measured.iter().find(|m| m.question == question)?.asked as f64;
+        let per_one = |n: u64| format!("{:.4}", n as f64 / asked);
+        Some(vec![name.to_owned(), per_one(without), per_one(with), percent(Some(share))])
+    };
+    let columns = [
+        text("disk reads per").key(),
+        number("without filters").key(),
+        number("with filters").key(),
+        number("saved").key(),
+    ];
+    Table::new(columns, questions.into_iter().filter_map(row))
+}
+
+fn levels_table(stats: &Stats) -> Table {
     let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels).filter(|level| !level.tables.is_empty());
     let rows = levels.map(|level| {
         vec![level.level.to_string(), count(level.tables.len() as u64), count(level.entries()), size(level.size())]
     });
-    table(1, &["level", "tables", "entries", "size"], rows)
+    Table::new([text("level").key(), number("tables"), number("entries"), number("size")], rows)
 }
 
 fn levels_json(stats: &Stats) -> Vec<Value> {
@@ -156,25 +178,12 @@ fn levels_json(stats: &Stats) -> Vec<Value> {
     levels.filter(|level| !level.tables.is_empty()).map(level_json).collect()
 }
 
-fn measured_table(measured: &[Measured<Asked>]) -> Table {
-    let heads = [
-        "asked for",
-        "asked",
-        "found",
-        "filter said no",
-        "wrongly maybe",
-        "blocks read",
-        "bytes read",
-        "reads per key",
-        "µs per key",
-        "process: reads",
-        "process: bytes",
-    ];
-    let mut table = Table::new("demo/reads", "cargo run --release -p kvtool -- demo", &heads);
-    for m in measured {
+/// All figures, which are also kept for the documents.
+fn measured_table(measured: &[Measured<Asked>]) -> std::io::Result<Table> {
+    let row = |m: &Measured<Asked>| {
         let per_key = |n: u64| Decimal(n as f64 / m.asked as f64).to_string();
         let process = |figure: fn(&process::Io) -> String| m.process.as_ref().map_or_else(|| "–".to_owned(), figure);
-        table.row([
+        vec![
             title(m.question, m.filters),
             count(m.asked),
             count(m.found),
@@ -186,9 +195,26 @@ fn measured_table(measured: &[Measured<Asked>]) -> Table {
             Decimal(m.time.as_secs_f64() * 1e6 / m.asked as f64).to_string(),
             process(|io| count(io.read_calls)),
             process(|io| size(io.bytes_read)),
-        ]);
-    }
-    table
+        ]
+    };
+    let table = Table::new(
+        [
+            text("asked for").key(),
+            number("asked").detail(),
+            number("found").detail(),
+            number("filter said no"),
+            number("wrongly maybe"),
+            number("blocks read").key(),
+            number("bytes read").detail(),
+            number("reads per key").key(),
+            number("µs per key"),
+            number("process: reads"),
+            number("process: bytes").detail(),
+        ],
+        measured.iter().map(row),
+    );
+    table.to_figures("demo/reads", "cargo run --release -p kvtool -- demo").keep()?;
+    Ok(table)
 }
 
 fn measured_json(m: &Measured<Asked>) -> Value {
@@ -224,38 +250,26 @@ fn saved(measured: &[Measured<Asked>], question: Asked) -> Option<Saved> {
     (without > 0).then(|| Saved { without, with, share: 1.0 - with as f64 / without as f64 })
 }
 
-fn conclude(output: &mut Output, measured: &[Measured<Asked>]) -> Result<()> {
-    if let Some(saved) = saved(measured, Asked::MISSING) {
-        output.line(format_args!(
-            "The filters saved {} of {} block reads for missing keys: {}.",
-            count(saved.without.saturating_sub(saved.with)),
-            count(saved.without),
-            percent(Some(saved.share))
-        ))?;
-    }
-    let with_filters = measured.iter().find(|m| m.question == Asked::MISSING && m.filters == FilterMode::Use);
-    let rate = with_filters.and_then(|m| m.reads.false_positive_rate());
-    output.line(format_args!(
-        "False positives: {} of the filters' answers for missing keys; in theory 0.82 % at 10 bits per key.",
-        percent(rate)
-    ))
-}
-
-fn conclude_ranges(output: &mut Output, measured: &[Measured<Asked>], predicted: f64) -> Result<()> {
-    let Some(saved) = saved(measured, Asked::EmptyRanges) else { return Ok(()) };
-    output.line(format_args!(
-        "The range filters saved {} of {} block reads for empty ranges: {}.",
-        count(saved.without.saturating_sub(saved.with)),
-        count(saved.without),
-        percent(Some(saved.share))
-    ))?;
-    let with_filters = measured.iter().filter(|m| m.filters == FilterMode::Use);
-    let (wrong, absent) = with_filters
+fn conclude(output: &mut Output, measured: &[Measured<Asked>], predicted: f64) -> Result<()> {
+    let with_filters = || measured.iter().filter(|m| m.filters == FilterMode::Use);
+    let rate = with_filters().find(|m| m.question == Asked::MISSING).and_then(|m| m.reads.false_positive_rate());
+    let (wrong, absent) = with_filters()
         .fold((0, 0), |(wrong, absent), m| (wrong + m.reads.range_false_positives, absent + m.reads.range_absent()));
-    let rate = |wrong: f64| percent((absent > 0).then(|| wrong / absent as f64));
-    output.line(format_args!(
-        "False positives: {} of the range filters' answers where nothing was; predicted {}.",
-        rate(wrong as f64),
-        rate(predicted)
-    ))
+    let range_rate = |wrong: f64| percent((absent > 0).then(|| wrong / absent as f64));
+    output.sentence(format_args!(
+        "False positives: filters {}, in theory 0.82 %; range filters {}, predicted {}.",
+        percent(rate),
+        range_rate(wrong as f64),
+        range_rate(predicted)
+    ))?;
+    let calls: Option<u64> = measured.iter().map(|m| m.process.as_ref().map(|io| io.read_calls)).sum();
+    let reads: u64 = measured.iter().map(|m| m.reads.block_reads).sum();
+    match calls {
+        Some(calls) => output.sentence(format_args!(
+            "The store counts {} block reads, the kernel {} read calls of this process.",
+            count(reads),
+            count(calls)
+        )),
+        None => Ok(()),
+    }
 }

@@ -22,7 +22,7 @@ pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
     match kind_of(&args.file)? {
         FileKind::Current => {
             let manifest = FileKind::Manifest(inspector.current(&args.file)?).name();
-            match common.json {
+            match common.json() {
                 true => output.json(json!({ "kind": "current", "manifest": manifest }))?,
                 false => output.line(format_args!("the current manifest is {manifest}"))?,
             }
@@ -31,7 +31,7 @@ pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
         FileKind::Values(_) => dump_values(&mut output, common, &args)?,
         FileKind::Wal(_) | FileKind::Manifest(_) => {
             let mut log = inspector.log(&args.file)?;
-            match common.json {
+            match common.json() {
                 true => output.json(log_json(common, &mut log)?)?,
                 false => dump_log(&mut output, common, &mut log, args.full)?,
             }
@@ -92,7 +92,7 @@ fn dump_values(output: &mut Output, common: &Common, args: &Dump) -> Result<()> 
             true => common.form().show(bytes),
             false => common.form().show_short(bytes, WIDTH),
         };
-        if common.json {
+        if common.json() {
             documents.push(json!({
                 "offset": record.offset,
                 "bytes": record.len,
@@ -105,7 +105,7 @@ fn dump_values(output: &mut Output, common: &Common, args: &Dump) -> Result<()> 
             output.line(format_args!("{}: keyspace {}\t{key}\t{value}", record.offset, record.keyspace))?;
         }
     }
-    match common.json {
+    match common.json() {
         true => output.json(json!({ "kind": "values", "records": documents })),
         false => output.line("the file ends with the last record"),
     }

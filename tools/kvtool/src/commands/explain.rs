@@ -13,10 +13,22 @@ use super::scan::KeyRange;
 use super::store::open_to_read;
 use crate::args::{Common, Explain};
 use crate::failure::{Failure, Result};
-use crate::output::{Output, say, table};
+use crate::output::{Output, say};
+use crate::table::{Table, number, text};
 use crate::text::{Decimal, count, counted};
 
-const HEADS: [&str; 6] = ["source", "verdict", "read", "offset", "bytes", "µs"];
+/// The table of what was read.
+fn steps(rows: impl Iterator<Item = Vec<String>>) -> Table {
+    let columns = [
+        text("source").key(),
+        text("verdict").key(),
+        text("read"),
+        number("offset").detail(),
+        number("bytes"),
+        number("µs").detail(),
+    ];
+    Table::new(columns, rows)
+}
 
 pub(crate) fn run(common: &Common, args: Explain) -> Result<()> {
     match &args.key {
@@ -34,10 +46,10 @@ fn explain_scan(common: &Common, args: &Explain) -> Result<()> {
     let options = ReadOptions::new().filters(args.filters.into());
     let explained = keyspace.explain_range_with(range.bounds(), args.limit, options)?;
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         output.json(scan_document(&explained))?;
     } else {
-        output.line(table(3, &HEADS, explained.steps.iter().flat_map(scan_rows)))?;
+        output.table(common, &steps(explained.steps.iter().flat_map(scan_rows)))?;
     }
     output.finish()?;
     say(format_args!(
@@ -102,11 +114,10 @@ fn explain_get(common: &Common, args: &Explain, key: &OsString) -> Result<()> {
     let (_db, keyspace) = open_to_read(&args.db, common)?;
     let explained = keyspace.explain_with(key, ReadOptions::new().filters(args.filters.into()))?;
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         output.json(document(&explained))?;
     } else {
-        let rows = explained.steps.iter().flat_map(rows);
-        output.line(table(3, &HEADS, rows))?;
+        output.table(common, &steps(explained.steps.iter().flat_map(rows)))?;
     }
     output.finish()?;
     say(format_args!(

@@ -47,8 +47,8 @@ pub(crate) fn run(common: &Common, args: Export) -> Result<()> {
     let file = args.file.filter(|file| file != Path::new("-"));
     // To standard output, --json is a format, as for `scan`.
     let format = match (args.format, &file) {
-        (None | Some(Format::Jsonl), None) if common.json => Format::Jsonl,
-        (Some(_), None) if common.json => {
+        (None | Some(Format::Jsonl), None) if common.json() => Format::Jsonl,
+        (Some(_), None) if common.json() => {
             return Err(Failure::usage("--json writes JSON lines to standard output, which --format contradicts"));
         }
         (Some(format), _) => format,
@@ -108,7 +108,7 @@ pub(crate) fn run(common: &Common, args: Export) -> Result<()> {
     let seconds = start.elapsed().as_secs_f64();
     let Exporter { keys, bytes, .. } = export;
     let dropped = &export.dropped;
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         let files: Vec<_> = targets
             .iter()

@@ -18,14 +18,14 @@ pub(crate) fn run(common: &Common, args: Get) -> Result<()> {
     }
     let Some(file) = &args.keys_from else { return Err(Failure::usage("a KEY or --keys-from is needed")) };
     let mut output = Output::new();
-    let summary = look_up_all(&keyspace, file, common.form(), options, |key, value| match common.json {
+    let summary = look_up_all(&keyspace, file, common.form(), options, |key, value| match common.json() {
         true => {
             output.json(json!({ "key": json_bytes(common.form(), key), "value": json_bytes(common.form(), value) }))
         }
         false => output.row(common.form(), key, value),
     })?;
     let reads = db.stats().reads();
-    if common.json {
+    if common.json() {
         output.json(json!({ "summary": summary.json(json_reads(&reads)) }))?;
     }
     output.finish()?;
@@ -36,7 +36,7 @@ pub(crate) fn run(common: &Common, args: Get) -> Result<()> {
 fn get_one(common: &Common, keyspace: &Keyspace, key: &[u8], raw: bool, options: ReadOptions) -> Result<()> {
     let value = keyspace.get_with(key, options)?;
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         let mut document = json!({ "key": json_bytes(common.form(), key), "found": value.is_some() });
         if let Some(value) = &value {
             document["value"] = json_bytes(common.form(), value);

@@ -61,7 +61,7 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
         imported: 0,
         read: Position { file: 0, record: args.skip },
         written: Position { file: 0, record: args.skip },
-        json: common.json,
+        json: common.json(),
         sources: entries.sources().to_vec(),
         progress: progress.clone(),
     };
@@ -213,7 +213,7 @@ fn dry_run(common: &Common, db: &Path, mut entries: Entries) -> Result<()> {
     let checked = check_all(&mut entries, &progress);
     progress.finish_and_clear();
     let Checked { keys, bytes, invalid } = checked?;
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({
             "dry_run": true,
@@ -277,7 +277,7 @@ fn check_all(entries: &mut Entries, progress: &ProgressBar) -> Result<Checked> {
 fn report(common: &Common, imported: u64, time: Duration) -> Result<()> {
     let seconds = time.as_secs_f64();
     let per_second = imported as f64 / seconds.max(1e-9);
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({ "lines": imported, "seconds": seconds, "lines_per_second": per_second }))?;
         output.finish()?;

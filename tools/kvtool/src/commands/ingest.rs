@@ -28,7 +28,7 @@ pub(crate) fn run(common: &Common, args: Ingest) -> Result<()> {
     for file in &info.left {
         say(format_args!("kvtool: {} is in the store, and could not be removed here", file.display()));
     }
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({
             "seqno": info.seqno,

@@ -6,7 +6,8 @@ use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions, RangeFilterPolicy};
 use super::store::stats_of;
 use crate::args::{Common, StoreDir};
 use crate::failure::Result;
-use crate::output::{Output, table};
+use crate::output::Output;
+use crate::table::{Table, number, text};
 use crate::text::{count, size};
 
 pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
@@ -43,14 +44,20 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
         ]);
     }
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         output.json(json!({ "keyspaces": documents }))?;
     } else {
-        output.line(table(
-            5,
-            &["keyspace", "filter", "range filter", "compression", "block", "merge operator", "tables", "size"],
-            rows,
-        ))?;
+        let columns = [
+            text("keyspace").key(),
+            text("filter"),
+            text("range filter"),
+            text("compression").detail(),
+            number("block").detail(),
+            text("merge operator").detail(),
+            number("tables"),
+            number("size").key(),
+        ];
+        output.table(common, &Table::new(columns, rows))?;
     }
     output.finish()
 }

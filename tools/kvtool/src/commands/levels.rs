@@ -7,7 +7,8 @@ use super::filters::{FilterTotals, filters_of};
 use super::store::stats_of;
 use crate::args::{Common, StoreDir};
 use crate::failure::Result;
-use crate::output::{Output, json_bytes, table};
+use crate::output::{Output, json_bytes};
+use crate::table::{Table, number, text};
 use crate::text::{count, percent, size, unix_time};
 
 /// Characters shown of a key.
@@ -30,25 +31,25 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
             levels.push(json!({ "level": level.level, "bytes": level.size(), "tables": tables }));
         }
         documents.push(json!({ "name": keyspace.name, "levels": levels }));
-        if !common.json {
-            let heads = [
-                "level",
-                "from key",
-                "to key",
-                "table",
-                "size",
-                "entries",
-                "tombstones",
-                "sequence numbers",
-                "expected false",
-                "of ranges",
+        if !common.json() {
+            let columns = [
+                text("level").key(),
+                text("from key"),
+                text("to key"),
+                number("table").key(),
+                number("size").key(),
+                number("entries"),
+                number("tombstones").detail(),
+                number("sequence numbers").detail(),
+                number("expected false"),
+                number("of ranges").detail(),
             ];
             output.line(format_args!("keyspace {}", keyspace.name))?;
-            output.line(table(3, &heads, rows))?;
+            output.table(common, &Table::new(columns, rows))?;
             output.line("")?;
         }
     }
-    if common.json {
+    if common.json() {
         output.json(json!({ "keyspaces": documents }))?;
     }
     output.finish()
@@ -64,8 +65,8 @@ fn row(common: &Common, level: usize, table: &TableStats, filters: &FilterTotals
         count(table.entries),
         count(table.tombstones),
         format!("{} – {}", table.smallest_seqno, table.largest_seqno),
-        percent(filters.expected_rate()),
-        percent(filters.ranges.predicted_rate()),
+        percent(filters.points.expected_rate()),
+        percent(filters.ranges.expected_rate()),
     ]
 }
 
@@ -81,7 +82,7 @@ fn table_json(common: &Common, table: &TableStats, filters: &FilterTotals) -> Va
         "largest": json_bytes(common.form(), &table.largest),
         "smallest_seqno": table.smallest_seqno,
         "largest_seqno": table.largest_seqno,
-        "expected_false_positive_rate": filters.expected_rate(),
-        "predicted_range_false_positive_rate": filters.ranges.predicted_rate(),
+        "expected_false_positive_rate": filters.points.expected_rate(),
+        "predicted_range_false_positive_rate": filters.ranges.expected_rate(),
     })
 }

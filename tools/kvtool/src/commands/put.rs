@@ -119,7 +119,7 @@ fn read_value(file: &Path) -> Result<Vec<u8>> {
 fn write(common: &Common, db: Db, batch: WriteBatch) -> Result<()> {
     let seqno: SeqNo = db.write_with(batch, WriteOptions::new().sync(true))?;
     settle_and_close(db)?;
-    if !common.json {
+    if !common.json() {
         return Ok(());
     }
     let mut output = Output::new();

@@ -31,7 +31,7 @@ pub(crate) fn run(common: &Common, args: Repair) -> Result<()> {
 
 fn print(common: &Common, report: &RepairReport, dry_run: bool) -> Result<()> {
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         output.json(document(common, report, dry_run))?;
     } else if !report.is_sound() {
         output.write(report.to_string().as_bytes())?;

@@ -18,7 +18,7 @@ pub(super) fn print(
     deadline: Option<SystemTime>,
 ) -> Result<()> {
     let form = common.form();
-    match (common.json, value) {
+    match (common.json(), value) {
         (false, Some(value)) => output.row(form, key, value),
         (false, None) => output.key(form, key),
         (true, value) => {

@@ -39,7 +39,7 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
         valid = left > 0 && if args.reverse { cursor.prev()? } else { cursor.next()? };
     }
     output.finish()?;
-    if deadlines > 0 && !common.json && !args.keys {
+    if deadlines > 0 && !common.json() && !args.keys {
         let deadlines = counted(deadlines, "value");
         say(format_args!(
             "{deadlines} with a deadline, which lines do not show; --json does, and `export` to JSON lines"
@@ -49,10 +49,10 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
 }
 
 /// Keys from `lower`, inclusive, to `upper`, exclusive.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct KeyRange {
-    pub(super) lower: Vec<u8>,
-    pub(super) upper: Option<Vec<u8>>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub(crate) lower: Vec<u8>,
+    pub(crate) upper: Option<Vec<u8>>,
 }
 
 impl KeyRange {
@@ -65,7 +65,7 @@ impl KeyRange {
         }
     }
 
-    pub(super) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
         (Bound::Included(&self.lower), self.upper.as_deref().map_or(Bound::Unbounded, Bound::Excluded))
     }
 

@@ -11,7 +11,8 @@ use super::filters::{rates_of, share};
 use super::keyspaces::compression_in_words;
 use crate::args::{Common, Sst};
 use crate::failure::{Failure, Result};
-use crate::output::{Output, json_bytes, say, table};
+use crate::output::{Output, json_bytes, say};
+use crate::table::{Table, number, text};
 use crate::text::{count, percent, size, unix_time};
 
 /// Characters shown of a key in wide tables.
@@ -31,7 +32,7 @@ pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
     }
     let mut damage = described.err();
     {
-        if !common.json {
+        if !common.json() {
             output.line("")?;
             output.line("entries: key, sequence number, kind, value")?;
         }
@@ -48,7 +49,7 @@ pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
             };
             let kind = entry.kind.to_string();
             let value = entry.value.unwrap_or_default();
-            if common.json {
+            if common.json() {
                 output.json(json!({
                     "key": json_bytes(common.form(), &entry.key),
                     "seqno": entry.seqno,
@@ -94,7 +95,7 @@ pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, b
             }
         }
     }
-    if common.json {
+    if common.json() {
         let mut document = json!({
             "properties": properties_json(common, file.properties()),
             "filter": filter_json(file.filter()),
@@ -105,14 +106,14 @@ pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, b
         }
         output.json(document)?;
     } else {
-        output.line(table(2, &["property", "value"], properties_rows(common, file.properties())))?;
+        output.table(common, &described("property", properties_rows(common, file.properties())))?;
         output.line("")?;
-        output.line(table(2, &["filter", "value"], filter_rows(file.filter())))?;
+        output.table(common, &described("filter", filter_rows(file.filter())))?;
         output.line("")?;
-        output.line(table(2, &["range filter", "value"], range_filter_rows(file.range_filter())))?;
+        output.table(common, &described("range filter", range_filter_rows(file.range_filter())))?;
         if blocks {
             output.line("")?;
-            output.line(blocks_table(common, &listed))?;
+            output.table(common, &blocks_table(common, &listed))?;
         }
     }
     match damaged.into_iter().next() {
@@ -245,7 +246,12 @@ fn range_state_in_words(filter: &RangeFilterState) -> String {
     }
 }
 
-fn blocks_table(common: &Common, blocks: &[DataBlock]) -> comfy_table::Table {
+/// What something has, in words.
+fn described(what: &str, rows: Vec<Vec<String>>) -> Table {
+    Table::new([text(what).key(), text("value").key()], rows)
+}
+
+fn blocks_table(common: &Common, blocks: &[DataBlock]) -> Table {
     let rows = blocks.iter().enumerate().map(|(i, block)| {
         vec![
             common.form().show_short(&block.first_key, KEY_WIDTH),
@@ -259,9 +265,18 @@ fn blocks_table(common: &Common, blocks: &[DataBlock]) -> comfy_table::Table {
             count(block.prefix_len),
         ]
     });
-    let heads =
-        ["first key", "last key", "compression", "block", "offset", "bytes", "raw bytes", "entries", "common prefix"];
-    table(3, &heads, rows)
+    let columns = [
+        text("first key").key(),
+        text("last key"),
+        text("compression").detail(),
+        number("block").key(),
+        number("offset"),
+        number("bytes"),
+        number("raw bytes").detail(),
+        number("entries"),
+        number("common prefix").detail(),
+    ];
+    Table::new(columns, rows)
 }
 
 fn properties_json(common: &Common, properties: &TableProperties) -> Value {

@@ -56,7 +56,7 @@ pub(crate) fn run(common: &Common, args: SstBuild) -> Result<()> {
     let entries = tables.iter().map(|table| table.entries).sum();
     let range_deletes: u64 = tables.iter().map(|table| table.range_deletes).sum();
     let bytes = tables.iter().map(|table| table.bytes).sum();
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         let tables: Vec<Value> = tables.iter().map(|table| document(common, table)).collect();
         output.json(json!({

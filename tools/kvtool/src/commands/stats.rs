@@ -9,7 +9,8 @@ use super::look_up::{look_up_all, scan_all};
 use super::store::{existing_keyspace, stats_of};
 use crate::args::{Common, FilterUse, Stats};
 use crate::failure::Result;
-use crate::output::{Output, json_ledger, say, table};
+use crate::output::{Output, json_ledger, say};
+use crate::table::{Column, Table, number, text};
 use crate::text::{count, counted, percent, size};
 
 pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
@@ -35,7 +36,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         filters.push(levels.collect::<Result<Vec<FilterTotals>>>()?);
     }
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         let keyspaces: Vec<Value> =
             stats.keyspaces.iter().zip(&filters).map(|(keyspace, filters)| keyspace_json(keyspace, filters)).collect();
         output.json(json!({
@@ -58,16 +59,16 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
     }
     for (keyspace, filters) in stats.keyspaces.iter().zip(&filters) {
         output.line(format_args!("keyspace {}", keyspace.name))?;
-        output.line(layout(keyspace, filters))?;
+        output.table(common, &layout(keyspace, filters))?;
         output.line("")?;
-        output.line(look_up(keyspace, filters).in_words("a look-up of an absent key", "filter"))?;
+        output.sentence(look_up(keyspace, filters).in_words("a look-up of an absent key", "filter"))?;
         if filters.iter().any(|filters| filters.ranges.are_wanted()) {
-            output.line(empty_scan(keyspace, filters).in_words("a scan of a short empty range", "range filter"))?;
+            output.sentence(empty_scan(keyspace, filters).in_words("a scan of a short empty range", "range filter"))?;
         }
         output.line("")?;
         let ranges = keyspace.range_deletes;
         if ranges.in_memory + ranges.in_tables > 0 {
-            output.line(format_args!(
+            output.sentence(format_args!(
                 "range deletes: {} in memory, {} in {} of {}",
                 count(ranges.in_memory),
                 count(ranges.in_tables),
@@ -88,43 +89,40 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
             output.line("")?;
         }
         if looked_up.is_some() {
-            output.line(answers(keyspace))?;
+            output.table(common, &answers(keyspace))?;
             output.line("")?;
         }
         if keyspace.ledger().reads.range_probes > 0 {
-            output.line(range_answers(keyspace))?;
+            output.table(common, &range_answers(keyspace))?;
             output.line("")?;
         }
         if looked_up.is_some() || scanned.is_some() {
-            output.line(costs(keyspace, args.filters))?;
+            output.table(common, &costs(keyspace, args.filters))?;
             output.line("")?;
         }
     }
     let all: FilterTotals = filters.iter().flatten().copied().sum();
     for note in notes(&all) {
-        output.line(note)?;
+        output.sentence(note)?;
         output.line("")?;
     }
     for warning in warnings(&stats) {
-        output.line(format_args!("warning: {warning}"))?;
+        output.warning(warning)?;
         output.line("")?;
     }
     let memory = &stats.memory;
-    output.line(table(
-        1,
-        &["memory", "bytes"],
-        [
-            ("all, within the limit", memory.usage.total()),
-            ("limit", memory.usage.limit),
-            ("memtables", memory.memtables),
-            ("kept for the next memtable", memory.pool),
-            ("cached blocks", memory.cache),
-            ("limit of the cache", memory.cache_limit),
-            // A table is opened by the first read that reaches it.
-            ("filters and indexes of opened tables", memory.filters_and_indexes),
-        ]
-        .map(|(what, bytes)| vec![what.to_owned(), size(bytes as u64)]),
-    ))?;
+    let rows = [
+        ("all, within the limit", memory.usage.total()),
+        ("limit", memory.usage.limit),
+        ("memtables", memory.memtables),
+        ("kept for the next memtable", memory.pool),
+        ("cached blocks", memory.cache),
+        ("limit of the cache", memory.cache_limit),
+        // A table is opened by the first read that reaches it.
+        ("filters and indexes of opened tables", memory.filters_and_indexes),
+    ];
+    let rows = rows.map(|(what, bytes)| (what, size(bytes as u64)));
+    output.table(common, &Table::of_pairs([text("memory"), number("bytes")], rows))?;
     output.line("")?;
     output.line(format_args!(
         "last sequence number {}, in tables up to {}",
@@ -149,17 +147,17 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
 
 /// Why tables have no usable filter.
 fn notes(filters: &FilterTotals) -> Vec<String> {
-    let none = (filters.none > 0).then(|| {
+    let none = (filters.points.none > 0).then(|| {
         format!(
             "{} without a filter: the keyspace's policy or budget gave none when they were written (`kvtool keyspaces`); \
              `kvtool filter rebuild --bits N` adds one.",
-            counted(filters.none, "table")
+            counted(filters.points.none, "table")
         )
     });
-    let damaged = (filters.damaged > 0).then(|| {
+    let damaged = (filters.points.damaged > 0).then(|| {
         format!(
             "{} with a damaged filter, which answers \"maybe\": `kvtool sst` shows the reason, `kvtool filter rebuild` repairs it.",
-            counted(filters.damaged, "table")
+            counted(filters.points.damaged, "table")
         )
     });
     let declined = (filters.ranges.declined > 0).then(|| {
@@ -181,16 +179,18 @@ fn notes(filters: &FilterTotals) -> Vec<String> {
 
 /// What the levels cost a look-up.
 fn look_up(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
-    EmptyRead::look_up(keyspace.levels.iter().map(|level| level.level).zip(filters))
+    let points = filters.iter().map(|filters| &filters.points);
+    EmptyRead::through(keyspace.levels.iter().map(|level| level.level).zip(points))
 }
 
 /// What the levels cost a scan.
 fn empty_scan(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
-    EmptyRead::scan(keyspace.levels.iter().map(|level| level.level).zip(filters))
+    let ranges = filters.iter().map(|filters| &filters.ranges);
+    EmptyRead::through(keyspace.levels.iter().map(|level| level.level).zip(ranges))
 }
 
 /// Content of the levels. Range filters are listed where some table was to have one.
-fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> comfy_table::Table {
+fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Table {
     let with_ranges = filters.iter().any(|filters| filters.ranges.are_wanted());
     let bits = |bits: Option<f64>| bits.map_or_else(|| "–".into(), |bits| format!("{bits:.2}"));
     let row = |name: String, level: &LevelStats, filters: &FilterTotals| {
@@ -201,13 +201,13 @@ fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> comfy_table::Ta
             count(level.entries()),
             count(level.tables.iter().map(|table| table.tombstones).sum()),
             count(level.tables.iter().map(|table| table.expiring).sum()),
-            filters.to_string(),
-            bits(filters.bits_per_key()),
-            percent(filters.expected_rate()),
+            filters.points.to_string(),
+            bits(filters.points.bits_per_key()),
+            percent(filters.points.expected_rate()),
         ];
         if with_ranges {
             let ranges = &filters.ranges;
-            row.extend([ranges.to_string(), bits(ranges.bits_per_key()), percent(ranges.predicted_rate())]);
+            row.extend([ranges.to_string(), bits(ranges.bits_per_key()), percent(ranges.expected_rate())]);
         }
         row
     };
@@ -216,93 +216,70 @@ fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> comfy_table::Ta
     let mut all = LevelStats::default();
     all.tables.extend(keyspace.levels.iter().flat_map(|level| level.tables.iter().cloned()));
     rows.push(row("all".into(), &all, &filters.iter().copied().sum()));
-    let mut heads = vec![
-        "level",
-        "tables",
-        "size",
-        "entries",
-        "tombstones",
-        "expiring",
-        "filters",
-        "bits per key",
-        "expected false",
+    let mut columns = vec![
+        text("level").key(),
+        number("tables"),
+        number("size").key(),
+        number("entries"),
+        number("tombstones").detail(),
+        number("expiring").detail(),
+        number("filters"),
+        number("bits per key"),
+        number("expected false").key(),
     ];
     if with_ranges {
-        heads.extend(["range filters", "bits per key", "predicted false"]);
+        columns.extend([number("range filters"), number("bits per key").detail(), number("predicted false")]);
     }
-    table(1, &heads, rows)
+    Table::new(columns, rows)
 }
 
 /// The filters' answers by level, and how many were right.
-fn answers(keyspace: &KeyspaceStats) -> comfy_table::Table {
-    let row = |name: String, ledger: FilterLedger| {
+fn answers(keyspace: &KeyspaceStats) -> Table {
+    let row = |ledger: FilterLedger| {
         let reads = ledger.reads;
-        vec![
-            name,
-            count(reads.probes),
-            count(reads.negatives),
-            count(reads.true_positives),
-            count(reads.false_positives),
-            percent(ledger.designed_rate()),
-            percent(ledger.expected_rate()),
-            percent(ledger.measured_rate()),
-            reads.false_positive_interval().map_or_else(
-                || "–".to_owned(),
-                |(low, high)| format!("{} – {}", percent(Some(low)), percent(Some(high))),
-            ),
-            count(reads.degraded),
-            count(reads.skipped),
-        ]
+        let classes = [reads.probes, reads.negatives, reads.true_positives, reads.false_positives];
+        let rates = [ledger.designed_rate(), ledger.expected_rate(), ledger.measured_rate()];
+        let interval = reads
+            .false_positive_interval()
+            .map_or_else(|| "–".to_owned(), |(low, high)| format!("{} – {}", percent(Some(low)), percent(Some(high))));
+        let rest = [interval, count(reads.degraded), count(reads.skipped)];
+        classes.map(count).into_iter().chain(rates.map(percent)).chain(rest).collect()
     };
-    let heads = [
-        "level",
-        "filter asked",
-        "no",
-        "rightly maybe",
-        "wrongly maybe",
-        "false by design",
-        "false by its bits",
-        "false as measured",
-        "95 % interval",
-        "damaged",
-        "not asked",
-    ];
-    table(1, &heads, rows_of(keyspace, row))
+    let columns = answered("filter asked").into_iter().chain([
+        number("false by design").detail(),
+        number("false by its bits"),
+        number("false as measured").key(),
+        number("95 % interval").detail(),
+        number("damaged"),
+        number("not asked"),
+    ]);
+    by_level(keyspace, columns, row)
 }
 
 /// The range filters' answers by level, and how many were right.
-fn range_answers(keyspace: &KeyspaceStats) -> comfy_table::Table {
-    let row = |name: String, ledger: FilterLedger| {
+fn range_answers(keyspace: &KeyspaceStats) -> Table {
+    let row = |ledger: FilterLedger| {
         let reads = ledger.reads;
-        vec![
-            name,
-            count(reads.range_probes),
-            count(reads.range_negatives),
-            count(reads.range_probes.saturating_sub(reads.range_absent())),
-            count(reads.range_false_positives),
-            percent(ledger.predicted_range_rate()),
-            percent(reads.range_false_positive_rate()),
-        ]
+        let right = reads.range_probes.saturating_sub(reads.range_absent());
+        let classes = [reads.range_probes, reads.range_negatives, right, reads.range_false_positives];
+        let rates = [ledger.predicted_range_rate(), reads.range_false_positive_rate()];
+        classes.map(count).into_iter().chain(rates.map(percent)).collect()
     };
-    let heads = [
-        "level",
-        "range filter asked",
-        "no",
-        "rightly maybe",
-        "wrongly maybe",
-        "false as predicted",
-        "false as measured",
-    ];
-    table(1, &heads, rows_of(keyspace, row))
+    let rates = [number("false as predicted"), number("false as measured").key()];
+    by_level(keyspace, answered("range filter asked").into_iter().chain(rates), row)
+}
+
+/// Columns of the classes of answers.
+fn answered(asked: &str) -> [Column; 4] {
+    [number(asked).key(), number("no"), number("rightly maybe"), number("wrongly maybe")]
 }
 
 /// The cost of reads by level. What filters save is known only of reads that did not trust them.
-fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> comfy_table::Table {
+fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> Table {
     let knows_savings = matches!(filters, FilterUse::Shadow);
-    let row = |name: String, ledger: FilterLedger| {
+    let row = |ledger: FilterLedger| {
         let reads = ledger.reads;
         let mut row = vec![
-            name,
             count(reads.look_ups()),
             count(reads.block_reads),
             size(reads.block_bytes),
@@ -316,27 +293,32 @@ fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> comfy_table::Table {
         }
         row
     };
-    let mut heads = vec![
-        "level",
-        "looked into",
-        "blocks read",
-        "bytes read",
-        "in cache",
-        "tombstones passed",
-        "unused by scans",
-        "of these, read",
+    let mut columns = vec![
+        number("looked into"),
+        number("blocks read").key(),
+        number("bytes read"),
+        number("in cache"),
+        number("tombstones passed").detail(),
+        number("unused by scans"),
+        number("of these, read"),
     ];
     if knows_savings {
-        heads.extend(["blocks filters save", "bytes filters save"]);
+        columns.extend([number("blocks filters save").key(), number("bytes filters save")]);
     }
-    table(1, &heads, rows_of(keyspace, row))
+    by_level(keyspace, columns, row)
 }
 
 /// A row for each level that reads visited, and one for all.
-fn rows_of(keyspace: &KeyspaceStats, row: impl Fn(String, FilterLedger) -> Vec<String>) -> Vec<Vec<String>> {
+fn by_level(
+    keyspace: &KeyspaceStats,
+    columns: impl IntoIterator<Item = Column>,
+    row: impl Fn(FilterLedger) -> Vec<String>,
+) -> Table {
     let levels = keyspace.levels.iter().map(|level| (level.level.to_string(), level.ledger()));
     let asked = levels.filter(|(_, ledger)| ledger.reads != ReadStats::default());
-    asked.chain([("all".to_owned(), keyspace.ledger())]).map(|(name, ledger)| row(name, ledger)).collect()
+    let all = asked.chain([("all".to_owned(), keyspace.ledger())]);
+    let rows = all.map(|(name, ledger)| [vec![name], row(ledger)].concat());
+    Table::new(std::iter::once(text("level").key()).chain(columns), rows)
 }
 
 /// A line for each filter that is damaged or has too many false positives.
@@ -389,17 +371,17 @@ fn keyspace_json(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Value {
                 "entries": level.entries(),
                 "tombstones": level.tables.iter().map(|table| table.tombstones).sum::<u64>(),
                 "expiring": level.tables.iter().map(|table| table.expiring).sum::<u64>(),
-                "filter_bytes": filters.bytes,
-                "tables_without_filter": filters.none,
-                "tables_with_damaged_filter": filters.damaged,
-                "filter_bits_per_key": filters.bits_per_key(),
-                "expected_false_positive_rate": filters.expected_rate(),
+                "filter_bytes": filters.points.bytes,
+                "tables_without_filter": filters.points.none,
+                "tables_with_damaged_filter": filters.points.damaged,
+                "filter_bits_per_key": filters.points.bits_per_key(),
+                "expected_false_positive_rate": filters.points.expected_rate(),
                 "range_filter_bytes": filters.ranges.bytes,
                 "tables_without_range_filter": filters.ranges.none,
                 "tables_with_declined_range_filter": filters.ranges.declined,
                 "tables_with_damaged_range_filter": filters.ranges.damaged,
                 "range_filter_bits_per_key": filters.ranges.bits_per_key(),
-                "predicted_range_false_positive_rate": filters.ranges.predicted_rate(),
+                "predicted_range_false_positive_rate": filters.ranges.expected_rate(),
                 "reads": json_ledger(&level.ledger()),
             })
         })

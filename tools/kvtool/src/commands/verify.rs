@@ -14,13 +14,13 @@ pub(crate) fn run(common: &Common, args: Verify) -> Result<()> {
     // A closed pipe does not end the check: the exit code must still report damage.
     let mut printed = Ok(());
     let verified = Inspector::new().verify(&args.db, &mut |fault| {
-        if common.json {
+        if common.json() {
             documents.push(fault_json(fault));
         } else if printed.is_ok() {
             printed = output.line(fault).and_then(|()| output.flush());
         }
     })?;
-    if common.json {
+    if common.json() {
         printed = output.json(json!({
             "sound": verified.damaged == 0 && verified.unchecked == 0,
             "damaged": verified.damaged,

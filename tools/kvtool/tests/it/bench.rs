@@ -95,6 +95,86 @@ fn measured_figures_agree_with_theory() {
 }
 
 #[test]
+fn ranges_cost_what_their_filters_predict_and_the_kernel_counts() {
+    let sandbox = Sandbox::new();
+    let args = ["--ranges", "--keys", "60000", "--asked", "2000", "--bits", "6,12", "--plot", "ranges.svg"];
+    let (document, _) = bench(&sandbox, &args, DONE);
+    let passes = document["passes"].as_array().unwrap();
+    // Two starts by three lengths, and short scans, in two directions; ignored and with two sizes.
+    assert_eq!(passes.len(), (2 * 3 + 1) * 2 * 3);
+    for pass in passes {
+        assert_eq!(pass["state"], "cold");
+        assert_eq!(pass["found"], if pass["ranges"] == "empty" { Value::from(0) } else { pass["asked"].clone() });
+        if cfg!(target_os = "linux") {
+            assert_eq!(pass["process"]["read_calls"], pass["reads"]["block_reads"]);
+            assert_eq!(pass["process"]["bytes_read"], pass["reads"]["block_bytes"]);
+        }
+        let (blocks, interval) =
+            (&pass["measured"]["blocks_per_range"], &pass["measured"]["blocks_per_range_interval"]);
+        assert!(number(&interval[0]) <= number(blocks) && number(blocks) <= number(&interval[1]));
+        if pass["filters"] == "ignored" && pass["direction"] == "forward" {
+            assert_eq!(*blocks, pass["expected"]["blocks_per_range"]);
+        }
+    }
+    // Of all empty ranges with one size, blocks and what was predicted.
+    let of = |filters: &str, bits: f64| {
+        let is_it = |pass: &&Value| {
+            pass["ranges"] == "empty" && pass["filters"] == filters && pass["rebuilt_bits_per_key"] == bits
+        };
+        let figures = passes
+            .iter()
+            .filter(is_it)
+            .map(|pass| [&pass["measured"]["blocks_per_range"], &pass["expected"]["blocks_per_range"]].map(number));
+        figures.fold([0.0; 2], |sum, more| [sum[0] + more[0], sum[1] + more[1]]).map(|sum| sum / 12.0)
+    };
+    let ([plain, _], [six, _], [twelve, predicted]) = (of("ignored", 6.0), of("used", 6.0), of("used", 12.0));
+    assert!(plain > 2.0 && six < plain / 2.0 && twelve < plain / 50.0, "{plain} {six} {twelve}");
+    assert!((0.3..4.0).contains(&(twelve / predicted)), "{twelve}, predicted {predicted}");
+    for pass in passes.iter().filter(|pass| pass["ranges"] == "short" && pass["rebuilt_bits_per_key"] == 12.0) {
+        assert!(number(&pass["measured"]["blocks_per_range"]) < 2.5, "{pass}");
+    }
+    let svg = fs::read_to_string(sandbox.path("ranges.svg")).unwrap();
+    // Of each start a point without filters and two with, a dot and the centre of its error bar,
+    // and a dot in the legend.
+    assert_eq!(svg.matches("<circle").count(), 2 * (3 * 2 + 1));
+    assert!(svg.contains("Disk reads per empty range"));
+}
+
+#[test]
+fn where_a_range_filter_is_declined_ranges_cost_what_they_cost_without() {
+    let (sandbox, mut lines) = (Sandbox::new(), String::new());
+    crate::range_filters::paths("", 8, &mut fastrand::Rng::with_seed(1), &mut lines);
+    sandbox.run(&["import", "db"], lines.as_bytes(), DONE);
+    let before = sandbox.files("db");
+    let args = ["db", "--ranges", "--asked", "500", "--bits", "8", "--plot", "ranges.svg"];
+    let (document, words) = bench(&sandbox, &args, DONE);
+    assert!(words.contains("8 bits per key: 1 table without a range filter"), "{words}");
+    assert!(sandbox.files("db") == before, "the store was changed");
+    let passes = document["passes"].as_array().unwrap();
+    let blocks = |filters: &str, rebuilt: Value| -> Vec<f64> {
+        let is_it = |pass: &&Value| pass["filters"] == filters && pass["rebuilt_bits_per_key"] == rebuilt;
+        passes.iter().filter(is_it).map(|pass| number(&pass["measured"]["blocks_per_range"])).collect()
+    };
+    assert_eq!(blocks("used", 8.0.into()), blocks("ignored", Value::Null));
+    // Both starts have the plain cost, at no bits and at the size that was asked for.
+    let svg = fs::read_to_string(sandbox.path("ranges.svg")).unwrap();
+    assert_eq!(svg.matches("<circle").count(), 2 * (2 * 2 + 1));
+}
+
+#[test]
+fn ranges_are_of_the_store_and_need_room_between_its_keys() {
+    let sandbox = with_store();
+    for refused in [&["--warm"][..], &["--missing-from", "x"], &["--keys-from", "x"], &["--bits", "2"]] {
+        bench(&sandbox, &[&["db", "--keyspace", "words", "--ranges"], refused].concat(), USAGE);
+    }
+    // Every number is there, and nothing between two.
+    let (_, words) = bench(&sandbox, &["db", "--keyspace", "words", "--ranges", "--bits", "8"], USAGE);
+    assert!(words.contains("leaves no room for empty ranges"), "{words}");
+    let (_, words) = bench(&sandbox, &["db", "--ranges", "--bits", "8"], USAGE);
+    assert!(words.contains("keyspace default leaves no room"), "{words}");
+}
+
+#[test]
 fn one_seed_gives_one_choice_of_keys() {
     let sandbox = with_store();
     let args = |seed| ["db", "--keyspace", "words", "--asked", "2000", "--bits", "8", "--cold", "--seed", seed];

@@ -31,7 +31,7 @@ fn with_runs() -> Sandbox {
 }
 
 /// Paths of three random names each, eight deep: whatever the scale, keys cluster below it.
-fn paths(path: &str, depth: u32, random: &mut Rng, out: &mut String) {
+pub(crate) fn paths(path: &str, depth: u32, random: &mut Rng, out: &mut String) {
     if depth == 0 {
         out.push_str(&format!("{path}\tvalue\n"));
         return;

@@ -19,7 +19,7 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
 }
 
 fn run_workloads(common: &Common, mut args: RunArgs) -> Result<()> {
-    if common.json {
+    if common.json() {
         args.results.get_or_insert("-".into());
     }
     tamis_bench::cli::run(&args, PROGRAM, &CONTESTANTS, &["bench", "run"])

@@ -20,7 +20,7 @@ pub(super) fn run(common: &Common, args: &FilterAdd) -> Result<()> {
     filter.save(&args.filter)?;
     drop(lock);
     let rate = filter.expected_fpr();
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({
             "lines": lines,

@@ -15,7 +15,8 @@ use super::super::sst::range_filter_json;
 use super::super::store::{open_to_read, stats_of};
 use crate::args::{Common, FilterAdvise};
 use crate::failure::Result;
-use crate::output::{Output, say, table};
+use crate::output::{Output, say};
+use crate::table::{Table, number, text};
 use crate::text::{count, percent, size};
 
 /// Bits per key of the rows.
@@ -38,7 +39,7 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
     }
     let rows: Vec<Row> = BITS.map(|bits| tree.row(bits)).collect();
     let mut output = Output::new();
-    if common.json {
+    if common.json() {
         output.json(json!({
             "keyspace": keyspace.name(),
             "look_ups": look_ups,
@@ -49,8 +50,14 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
         }))?;
         return output.finish();
     }
-    let heads = ["run", "keys", "look-ups that miss", "filters now", "expected false now"];
-    output.line(table(1, &heads, tree.runs.iter().map(OneRun::cells)))?;
+    let columns = [
+        text("run").key(),
+        number("keys"),
+        number("look-ups that miss"),
+        number("filters now").key(),
+        number("expected false now"),
+    ];
+    output.table(common, &Table::new(columns, tree.runs.iter().map(OneRun::cells)))?;
     output.line("")?;
     let mut cells = vec![vec![
         "now".into(),
@@ -61,10 +68,17 @@ pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
         String::new(),
     ]];
     cells.extend(rows.iter().map(Row::cells));
-    let heads = ["bits per key", "memory", "false positives", "wasted reads", "if shared out", "bits of each run"];
-    output.line(table(0, &heads, cells))?;
+    let columns = [
+        number("bits per key").key(),
+        number("memory").key(),
+        number("false positives"),
+        number("wasted reads").key(),
+        number("if shared out"),
+        text("bits of each run").detail(),
+    ];
+    output.table(common, &Table::new(columns, cells))?;
     output.line("")?;
-    ranges.print(&mut output)?;
+    ranges.print(&mut output, common)?;
     output.finish()?;
     match look_ups {
         Some(look_ups) => say(format_args!(

@@ -17,13 +17,13 @@ pub(super) fn run(common: &Common, args: &FilterCheck) -> Result<()> {
             return Ok(());
         }
         selected += 1;
-        match (args.count, common.json) {
+        match (args.count, common.json()) {
             (true, _) => Ok(()),
             (false, true) => output.json(json!({ "line": json_bytes(common.form(), key) })),
             (false, false) => output.write(line).and_then(|()| output.write(b"\n")),
         }
     })?;
-    match (args.count, common.json) {
+    match (args.count, common.json()) {
         (true, true) => output.json(json!({ "lines": asked, "selected": selected }))?,
         (true, false) => output.line(selected)?,
         (false, _) => {}

@@ -69,7 +69,7 @@ fn empty(args: &FilterCreate, builder: &BloomBuilder, capacity: u64) -> Result<A
 
 fn report(common: &Common, args: &FilterCreate, lines: u64, new: u64, filter: &AnyFilter) -> Result<()> {
     let (bytes, rate) = (filter.bytes(), filter.expected_fpr());
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({
             "lines": lines,

@@ -6,36 +6,37 @@ use tamis::filter::{BloomFilter, FuseFilter, ScalableBloomFilter};
 use super::file::AnyFilter;
 use crate::args::{Common, FilterInfo};
 use crate::failure::Result;
-use crate::output::{Output, table};
+use crate::output::Output;
+use crate::table::{Table, number, text};
 use crate::text::{count, size};
 
 pub(super) fn run(common: &Common, args: &FilterInfo) -> Result<()> {
     let filter = AnyFilter::load(&args.filter)?;
     let mut output = Output::new();
-    match (&filter, common.json) {
+    match (&filter, common.json()) {
         (AnyFilter::Bloom(bloom), true) => output.json(bloom_json(bloom))?,
         (AnyFilter::Scalable(scalable), true) => output.json(scalable_json(scalable))?,
         (AnyFilter::Fuse(fuse), true) => output.json(fuse_json(fuse))?,
         (AnyFilter::Bloom(bloom), false) => {
             let rows = bloom_rows(bloom).into_iter().chain([("size", size(filter.bytes()))]);
-            output.line(words(rows))?;
+            output.table(common, &words(rows))?;
         }
         (AnyFilter::Fuse(fuse), false) => {
             let rows = fuse_rows(fuse).into_iter().chain([("size", size(filter.bytes()))]);
-            output.line(words(rows))?;
+            output.table(common, &words(rows))?;
         }
         (AnyFilter::Scalable(scalable), false) => {
             let rows = scalable_rows(scalable).into_iter().chain([("size", size(filter.bytes()))]);
-            output.line(words(rows))?;
+            output.table(common, &words(rows))?;
             output.line("")?;
-            output.line(parts(scalable))?;
+            output.table(common, &parts(scalable))?;
         }
     }
     output.finish()
 }
 
-fn words<'a>(rows: impl Iterator<Item = (&'a str, String)>) -> comfy_table::Table {
-    table(1, &["filter", ""], rows.map(|(name, value)| vec![name.to_owned(), value]))
+fn words<'a>(rows: impl Iterator<Item = (&'a str, String)>) -> Table {
+    Table::of_pairs([text("filter"), text("")], rows)
 }
 
 fn bloom_rows(filter: &BloomFilter) -> Vec<(&'static str, String)> {
@@ -80,7 +81,7 @@ fn scalable_rows(filter: &ScalableBloomFilter) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn parts(filter: &ScalableBloomFilter) -> comfy_table::Table {
+fn parts(filter: &ScalableBloomFilter) -> Table {
     let rows = filter.parts().zip(1..).map(|(part, number)| {
         vec![
             number.to_string(),
@@ -93,7 +94,17 @@ fn parts(filter: &ScalableBloomFilter) -> comfy_table::Table {
             rate(part.expected_fpr()),
         ]
     });
-    table(1, &["part", "bits", "k", "groups", "capacity", "estimated keys", "fill", "expected false"], rows)
+    let columns = [
+        text("part").key(),
+        number("bits"),
+        number("k").detail(),
+        number("groups").detail(),
+        number("capacity"),
+        number("estimated keys"),
+        number("fill"),
+        number("expected false").key(),
+    ];
+    Table::new(columns, rows)
 }
 
 fn groups(filter: &BloomFilter) -> String {

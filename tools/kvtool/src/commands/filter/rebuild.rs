@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tamis::{Db, FilterBudget, FilterPolicy, Keyspace, LevelFilters};
 
-use super::super::filters::{FilterTotals, RangeTotals, filters_of};
+use super::super::filters::{FilterTotals, Totals, filters_of};
 use super::super::store::{open_existing, selected_keyspaces, stats_of_keyspace};
 use crate::args::{Common, FilterRebuild, Policy};
 use crate::failure::{Failure, Result};
@@ -84,7 +84,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     db.close()?;
     let seconds = start.elapsed().as_secs_f64();
     say(format_args!("done in {} s", Decimal(seconds)));
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({ "keyspaces": Value::Array(documents), "seconds": seconds }))?;
         output.finish()?;
@@ -94,7 +94,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
 
 /// The range filters that a keyspace now has. A table that a compaction removes meanwhile is left
 /// out.
-fn ranges_of(db: &Db, keyspace: &Keyspace) -> RangeTotals {
+fn ranges_of(db: &Db, keyspace: &Keyspace) -> Totals {
     let levels = stats_of_keyspace(db, keyspace).levels;
     let tables = levels.iter().flat_map(|level| &level.tables);
     tables.filter_map(|table| filters_of(db.path(), std::slice::from_ref(table)).ok()).sum::<FilterTotals>().ranges

@@ -29,7 +29,7 @@ pub(super) fn run(common: &Common, args: &FilterUnion) -> Result<()> {
     let Some(union) = union else { return Err(Failure::usage("name the filters to unite")) };
     union.save(&args.output)?;
     let (keys, rate) = (union.estimated_keys(), union.expected_fpr());
-    if common.json {
+    if common.json() {
         let mut output = Output::new();
         output.json(json!({
             "filters": args.filters.len(),

@@ -36,7 +36,8 @@ use worker::{FAULT_HIT, options, progress};
 
 use crate::args::{Common, Soak};
 use crate::failure::{Attempt, Failure, Result};
-use crate::output::{Output, say, table};
+use crate::output::{Output, say};
+use crate::table::{Table, number, text};
 use crate::text::{count, counted, size};
 
 /// Steps of each worker thread in a round that is not ended early.
@@ -272,7 +273,7 @@ impl<'a> Ledger<'a> {
     fn report(&self, common: &Common) -> Result<()> {
         let name = |kind: &FaultKind| format!("{kind:?}").to_lowercase();
         let mut output = Output::new();
-        if common.json {
+        if common.json() {
             let faults: serde_json::Map<_, _> = self.faults.iter().map(|(kind, n)| (name(kind), json!(n))).collect();
             output.json(json!({
                 "seed": self.seed,
@@ -300,7 +301,7 @@ impl<'a> Ledger<'a> {
             ("open files, at most".to_owned(), count(self.usage.files)),
             ("lost".to_owned(), self.lost.len().to_string()),
         ]);
-        output.line(table(1, &["soak", ""], rows.into_iter().map(|(what, n)| vec![what, n])))?;
+        output.table(common, &Table::of_pairs([text("soak"), number("")], rows))?;
         for lost in &self.lost {
             output.line(format_args!("lost: {lost}"))?;
         }

@@ -5,18 +5,29 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     count: u64,
+    /// Half the numbers from which the keys are taken: the count, if all even ones below exist.
+    space: u64,
     seed: u64,
 }
 
 /// Bytes of a key.
 pub(crate) const KEY_LEN: usize = 16;
+/// Half the numbers of [`KEY_LEN`] digits.
+const SPREAD: u64 = 10_u64.pow(16) / 2;
 /// Four rounds make a Feistel network hard to tell from a random permutation (Luby and Rackoff,
 /// 1988).
 const ROUNDS: u64 = 4;
 
 impl Keys {
-    pub(crate) fn new(count: u64, seed: u64) -> Keys {
-        Keys { count, seed }
+    /// Dense keys: the even numbers from 0 on.
+    pub(crate) fn dense(count: u64, seed: u64) -> Keys {
+        Keys { count, space: count, seed }
+    }
+
+    /// Random even numbers of [`KEY_LEN`] digits. Where keys are dense, a range filter of any size
+    /// knows each gap.
+    pub(crate) fn spread(count: u64, seed: u64) -> Keys {
+        Keys { count, space: SPREAD, seed }
     }
 
     pub(crate) fn count(self) -> u64 {
@@ -43,15 +54,15 @@ impl Keys {
         (key(number), key(number + 1))
     }
 
-    /// A permutation of the numbers below the count: permutes numbers of 2·h bits, repeatedly
-    /// until the result is below the count.
+    /// A permutation of the numbers below `space`: permutes numbers of 2·h bits, repeatedly until
+    /// the result is below it.
     fn scrambled(self, i: u64) -> u64 {
-        let bits = u64::BITS - self.count.saturating_sub(1).leading_zeros();
+        let bits = u64::BITS - self.space.saturating_sub(1).leading_zeros();
         let half = bits.div_ceil(2).max(1);
         let mut number = i;
         loop {
             number = self.feistel(number, half);
-            if number < self.count {
+            if number < self.space {
                 return number;
             }
         }
@@ -89,7 +100,7 @@ mod tests {
     #[test]
     fn every_key_is_there_once_and_no_missing_one_is() {
         for count in [1, 2, 3, 1000, 1024, 4999] {
-            let keys = Keys::new(count, 7);
+            let keys = Keys::dense(count, 7);
             let existing: BTreeSet<String> = (0..count).map(|i| keys.existing(i)).collect();
             assert_eq!(existing.len() as u64, count);
             assert!(existing.iter().all(|key| key.len() == KEY_LEN));
@@ -99,7 +110,7 @@ mod tests {
 
     #[test]
     fn order_follows_from_the_seed() {
-        let order = |seed| (0..1000).map(|i| Keys::new(1000, seed).existing(i)).collect::<Vec<_>>();
+        let order = |seed| (0..1000).map(|i| Keys::dense(1000, seed).existing(i)).collect::<Vec<_>>();
         assert_eq!(order(1), order(1));
         let same = order(1).iter().zip(order(2)).filter(|(a, b)| **a == *b).count();
         assert!(same < 20, "{same}");

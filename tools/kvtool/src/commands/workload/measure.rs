@@ -1,10 +1,11 @@
 //! Looks up keys and ranges, and counts the cost.
 
-use std::ops::Bound;
+use std::borrow::Borrow;
 use std::time::{Duration, Instant};
 
 use tamis::{Db, FilterMode, Keyspace, ReadOptions, ReadStats};
 
+use super::super::scan::KeyRange;
 use super::super::store::stats_of_keyspace;
 use super::process::{Io, Moment};
 use crate::failure::{Failure, Result};
@@ -17,23 +18,17 @@ pub(crate) enum Question {
 }
 
 /// The cost of looking something up.
-pub(crate) struct Measured<Q = Question> {
+pub(crate) struct Measured<Q> {
     pub(crate) question: Q,
     pub(crate) filters: FilterMode,
     pub(crate) asked: u64,
     pub(crate) found: u64,
     pub(crate) time: Duration,
     pub(crate) reads: ReadStats,
+    /// False positives of range filters, as their builders predicted them.
+    pub(crate) predicted: f64,
     /// The operating system's counters for the same time, where available.
     pub(crate) process: Option<Io>,
-}
-
-impl<Q> Measured<Q> {
-    /// This, as the answer to another question.
-    pub(crate) fn of<P>(self, question: P) -> Measured<P> {
-        let Measured { filters, asked, found, time, reads, process, .. } = self;
-        Measured { question, filters, asked, found, time, reads, process }
-    }
 }
 
 /// Reads from every table of a keyspace once, so that its filter and index are in memory: only
@@ -48,46 +43,60 @@ pub(crate) fn warm_up(db: &Db, keyspace: &Keyspace) -> Result<()> {
     Ok(())
 }
 
-/// Looks up all `keys`, which must exist or be missing as `question` says.
-pub(crate) fn measure(
+/// Looks up all `keys`. All exist, or none.
+pub(crate) fn measure<Q>(
     db: &Db,
     keyspace: &Keyspace,
-    question: Question,
+    question: (Q, bool),
     filters: FilterMode,
     keys: impl Iterator<Item = impl AsRef<[u8]>>,
-) -> Result<Measured> {
+) -> Result<Measured<Q>> {
     let options = ReadOptions::new().filters(filters);
-    let is_found = question == Question::Existing;
-    ask(db, question, is_found, filters, keys, |key| Ok(keyspace.get_with(key, options)?.is_some()))
+    ask(db, question, filters, keys, |key| Ok(keyspace.get_with(key, options)?.is_some()))
 }
 
-/// Scans each range, of which an end may be missing, for its first entry. All have one, or none.
+/// How ranges are scanned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// Most entries that are read.
+    pub(crate) entries: u64,
+    pub(crate) backward: bool,
+}
+
+impl Scan {
+    pub(crate) const FIRST: Scan = Scan { entries: 1, backward: false };
+}
+
+/// Scans each range. All have an entry, or none.
 pub(crate) fn measure_ranges<Q>(
     db: &Db,
     keyspace: &Keyspace,
-    (question, is_found): (Q, bool),
+    question: (Q, bool),
     filters: FilterMode,
-    ranges: impl Iterator<Item = (String, Option<String>)>,
+    scan: Scan,
+    ranges: impl Iterator<Item = impl Borrow<KeyRange>>,
 ) -> Result<Measured<Q>> {
     let options = ReadOptions::new().filters(filters);
-    let first = |(from, until): (String, Option<String>)| {
-        let until = until.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut range = keyspace.range_with((Bound::Included(from), until), options);
-        Ok(range.next().transpose()?.is_some())
-    };
-    ask(db, question, is_found, filters, ranges, first)
+    ask(db, question, filters, ranges, |range| {
+        let mut entries = keyspace.range_with(range.borrow().bounds(), options);
+        let mut next = || if scan.backward { entries.next_back() } else { entries.next() }.transpose();
+        let mut count = 0;
+        while count < scan.entries && next()?.is_some() {
+            count += 1;
+        }
+        Ok(count > 0)
+    })
 }
 
 /// Looks for each of `items` with `find`, which finds all or none, and counts the cost.
 fn ask<Q, T>(
     db: &Db,
-    question: Q,
-    is_found: bool,
+    (question, is_found): (Q, bool),
     filters: FilterMode,
     items: impl Iterator<Item = T>,
     mut find: impl FnMut(T) -> Result<bool>,
 ) -> Result<Measured<Q>> {
-    let before = db.stats().reads();
+    let before = db.stats().ledger();
     let process_before = Moment::now();
     let start = Instant::now();
     let (mut asked, mut found) = (0, 0);
@@ -101,13 +110,15 @@ fn ask<Q, T>(
     if found != expected {
         return Err(Failure::Wrong(format!("found {found} of {asked}, expected {expected}: this is a bug in tamis")));
     }
+    let after = db.stats().ledger();
     Ok(Measured {
         question,
         filters,
         asked,
         found,
         time,
-        reads: db.stats().reads() - before,
+        reads: after.reads - before.reads,
+        predicted: after.expected_range_false_positives - before.expected_range_false_positives,
         process: process_before.zip(process_after).map(|(before, after)| before.until(after)),
     })
 }

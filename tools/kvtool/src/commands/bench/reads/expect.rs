@@ -4,49 +4,81 @@
 //! not, the block is read when the filter errs. The blocks read for a set of keys are therefore a
 //! sum of independent events. The probability of each is 1, or the false-positive rate of a filter.
 //! With filters ignored, every probability is 1.
+//!
+//! For ranges likewise: without filters a scan enters a block of each run that may have a key of
+//! the range, and from some it takes nothing. A range filter lets through each of these with the
+//! rate that its builder predicted from the table's keys.
 
 use std::collections::HashMap;
 
-use tamis::filter::FilterState;
-use tamis::{Db, FilterMode, Found, Keyspace, ReadOptions, ReadSource};
+use tamis::filter::{FilterState, RangeFilterState};
+use tamis::{Db, FilterMode, Found, Keyspace, ReadOptions, ReadSource, TableStats};
 
+use super::asked::Kind;
+use super::questions::{Items, Key};
+use super::ranges::Range;
 use super::theory::tolerance;
+use crate::commands::filters::share;
 use crate::commands::store::stats_of_keyspace;
 use crate::failure::Result;
 
 /// False-positive rates of a keyspace's filters, by table number.
+#[derive(Default)]
 pub(super) struct Rates {
     tables: HashMap<u64, Rate>,
     /// Keys and bits of all usable filters.
     keys: f64,
     bits: f64,
+    /// Tables whose keys allow no useful range filter.
+    pub(super) declined: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
-    /// By the textbook formula.
+    /// By the textbook formula; of a range filter, as its builder predicted.
     design: f64,
-    /// By the filter's own bits.
+    /// By the filter's own bits, or as the design.
     actual: f64,
+    /// Of a range filter, for ranges that begin near a key of the table.
+    near: f64,
 }
 
 impl Rate {
     /// For a certain event, or a table without a usable filter.
-    const ALWAYS: Rate = Rate { design: 1.0, actual: 1.0 };
+    const ALWAYS: Rate = Rate { design: 1.0, actual: 1.0, near: 1.0 };
 }
 
 impl Rates {
     /// Rates of the tables that have been opened.
-    pub(super) fn of(db: &Db, keyspace: &Keyspace) -> Rates {
-        let mut rates = Rates { tables: HashMap::new(), keys: 0.0, bits: 0.0 };
+    pub(super) fn of(db: &Db, keyspace: &Keyspace, kind: Kind) -> Rates {
+        let mut rates = Rates::default();
         for table in stats_of_keyspace(db, keyspace).levels.iter().flat_map(|level| &level.tables) {
-            if let Some(FilterState::Usable(info)) = &table.filter {
-                rates.tables.insert(table.number, Rate { design: info.design_fpr, actual: info.expected_fpr });
-                rates.keys += info.keys as f64;
-                rates.bits += info.bits_per_key() * info.keys as f64;
+            match kind {
+                Kind::Keys => rates.add_filter(table),
+                Kind::Ranges => rates.add_range_filter(table),
             }
         }
         rates
+    }
+
+    fn add_filter(&mut self, table: &TableStats) {
+        if let Some(FilterState::Usable(info)) = &table.filter {
+            let rate = Rate { design: info.design_fpr, actual: info.expected_fpr, near: info.expected_fpr };
+            self.tables.insert(table.number, rate);
+            self.keys += info.keys as f64;
+            self.bits += info.bits_per_key() * info.keys as f64;
+        }
+    }
+
+    fn add_range_filter(&mut self, table: &TableStats) {
+        let Some(filter) = &table.range_filter else { return };
+        self.declined += u64::from(matches!(filter, RangeFilterState::Declined(_)));
+        if let Some(info) = filter.info() {
+            let [fresh, near] = [info.rates.fresh, info.rates.near].map(share);
+            self.tables.insert(table.number, Rate { design: fresh, actual: fresh, near });
+            self.keys += info.keys as f64;
+            self.bits += info.bits_per_key() * info.keys as f64;
+        }
     }
 
     /// Bits per key of the filters, without headers.
@@ -59,17 +91,25 @@ impl Rates {
     }
 }
 
-/// The expectation for all keys of a question, with filters used and ignored.
+/// The expectation for all items of a question, with filters used and ignored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Survey {
     pub(super) used: Expected,
     pub(super) ignored: Expected,
 }
 
-/// The expectation for a set of keys.
+impl Survey {
+    fn add(&mut self, rate: Rate, found: bool, blocks: f64, bytes: f64) {
+        self.used.add(rate, found, blocks, bytes);
+        self.ignored.add(Rate::ALWAYS, found, blocks, bytes);
+    }
+}
+
+/// The expectation for a set of keys or ranges.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expected {
-    /// Look-ups in tables whose range holds the key; `finds` are those that find it.
+    /// Look-ups in tables whose range holds the key, or blocks that a scan enters; `finds` are
+    /// those that find it, or some entry.
     pub(super) look_ups: u64,
     pub(super) finds: u64,
     /// Expected blocks if every filter had its design rate.
@@ -115,9 +155,17 @@ impl Expected {
     }
 }
 
+/// The expectation for all `items`; ranges are scanned for `entries` entries.
+pub(super) fn survey(keyspace: &Keyspace, rates: &Rates, items: &Items, entries: u64) -> Result<Survey> {
+    match items {
+        Items::Keys(keys) => survey_keys(keyspace, rates, keys),
+        Items::Ranges(ranges) => survey_ranges(keyspace, rates, ranges, entries),
+    }
+}
+
 /// Looks up every key in all tables that may hold it. A filter that denies an existing key is an
 /// error.
-pub(super) fn survey(keyspace: &Keyspace, rates: &Rates, keys: &[Box<[u8]>]) -> Result<Survey> {
+fn survey_keys(keyspace: &Keyspace, rates: &Rates, keys: &[Key]) -> Result<Survey> {
     let mut survey = Survey::default();
     let options = ReadOptions::new().filters(FilterMode::Shadow);
     for key in keys {
@@ -129,12 +177,44 @@ pub(super) fn survey(keyspace: &Keyspace, rates: &Rates, keys: &[Box<[u8]>]) -> 
             let found = step.found != Some(Found::Absent);
             let rate = if found { Rate::ALWAYS } else { rates.rate(number) };
             let bytes: u64 = step.blocks.iter().map(|block| block.len).sum();
-            let (blocks, bytes) = (step.blocks.len() as f64, bytes as f64);
-            survey.used.add(rate, found, blocks, bytes);
-            survey.ignored.add(Rate::ALWAYS, found, blocks, bytes);
+            survey.add(rate, found, step.blocks.len() as f64, bytes as f64);
         }
     }
     Ok(survey)
+}
+
+/// Scans every range forward with filters ignored. The blocks from which it takes nothing are those
+/// that range filters may save.
+fn survey_ranges(keyspace: &Keyspace, rates: &Rates, ranges: &[Range], entries: u64) -> Result<Survey> {
+    let mut survey = Survey::default();
+    let options = ReadOptions::new().filters(FilterMode::Ignore);
+    for Range { range, near } in ranges {
+        // Only the table that has the key is one near a key of which the range begins.
+        let near = near.as_ref().map(|key| holder(keyspace, key)).transpose()?.flatten();
+        let explained = keyspace.explain_range_with(range.bounds(), entries, options)?;
+        explained.outcome?;
+        for step in &explained.steps {
+            for block in &step.blocks {
+                let rate = match rates.rate(step.table) {
+                    _ if block.used => Rate::ALWAYS,
+                    rate if near == Some(step.table) => Rate { design: rate.near, actual: rate.near, ..rate },
+                    rate => rate,
+                };
+                survey.add(rate, block.used, 1.0, block.visit.len as f64);
+            }
+        }
+    }
+    Ok(survey)
+}
+
+/// The table in which a key is found.
+fn holder(keyspace: &Keyspace, key: &[u8]) -> Result<Option<u64>> {
+    let explained = keyspace.explain(key)?;
+    explained.outcome?;
+    Ok(explained.steps.iter().rev().find_map(|step| match (step.source, step.found) {
+        (ReadSource::Table { number, .. }, Some(found)) if found != Found::Absent => Some(number),
+        _ => None,
+    }))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! `bench reads`: what look-ups of missing and existing keys cost at several bits per key, and
-//! whether theory agrees.
+//! whether theory agrees; with `--ranges`, what scans of empty ranges and short scans cost at
+//! several bits per key of the range filters.
 //!
 //! The tables of one store get new filters for each number of bits; their data stay as they are.
-//! Each pass looks up the same keys. A *survey* first searches all tables that may hold a key,
-//! whatever their filters say. From it and from the theory of the filters follows how many blocks
+//! Each pass asks for the same keys or ranges. A *survey* first searches all tables that may hold
+//! one, whatever their filters say. From it and from the theory of the filters follows how many blocks
 //! the filters should let through. The command fails if a measurement disagrees with that, or if
 //! the store's counters disagree with the operating system's for this process.
 //!
@@ -12,11 +13,13 @@
 //! the device. *Warm*: the store's cache holds every block needed. Nothing is read; filters save
 //! look-ups in blocks.
 
+mod asked;
 mod copy;
 mod expect;
 mod pages;
 mod plot;
 mod questions;
+mod ranges;
 mod report;
 mod subject;
 mod theory;
@@ -26,16 +29,17 @@ use tempfile::TempDir;
 
 use crate::args::{BenchReads, Common};
 use crate::commands::store::existing_keyspace;
-use crate::commands::workload::measure::{Measured, Question, measure, warm_up};
+use crate::commands::workload::measure::{Measured, warm_up};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::say;
-use crate::text::count;
+use crate::text::counted;
+use asked::Asked;
 use expect::{Expected, Rates};
-use questions::Questions;
+use questions::Set;
 use report::Report;
-use subject::Subject;
+use subject::{Subject, kind};
 
-/// What is in memory before the keys are looked up.
+/// What is in memory before a pass begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CacheState {
     /// Only filters and indexes.
@@ -44,15 +48,26 @@ enum CacheState {
     Warm,
 }
 
-/// One pass over the keys of a question, with the expected result.
+impl CacheState {
+    fn name(self) -> &'static str {
+        match self {
+            CacheState::Cold => "cold",
+            CacheState::Warm => "warm",
+        }
+    }
+}
+
+/// One pass over what is asked for, with the expected result.
 struct Pass {
     state: CacheState,
     /// Bits per key with which the filters were rebuilt; `None` for a store's original filters.
     rebuilt: Option<f32>,
     /// Actual bits per key of the filters, averaged over keys; `None` without usable filters.
     bits: Option<f64>,
+    /// Tables whose keys allow no useful range filter.
+    declined: u64,
     expected: Expected,
-    measured: Measured,
+    measured: Measured<Asked>,
 }
 
 pub(super) fn run(common: &Common, args: BenchReads) -> Result<()> {
@@ -80,13 +95,26 @@ pub(super) fn run(common: &Common, args: BenchReads) -> Result<()> {
     }
 }
 
+/// Sizes of the filters to measure.
+fn sizes(args: &BenchReads) -> Result<&[f32]> {
+    if args.bits.is_empty() {
+        return Ok(kind(args).bits());
+    }
+    if args.ranges && !args.bits.iter().all(|bits| (3.0..=18.0).contains(bits)) {
+        return Err(Failure::usage("a range filter takes 3 to 18 bits per key"));
+    }
+    Ok(&args.bits)
+}
+
 fn bench(common: &Common, args: &BenchReads, dir: &TempDir) -> Result<Report> {
-    let subject = Subject::prepare(common, args, &dir.path().join("db"))?;
-    let questions = {
+    let bits = sizes(args)?;
+    let subject = Subject::prepare(common, args, bits, &dir.path().join("db"))?;
+    let sets = {
         let db = subject.open(0)?;
-        Questions::choose(common, args, &subject, &existing_keyspace(&db, common)?)?
+        questions::choose(common, args, &subject, &existing_keyspace(&db, common)?)?
     };
-    let states = match (args.cold, args.warm) {
+    // A range filter is asked only about blocks that are not in memory.
+    let states = match (args.cold || args.ranges, args.warm) {
         (true, false) => &[CacheState::Cold][..],
         (false, true) => &[CacheState::Warm],
         _ => &[CacheState::Cold, CacheState::Warm],
@@ -95,23 +123,23 @@ fn bench(common: &Common, args: &BenchReads, dir: &TempDir) -> Result<Report> {
     // A given store is first measured with its own filters. A store that we loaded has filters of
     // the first size already.
     let original = subject.is_given().then_some(None);
-    for (i, rebuilt) in original.into_iter().chain(args.bits.iter().copied().map(Some)).enumerate() {
+    for (i, rebuilt) in original.into_iter().chain(bits.iter().copied().map(Some)).enumerate() {
         if let Some(bits) = rebuilt {
             subject.rebuild(common, bits)?;
         }
         let modes = if i == 0 { &[FilterMode::Ignore, FilterMode::Use][..] } else { &[FilterMode::Use] };
         for &state in states {
-            measure_state(common, &subject, &questions, state, rebuilt, modes, &mut report)?;
+            measure_state(common, &subject, &sets, state, rebuilt, modes, &mut report)?;
         }
     }
     Ok(report)
 }
 
-/// Measures all questions in one state, in each of the modes.
+/// Asks for everything in one state, in each of the modes.
 fn measure_state(
     common: &Common,
     subject: &Subject,
-    questions: &Questions,
+    sets: &[Set],
     state: CacheState,
     rebuilt: Option<f32>,
     modes: &[FilterMode],
@@ -124,36 +152,54 @@ fn measure_state(
     })?;
     let keyspace = existing_keyspace(&db, common)?;
     warm_up(&db, &keyspace)?;
-    let rates = Rates::of(&db, &keyspace);
-    for question in [Question::Missing, Question::Existing] {
-        let keys = questions.keys(question);
+    let rates = Rates::of(&db, &keyspace, subject.kind);
+    if rates.declined > 0 {
+        say(format_args!(
+            "{}: {} without a range filter, since it would say \"maybe\" to more than a quarter of short empty ranges",
+            of_size(rebuilt),
+            counted(rates.declined, "table")
+        ));
+    }
+    let passes = sets.iter().map(|set| set.asked.len() * set.items.len()).sum::<usize>() * modes.len();
+    say(format_args!(
+        "{}, {}: reading {}",
+        state.name(),
+        of_size(rebuilt),
+        counted(passes as u64, subject.kind.unit())
+    ));
+    for set in sets {
+        let Some(entries) = set.asked.first().map(|asked| asked.scan().entries) else { continue };
         // The survey also fills the cache, if there is one.
-        let survey = expect::survey(&keyspace, &rates, keys)?;
-        for &filters in modes {
-            say(format_args!("{}: {} keys", title(state, question, filters, rebuilt), count(keys.len() as u64)));
-            if state == CacheState::Cold {
-                pages::drop_from_cache(&subject.path)?;
+        let survey = expect::survey(&keyspace, &rates, &set.items, entries)?;
+        for &asked in &set.asked {
+            for &filters in modes {
+                if state == CacheState::Cold {
+                    pages::drop_from_cache(&subject.path)?;
+                }
+                let measured = set.items.measure(&db, &keyspace, asked, filters)?;
+                let expected = if filters == FilterMode::Ignore { survey.ignored } else { survey.used };
+                report.add(Pass {
+                    state,
+                    rebuilt,
+                    bits: rates.bits_per_key(),
+                    declined: rates.declined,
+                    expected,
+                    measured,
+                });
             }
-            let measured = measure(&db, &keyspace, question, filters, keys.iter())?;
-            let expected = if filters == FilterMode::Ignore { survey.ignored } else { survey.used };
-            report.add(Pass { state, rebuilt, bits: rates.bits_per_key(), expected, measured });
         }
     }
     Ok(())
 }
 
-fn title(state: CacheState, question: Question, filters: FilterMode, rebuilt: Option<f32>) -> String {
-    let state = match state {
-        CacheState::Cold => "cold",
-        CacheState::Warm => "warm",
-    };
-    let question = match question {
-        Question::Existing => "existing",
-        Question::Missing => "missing",
-    };
-    match (filters, rebuilt) {
-        (FilterMode::Ignore, _) => format!("{state}, {question}, filters ignored"),
-        (_, None) => format!("{state}, {question}, filters as they are"),
-        (_, Some(bits)) => format!("{state}, {question}, {bits} bits per key"),
+fn title(state: CacheState, asked: Asked, filters: FilterMode, rebuilt: Option<f32>) -> String {
+    let state = state.name();
+    match filters {
+        FilterMode::Ignore => format!("{state}, {}, filters ignored", asked.name()),
+        _ => format!("{state}, {}, {}", asked.name(), of_size(rebuilt)),
     }
+}
+
+fn of_size(rebuilt: Option<f32>) -> String {
+    rebuilt.map_or_else(|| "filters as they are".to_owned(), |bits| format!("{bits} bits per key"))
 }

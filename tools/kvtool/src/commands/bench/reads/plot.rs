@@ -1,4 +1,5 @@
-//! Disk reads per missing key against bits per key: measured points, and the textbook as a line.
+//! Disk reads per missing key, or per empty range, against bits per key: measured points, and
+//! theory as lines.
 
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
@@ -6,29 +7,39 @@ use plotters::prelude::*;
 use plotters::style::text_anchor;
 use tamis_bench::plot::{Drawing, FONT};
 
-use super::CacheState;
-use super::theory::textbook_rate;
-use crate::text::{Decimal, count};
+use crate::text::Decimal;
 
 /// Size of the drawing in units: pixels of an SVG at its natural size.
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 600;
-const LINE: RGBColor = RGBColor(31, 119, 180);
-const POINT: RGBColor = RGBColor(214, 39, 40);
+/// Of the theory and of the points of each series.
+const COLOURS: [(RGBColor, RGBColor); 2] =
+    [(RGBColor(31, 119, 180), RGBColor(214, 39, 40)), (RGBColor(120, 120, 190), RGBColor(230, 140, 0))];
 const LIMIT: RGBColor = RGBColor(90, 90, 90);
 
 /// The data of the plot.
 pub(super) struct Figure {
-    pub(super) state: CacheState,
-    pub(super) entries: u64,
-    pub(super) asked: u64,
-    /// Look-ups per key in tables whose range holds the key: `absent` where the table lacks it,
-    /// `certain` where the table holds it (as deleted).
-    pub(super) absent: f64,
-    pub(super) certain: f64,
-    /// Blocks per key with filters ignored.
+    pub(super) heading: &'static str,
+    pub(super) below: String,
+    /// What the bits are, and what the blocks.
+    pub(super) bits: &'static str,
+    pub(super) unit: &'static str,
+    /// Blocks with filters ignored.
     pub(super) ignored: Option<f64>,
+    pub(super) series: Vec<Series>,
+}
+
+/// What theory says, and what is measured.
+pub(super) struct Series {
+    pub(super) theory: Line,
+    pub(super) label: String,
     pub(super) points: Vec<Point>,
+}
+
+/// Bits and blocks.
+pub(super) struct Line {
+    pub(super) label: String,
+    pub(super) points: Vec<(f64, f64)>,
 }
 
 /// A measurement, with its 95 % confidence interval.
@@ -55,20 +66,8 @@ impl Drawing for Figure {
         area.fill(&WHITE)?;
         let area = area.margin(units(12), units(12), units(12), units(24));
         let (heading, chart) = area.split_vertically(units(64));
-        let (what, unit, cached) = match self.state {
-            CacheState::Cold => {
-                ("Disk reads per missing key", "block reads per missing key", "nothing cached but filters")
-            }
-            CacheState::Warm => ("Blocks accessed per missing key", "blocks per missing key", "all blocks cached"),
-        };
-        let below = format!(
-            "{} entries; each key in the range of {} tables; {} keys looked up; {cached}",
-            count(self.entries),
-            Decimal(self.absent + self.certain),
-            count(self.asked),
-        );
-        heading.draw(&Text::new(what, (px(76), px(2)), words(27)))?;
-        heading.draw(&Text::new(below, (px(76), px(36)), words(18)))?;
+        heading.draw(&Text::new(self.heading, (px(76), px(2)), words(27)))?;
+        heading.draw(&Text::new(&*self.below, (px(76), px(36)), words(18)))?;
 
         let (bits, blocks) = (self.most_bits(), self.range());
         let least = blocks.start;
@@ -78,8 +77,8 @@ impl Drawing for Figure {
             .build_cartesian_2d(0.0..bits, blocks.log_scale())?;
         chart
             .configure_mesh()
-            .x_desc("filter size (bits per key)")
-            .y_desc(unit)
+            .x_desc(self.bits)
+            .y_desc(self.unit)
             .axis_desc_style(words(19))
             .label_style(words(17))
             .x_labels(13)
@@ -102,31 +101,35 @@ impl Drawing for Figure {
                     DashedPathElement::new(ends, dash, gap, LIMIT.stroke_width(line))
                 });
         }
-        let steps = 480;
-        let theory = (0..=steps)
-            .map(|i| bits * f64::from(i) / f64::from(steps))
-            .map(|bits| (bits, self.absent * textbook_rate(bits) + self.certain))
-            .filter(|(_, blocks)| *blocks >= least);
-        chart
-            .draw_series(LineSeries::new(theory, LINE.stroke_width(line)))?
-            .label(format!("textbook: {} × (1 − e^(−k/b))^k, k = b ln 2", Decimal(self.absent)))
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 4 * dash, y)], LINE.stroke_width(line)));
-        // Points too small for the scale are drawn on its edge.
-        chart.draw_series(self.points.iter().map(|point| {
-            let [low, middle, high] = [point.low, point.blocks, point.high].map(|blocks| blocks.max(least));
-            ErrorBar::new_vertical(point.bits, low, middle, high, POINT.stroke_width(line), units(12))
-        }))?;
+        let right_of = |vertical| words(17).pos(text_anchor::Pos::new(text_anchor::HPos::Left, vertical));
         let radius = px(5);
         let place = |point: &Point| (point.bits, point.blocks.max(least));
-        chart
-            .draw_series(self.points.iter().map(|point| Circle::new(place(point), radius, POINT.filled())))?
-            .label("measured, with 95 % confidence interval")
-            .legend(move |(x, y)| Circle::new((x + 2 * dash, y), radius, POINT.filled()));
-        let left_and_above = text_anchor::Pos::new(text_anchor::HPos::Left, text_anchor::VPos::Bottom);
-        let label = words(17).pos(left_and_above);
-        chart.draw_series(self.points.iter().map(|point| {
-            EmptyElement::at(place(point)) + Text::new(short(point.blocks), (px(9), px(-5)), label.clone())
-        }))?;
+        for (i, (series, (theory, points))) in self.series.iter().zip(COLOURS.into_iter().cycle()).enumerate() {
+            // Later lines are thinner, and later labels above, so that those beneath are seen.
+            let behind = self.series.len() - 1 - i;
+            let stroke = theory.stroke_width(units(2) * (1 + u32::from(behind > 0)));
+            let (label, above) = match behind {
+                0 => (right_of(text_anchor::VPos::Bottom), px(-5)),
+                _ => (right_of(text_anchor::VPos::Top), px(3)),
+            };
+            let curve = series.theory.points.iter().copied().filter(|(_, blocks)| *blocks >= least);
+            chart
+                .draw_series(LineSeries::new(curve, stroke))?
+                .label(&*series.theory.label)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 4 * dash, y)], stroke));
+            // Points too small for the scale are drawn on its edge.
+            chart.draw_series(series.points.iter().map(|point| {
+                let [low, middle, high] = [point.low, point.blocks, point.high].map(|blocks| blocks.max(least));
+                ErrorBar::new_vertical(point.bits, low, middle, high, points.stroke_width(line), units(12))
+            }))?;
+            chart
+                .draw_series(series.points.iter().map(|point| Circle::new(place(point), radius, points.filled())))?
+                .label(&*series.label)
+                .legend(move |(x, y)| Circle::new((x + 2 * dash, y), radius, points.filled()));
+            chart.draw_series(series.points.iter().map(|point| {
+                EmptyElement::at(place(point)) + Text::new(short(point.blocks), (px(9), above), label.clone())
+            }))?;
+        }
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::LowerLeft)
@@ -141,16 +144,21 @@ impl Drawing for Figure {
 }
 
 impl Figure {
+    fn points(&self) -> impl Iterator<Item = &Point> {
+        self.series.iter().flat_map(|series| &series.points)
+    }
+
     /// The right end of the bits axis.
     fn most_bits(&self) -> f64 {
-        let most = self.points.iter().map(|point| point.bits).fold(10.0, f64::max);
+        let most = self.points().map(|point| point.bits).fold(10.0, f64::max);
         (most + 2.0).ceil()
     }
 
     /// The range of the blocks axis: a power of ten at the bottom, space for text at the top.
     fn range(&self) -> std::ops::Range<f64> {
-        let most = self.ignored.unwrap_or(0.0).max(self.absent + self.certain).max(0.1);
-        let least = self.points.iter().filter(|point| point.blocks > 0.0);
+        let lines = self.series.iter().flat_map(|series| &series.theory.points).map(|(_, blocks)| *blocks);
+        let most = lines.fold(self.ignored.unwrap_or(0.0).max(0.1), f64::max);
+        let least = self.points().filter(|point| point.blocks > 0.0);
         let least = least.map(|point| point.low.max(point.blocks / 10.0)).fold(most / 10.0, f64::min);
         10f64.powf(least.log10().floor())..most * 2.5
     }
@@ -180,13 +188,16 @@ mod tests {
     fn figure() -> Figure {
         let point = |bits: f64, blocks: f64| Point { bits, blocks, low: blocks * 0.9, high: blocks * 1.1 };
         Figure {
-            state: CacheState::Cold,
-            entries: 1000,
-            asked: 100,
-            absent: 4.0,
-            certain: 0.0,
+            heading: "Disk reads per missing key",
+            below: "some words".to_owned(),
+            bits: "filter size (bits per key)",
+            unit: "block reads per missing key",
             ignored: Some(4.0),
-            points: vec![point(4.0, 0.59), point(10.0, 0.033), point(20.0, 0.0)],
+            series: vec![Series {
+                theory: Line { label: "textbook".to_owned(), points: vec![(0.0, 4.0), (20.0, 0.01)] },
+                label: "measured".to_owned(),
+                points: vec![point(4.0, 0.59), point(10.0, 0.033), point(20.0, 0.0)],
+            }],
         }
     }
 

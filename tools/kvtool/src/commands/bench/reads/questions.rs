@@ -1,74 +1,114 @@
-//! [`Questions`]: the keys to look up.
+//! [`Set`]: the keys to look up, or the ranges to scan.
 
 use std::collections::HashSet;
 use std::path::Path;
 
 use fastrand::Rng;
-use tamis::{FilterMode, Keyspace, MAX_KEY_LEN, ReadOptions};
+use tamis::{Db, FilterMode, Keyspace, MAX_KEY_LEN, ReadOptions};
 
+use super::asked::{Asked, Kind};
+use super::ranges::{self, Range};
 use super::subject::Subject;
 use crate::args::{BenchReads, Common};
 use crate::commands::formats::{Codec, Format};
 use crate::commands::lines::{Lines, split_line};
 use crate::commands::workload::keys::Keys;
-use crate::commands::workload::measure::Question;
+use crate::commands::workload::measure::{Measured, Question, measure, measure_ranges};
 use crate::failure::{Failure, Result};
 use crate::output::say;
 use crate::text::{Form, counted};
 
 /// Default number of keys of each kind.
 const ASKED: usize = 100_000;
+/// Default number of ranges of each kind. There are more kinds.
+const ASKED_RANGES: usize = 20_000;
 /// How many appended bytes are tried to make a missing key out of an existing one.
 const ATTEMPTS: usize = 8;
 
-type Key = Box<[u8]>;
+pub(super) type Key = Box<[u8]>;
 
-/// Existing and missing keys. No key is repeated, because a filter gives the same answer again.
-pub(super) struct Questions {
-    existing: Vec<Key>,
-    missing: Vec<Key>,
+/// What is asked for in one pass, or in several.
+pub(super) struct Set {
+    pub(super) asked: Vec<Asked>,
+    pub(super) items: Items,
 }
 
-impl Questions {
-    pub(super) fn keys(&self, question: Question) -> &[Key] {
-        match question {
-            Question::Existing => &self.existing,
-            Question::Missing => &self.missing,
+/// Keys or ranges. None is repeated, because a filter gives the same answer again.
+pub(super) enum Items {
+    Keys(Vec<Key>),
+    Ranges(Vec<Range>),
+}
+
+impl Items {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Items::Keys(keys) => keys.len(),
+            Items::Ranges(ranges) => ranges.len(),
         }
     }
 
-    pub(super) fn choose(
-        common: &Common,
-        args: &BenchReads,
-        subject: &Subject,
+    /// Asks for all.
+    pub(super) fn measure(
+        &self,
+        db: &Db,
         keyspace: &Keyspace,
-    ) -> Result<Questions> {
-        let asked = args.asked.unwrap_or(ASKED);
-        if let Some(keys) = subject.keys {
-            let asked = keys.count().min(asked as u64);
-            // Spread over all loaded keys, early and late.
-            let numbers = (0..asked).map(|i| u128::from(i) * u128::from(keys.count()) / u128::from(asked.max(1)));
-            let numbers: Vec<u64> = numbers.map(|number| u64::try_from(number).unwrap_or_default()).collect();
-            let all = |key: fn(&Keys, u64) -> String| -> Vec<Key> {
-                numbers.iter().map(|&i| key(&keys, i).into_bytes().into()).collect()
-            };
-            return Ok(Questions {
-                existing: all(|keys, i| keys.existing(i)),
-                missing: all(|keys, i| keys.missing(i)),
-            });
+        asked: Asked,
+        filters: FilterMode,
+    ) -> Result<Measured<Asked>> {
+        let question = (asked, asked.is_found());
+        match self {
+            Items::Keys(keys) => measure(db, keyspace, question, filters, keys.iter()),
+            Items::Ranges(ranges) => {
+                let ranges = ranges.iter().map(|range| asked.range(&range.range));
+                measure_ranges(db, keyspace, question, filters, asked.scan(), ranges)
+            }
         }
-        let form = common.form();
-        let mut rng = Rng::with_seed(args.seed);
-        let existing = match &args.keys_from {
-            Some(file) => from_file(keyspace, file, form, asked, true)?,
-            None => sample(keyspace, asked, &mut rng)?,
-        };
-        let missing = match &args.missing_from {
-            Some(file) => from_file(keyspace, file, form, asked, false)?,
-            None => derive(keyspace, &existing, &mut rng)?,
-        };
-        Ok(Questions { existing, missing })
     }
+}
+
+/// The questions of an experiment.
+pub(super) fn choose(common: &Common, args: &BenchReads, subject: &Subject, keyspace: &Keyspace) -> Result<Vec<Set>> {
+    let asked = args.asked.unwrap_or(match subject.kind {
+        Kind::Keys => ASKED,
+        Kind::Ranges => ASKED_RANGES,
+    });
+    if subject.kind == Kind::Ranges {
+        return ranges::choose(keyspace, asked, &mut Rng::with_seed(args.seed));
+    }
+    let [missing, existing] = keys(common, args, subject, keyspace, asked)?;
+    let set = |question, keys| Set { asked: vec![Asked::Keys(question)], items: Items::Keys(keys) };
+    Ok(vec![set(Question::Missing, missing), set(Question::Existing, existing)])
+}
+
+/// Missing and existing keys.
+fn keys(
+    common: &Common,
+    args: &BenchReads,
+    subject: &Subject,
+    keyspace: &Keyspace,
+    asked: usize,
+) -> Result<[Vec<Key>; 2]> {
+    if let Some(keys) = subject.keys {
+        let asked = keys.count().min(asked as u64);
+        // Spread over all loaded keys, early and late.
+        let numbers = (0..asked).map(|i| u128::from(i) * u128::from(keys.count()) / u128::from(asked.max(1)));
+        let numbers: Vec<u64> = numbers.map(|number| u64::try_from(number).unwrap_or_default()).collect();
+        let all = |key: fn(&Keys, u64) -> String| -> Vec<Key> {
+            numbers.iter().map(|&i| key(&keys, i).into_bytes().into()).collect()
+        };
+        return Ok([all(|keys, i| keys.missing(i)), all(|keys, i| keys.existing(i))]);
+    }
+    let form = common.form();
+    let mut rng = Rng::with_seed(args.seed);
+    let existing = match &args.keys_from {
+        Some(file) => from_file(keyspace, file, form, asked, true)?,
+        None => sample(keyspace, asked, &mut rng)?,
+    };
+    let missing = match &args.missing_from {
+        Some(file) => from_file(keyspace, file, form, asked, false)?,
+        None => derive(keyspace, &existing, &mut rng)?,
+    };
+    Ok([missing, existing])
 }
 
 /// Whether the key exists. Filters are queried but not trusted.

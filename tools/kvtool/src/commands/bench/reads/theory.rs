@@ -24,9 +24,32 @@ pub(super) fn tolerance(variance: f64, largest: f64) -> f64 {
     half + (half * half + SIGMAS * SIGMAS * variance).sqrt()
 }
 
+/// The 95 % confidence interval of a rate of `wrong` of `all` answers, by Wilson's score (E. B.
+/// Wilson, 1927), as the store's own for its filters.
+pub(super) fn interval(wrong: u64, all: u64) -> Option<[f64; 2]> {
+    const Z: f64 = 1.959_964;
+    if all == 0 {
+        return None;
+    }
+    let n = all as f64;
+    let (rate, spread) = (wrong as f64 / n, Z * Z / n);
+    let centre = rate + spread / 2.0;
+    let half = Z * (rate * (1.0 - rate) / n + spread / (4.0 * n)).sqrt();
+    Some([centre - half, centre + half].map(|sum| (sum / (1.0 + spread)).clamp(0.0, 1.0)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interval_is_wilsons() {
+        assert_eq!(interval(0, 0), None);
+        for ((wrong, all), expected) in [((8, 1000), [0.004_06, 0.015_71]), ((0, 100), [0.0, 0.036_99])] {
+            let found = interval(wrong, all).unwrap();
+            assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?}");
+        }
+    }
 
     #[test]
     fn textbook_rates_are_the_published_ones() {

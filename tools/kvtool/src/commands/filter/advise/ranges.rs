@@ -16,7 +16,8 @@ use super::super::super::look_up::{SCANNED, each_range};
 use super::{RunTables, reads};
 use crate::args::Common;
 use crate::failure::Result;
-use crate::output::{Output, say, table};
+use crate::output::{Output, say};
+use crate::table::{Table, number, text};
 use crate::text::{count, counted, percent, size};
 
 /// Bits per key of the rows.
@@ -139,10 +140,18 @@ impl RangeAdvice {
         })
     }
 
-    pub(super) fn print(&self, output: &mut Output) -> Result<()> {
+    pub(super) fn print(&self, output: &mut Output, common: &Common) -> Result<()> {
         let at = format!("with {} bits per key", BITS[SHOWN]);
-        let heads = ["run", &at, "tables", "read", "entries", "blocks for nothing", "range filters now"];
-        output.line(table(2, &heads, self.runs.iter().map(RangeRun::cells)))?;
+        let columns = [
+            text("run").key(),
+            text(at).key(),
+            number("tables").detail(),
+            number("read").detail(),
+            number("entries").detail(),
+            number("blocks for nothing"),
+            text("range filters now"),
+        ];
+        output.table(common, &Table::new(columns, self.runs.iter().map(RangeRun::cells)))?;
         output.line("")?;
         let without = self.blocks_without();
         let row = |name: &str, bytes: u64, blocks: f64| {
@@ -160,9 +169,15 @@ impl RangeAdvice {
                 count(choice.declined as u64),
             ]
         }));
-        let heads =
-            ["range filters: bits per key", "memory", "blocks per empty range", "near keys", "saved", "runs declined"];
-        output.line(table(0, &heads, cells))
+        let columns = [
+            text("range filters: bits per key").key(),
+            number("memory").key(),
+            number("blocks per empty range").key(),
+            number("near keys"),
+            number("saved"),
+            number("runs declined"),
+        ];
+        output.table(common, &Table::new(columns, cells))
     }
 
     pub(super) fn say(&self) {
