@@ -149,20 +149,13 @@ impl fmt::Display for Report {
 }
 
 /// The workloads of the table of README.md.
-const SUMMARY: [Workload; 13] = [
+const SUMMARY: [Workload; 6] = [
     Workload::FillRandom,
-    Workload::Overwrite,
     Workload::ReadRandom,
     Workload::ReadMissing,
     Workload::SeekRandom,
     Workload::ReadSeq,
-    Workload::ReadReverse,
     Workload::YcsbA,
-    Workload::YcsbB,
-    Workload::YcsbC,
-    Workload::YcsbD,
-    Workload::YcsbE,
-    Workload::YcsbF,
 ];
 
 const STAR: &str = "`*`: time ran out before the workload was complete.";

@@ -13,8 +13,11 @@ fn root() -> PathBuf {
 
 /// The documents, as paths from the root.
 fn documents() -> Vec<PathBuf> {
-    let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name());
-    let docs = docs.map(|name| Path::new("docs").join(name)).filter(|path| path.extension().is_some_and(|e| e == "md"));
+    let docs = ["docs", "docs/guide"].into_iter().flat_map(|dir| {
+        let files = std::fs::read_dir(root().join(dir)).unwrap();
+        files.map(move |entry| Path::new(dir).join(entry.unwrap().file_name()))
+    });
+    let docs = docs.filter(|path| path.extension().is_some_and(|e| e == "md"));
     let mut all: Vec<PathBuf> = docs.chain(["README.md".into(), "tools/kvtool/README.md".into()]).collect();
     all.sort();
     all

@@ -31,8 +31,9 @@ fn program(name: &str) -> String {
 #[test]
 fn every_program_of_the_documents_stands_here_as_it_stands_there() {
     let mut programs = PROGRAMS.iter();
-    for document in documents() {
-        for block in blocks(&document, "rust") {
+    // Those of the guide are tests of documentation.
+    for document in documents().iter().filter(|document| !document.starts_with("docs/guide")) {
+        for block in blocks(document, "rust") {
             let (name, of) =
                 programs.next().unwrap_or_else(|| panic!("{}: a block that no test runs", document.display()));
             assert_eq!(document.to_str(), Some(*of));
@@ -194,35 +195,25 @@ fn operations_backups() -> Result<(), Box<dyn std::error::Error>> {
 #[expect(unused_variables, reason = "the document shows how they are had")]
 fn readme_use() -> Result<(), Box<dyn std::error::Error>> {
     // readme_use begins
-    use std::time::{Duration, SystemTime};
-    use tamis::{ByteOrder, Db, Error, KeyspaceOptions, WriteBatch, WriteOptions, operator::Add};
+    use tamis::{Db, Error, WriteBatch, WriteOptions};
 
-    let db = Db::open("words.db")?;                          // created when absent
-    let changes = db.changes_since(db.last_seqno())?;        // the change feed: what is written from now on
+    let db = Db::open("words.db")?;                              // created when absent
     db.put("apple", "1")?;
-    let value = db.get("apple")?;                            // Option<Value>; Value derefs to [u8]
-    db.put_with("pear", "2", WriteOptions::new().sync(true))?;  // survives a power cut
-    let users = db.keyspace("users")?;                       // a map of its own, in the same log
+    let value = db.get("apple")?;                                // Option<Value>; Value derefs to [u8]
+    db.put_with("pear", "2", WriteOptions::new().sync(true))?;   // survives a power cut
+    let users = db.keyspace("users")?;                           // a map of its own, in the same log
     let mut batch = WriteBatch::new();
     batch.delete("apple");
     batch.put_in(&users, "id7", "Ann");
-    db.write(batch)?;                                        // all or nothing
-    db.fetch_add("visits", 1u64, ByteOrder::Big)?;           // also update, compare_and_swap, put_if_absent
-    let views = db.keyspace_with("views", KeyspaceOptions::new().merge_operator(Add::BIG))?;
-    views.merge("page 7", 1u64.to_be_bytes())?;              // a counter that no write reads
-    db.put_with_expiry("code", "314", SystemTime::now() + Duration::from_secs(300))?;
-    db.transact(|tx| {                                       // run again if what it read has changed
+    db.write(batch)?;                                            // all or nothing
+    db.transact(|tx| {                                           // run again if what it read has changed
         if let Some(value) = tx.get("pear")? {
             tx.put("plum", value);
         }
         Ok::<_, Error>(())
     })?;
-    let snapshot = db.snapshot();
-    for entry in snapshot.range("a".."b") {                  // also .rev(), iter(), prefix(p), cursor()
+    for entry in db.snapshot().range("a".."q") {                 // also .rev(), prefix(p), cursor()
         let (key, value) = entry?;
-    }
-    for batch in changes {                                   // seven batches; also next_timeout, follow
-        println!("{:?}", batch?.operations().collect::<Vec<_>>());
     }
     // readme_use ends
     Ok(())
