@@ -345,9 +345,15 @@ pub(crate) struct Scan {
     /// From the last key to the first
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// Print keys alone
-    #[arg(long)]
-    pub(crate) keys: bool,
+    /// Print keys alone; also `--keys`
+    #[arg(long, alias = "keys", group = "part")]
+    pub(crate) keys_only: bool,
+    /// Print values alone, a line each
+    #[arg(long, group = "part")]
+    pub(crate) values_only: bool,
+    /// Print how many entries there are, and none of them
+    #[arg(long, group = "part")]
+    pub(crate) count: bool,
     /// Skip damaged blocks, and list the skipped key ranges at the end (exit code 3)
     #[arg(long, conflicts_with = "reverse")]
     pub(crate) skip_damaged: bool,
