@@ -345,9 +345,15 @@ pub(crate) struct Scan {
     /// From the last key to the first
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// Print keys alone
-    #[arg(long)]
-    pub(crate) keys: bool,
+    /// Print keys alone; also `--keys`
+    #[arg(long, alias = "keys", group = "part")]
+    pub(crate) keys_only: bool,
+    /// Print values alone, a line each
+    #[arg(long, group = "part")]
+    pub(crate) values_only: bool,
+    /// Print how many entries there are, and none of them
+    #[arg(long, group = "part")]
+    pub(crate) count: bool,
     /// Skip damaged blocks, and list the skipped key ranges at the end (exit code 3)
     #[arg(long, conflicts_with = "reverse")]
     pub(crate) skip_damaged: bool,
@@ -664,8 +670,8 @@ pub(crate) struct BenchReads {
     /// filter is asked about blocks that are not in memory
     #[arg(long, conflicts_with_all = ["warm", "keys_from", "missing_from"])]
     pub(crate) ranges: bool,
-    /// Sizes of the filters in bits per key, 1 to 24, of range filters 3 to 18; fractions are allowed
-    /// [default: 4,6,8,10,12,16,20; of range filters 6,8,10,12,14,16]
+    /// Sizes of the filters in bits per key, 1 to 24, of range filters 3 to 18; fractions are
+    /// allowed [default: 4,6,8,10,12,16,20; of range filters 6,8,10,12,14,16]
     #[arg(long, value_name = "BITS", value_delimiter = ',', value_parser = bits_per_key)]
     pub(crate) bits: Vec<f32>,
     /// Ask for at most N keys of each kind, or ranges [default: 100000; of ranges 20000]

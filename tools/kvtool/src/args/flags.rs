@@ -80,7 +80,8 @@ pub(crate) struct JsonFlag {
 /// Of commands that print tables.
 #[derive(Debug, Group)]
 pub(crate) struct TableFlags {
-    /// How to print: as a table that fits the terminal; plain, with tabs and all columns; or as JSON
+    /// How to print: as a table that fits the terminal; plain, with tabs and all columns; or as
+    /// JSON
     #[arg(long, value_enum, default_value_t, conflicts_with = "json")]
     format: OutputFormat,
     /// Write JSON to standard output: --format json

@@ -100,6 +100,7 @@ pub(crate) fn run(common: &Common, args: Demo) -> Result<()> {
         }))?;
     } else {
         output.table(common, &result_table(&measured))?;
+        output.line("")?;
         conclude(&mut output, &measured, predicted)?;
         output.line("")?;
         output.table(common, &levels_table(&stats))?;

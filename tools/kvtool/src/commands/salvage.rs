@@ -4,10 +4,10 @@ use std::ops::Bound;
 
 use tamis::{Keyspace, SalvageIter, SkippedRange};
 
-use super::row;
+use super::row::{Part, Rows};
 use crate::args::Common;
 use crate::failure::{Failure, Result};
-use crate::output::{Output, say};
+use crate::output::say;
 use crate::text::{Form, counted};
 
 /// Prints the entries from `lower`, inclusive, to `upper`, exclusive, at most `limit`.
@@ -17,11 +17,11 @@ pub(super) fn run(
     lower: Vec<u8>,
     upper: Option<Vec<u8>>,
     limit: u64,
-    only_keys: bool,
+    part: Part,
 ) -> Result<()> {
     let upper = upper.map_or(Bound::Unbounded, Bound::Excluded);
     let mut entries = keyspace.salvage((Bound::Included(lower), upper))?;
-    let printed = print(common, &mut entries, limit, only_keys);
+    let printed = print(common, &mut entries, limit, part);
     if !matches!(printed, Ok(()) | Err(Failure::ClosedPipe)) {
         return printed;
     }
@@ -37,17 +37,17 @@ pub(super) fn run(
     Err(Failure::Damaged)
 }
 
-fn print(common: &Common, entries: &mut SalvageIter, limit: u64, only_keys: bool) -> Result<()> {
-    let mut output = Output::new();
+fn print(common: &Common, entries: &mut SalvageIter, limit: u64, part: Part) -> Result<()> {
+    let mut rows = Rows::new(common, part);
     let mut left = limit;
     while left > 0
         && let Some(entry) = entries.next()
     {
         let (key, value) = entry?;
-        row::print(&mut output, common, &key, (!only_keys).then_some(&value), None)?;
+        rows.add(&key, &value, None)?;
         left -= 1;
     }
-    output.finish()
+    rows.finish()
 }
 
 /// Says what was skipped.

@@ -4,27 +4,27 @@ use std::ops::Bound;
 
 use tamis::{Cursor, ReadOptions};
 
-use super::row::print;
+use super::row::{Part, Rows};
 use super::salvage;
 use super::store::open_to_read;
 use crate::args::{Common, Scan};
 use crate::failure::Result;
-use crate::output::{Output, say};
+use crate::output::say;
 use crate::text::counted;
 
 pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
     let from = common.optional_bytes("--from", args.from.as_ref())?;
     let to = common.optional_bytes("--to", args.to.as_ref())?;
     let prefix = common.optional_bytes("--prefix", args.prefix.as_ref())?;
-    let range = KeyRange::new(from, to, prefix);
+    let (range, part) = (KeyRange::new(from, to, prefix), Part::of(&args));
     let (_db, keyspace) = open_to_read(&args.db, common)?;
     if args.skip_damaged {
         let limit = args.limit.unwrap_or(u64::MAX);
-        return salvage::run(common, &keyspace, range.lower, range.upper, limit, args.keys);
+        return salvage::run(common, &keyspace, range.lower, range.upper, limit, part);
     }
     // The scan uses each block once: reads ahead and bypasses the cache.
     let mut cursor = keyspace.cursor_with(ReadOptions::new().fill_cache(false))?;
-    let mut output = Output::new();
+    let mut rows = Rows::new(common, part);
     let (mut left, mut deadlines) = (args.limit.unwrap_or(u64::MAX), 0);
     let mut valid =
         left > 0 && if args.reverse { range.seek_to_last(&mut cursor)? } else { range.seek_to_first(&mut cursor)? };
@@ -34,12 +34,12 @@ pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
         }
         let deadline = cursor.deadline();
         deadlines += u64::from(deadline.is_some());
-        print(&mut output, common, key, (!args.keys).then_some(value), deadline)?;
+        rows.add(key, value, deadline)?;
         left -= 1;
         valid = left > 0 && if args.reverse { cursor.prev()? } else { cursor.next()? };
     }
-    output.finish()?;
-    if deadlines > 0 && !common.json() && !args.keys {
+    rows.finish()?;
+    if deadlines > 0 && !common.json() && part == Part::Entries {
         let deadlines = counted(deadlines, "value");
         say(format_args!(
             "{deadlines} with a deadline, which lines do not show; --json does, and `export` to JSON lines"

@@ -495,6 +495,29 @@ fn compaction_keeps_live_entries_and_drops_deleted_ones() {
 }
 
 #[test]
+fn scan_prints_keys_or_values_or_counts() {
+    let sandbox = Sandbox::with_store(100, 3, &[]);
+    let scan = |part: &str| sandbox.text(&["scan", "db", "--from", "key010", "--to", "key012", part]);
+    let entries = sandbox.text(&["scan", "db", "--from", "key010", "--to", "key012"]);
+    let (keys, values): (Vec<&str>, Vec<&str>) = entries.lines().map(|line| line.split_once('\t').unwrap()).unzip();
+    assert_eq!(keys.len(), 2, "{entries}");
+    assert_eq!(scan("--keys-only").lines().collect::<Vec<_>>(), keys);
+    assert_eq!(scan("--keys"), scan("--keys-only"));
+    assert_eq!(scan("--values-only").lines().collect::<Vec<_>>(), values);
+    assert_eq!(scan("--count"), "2\n");
+    assert_eq!(sandbox.json(&["scan", "db", "--count", "--limit", "7"])["count"], 7);
+    assert_eq!(sandbox.text(&["scan", "db", "--count", "--skip-damaged"]), "100\n");
+    let value = sandbox.json(&["scan", "db", "--values-only", "--limit", "1"]);
+    assert_eq!((&value["value"], value.get("key")), (&Value::from(value_of(&sandbox, "key000")), None));
+    sandbox.words(&["scan", "db", "--count", "--keys-only"], USAGE);
+}
+
+/// The value of a key.
+fn value_of(sandbox: &Sandbox, key: &str) -> String {
+    sandbox.text(&["get", "db", key]).trim_end().to_owned()
+}
+
+#[test]
 fn demo_counts_what_the_filters_save() {
     let sandbox = Sandbox::new();
     let found = document(&sandbox.check(&["demo", "--keys", "20000", "--dir", ".", "--json"], DONE));

@@ -9,6 +9,8 @@ use crate::commands::look_up::SCANNED;
 use crate::commands::scan::KeyRange;
 use crate::commands::workload::measure::{Question, Scan};
 
+pub(super) type Key = Box<[u8]>;
+
 /// Which filters are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {

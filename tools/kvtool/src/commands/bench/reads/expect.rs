@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use tamis::filter::{FilterState, RangeFilterState};
 use tamis::{Db, FilterMode, Found, Keyspace, ReadOptions, ReadSource, TableStats};
 
-use super::asked::Kind;
-use super::questions::{Items, Key};
+use super::asked::{Key, Kind};
+use super::questions::Items;
 use super::ranges::Range;
 use super::theory::tolerance;
 use crate::commands::filters::share;

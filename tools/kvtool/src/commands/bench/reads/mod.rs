@@ -4,9 +4,10 @@
 //!
 //! The tables of one store get new filters for each number of bits; their data stay as they are.
 //! Each pass asks for the same keys or ranges. A *survey* first searches all tables that may hold
-//! one, whatever their filters say. From it and from the theory of the filters follows how many blocks
-//! the filters should let through. The command fails if a measurement disagrees with that, or if
-//! the store's counters disagree with the operating system's for this process.
+//! one, whatever their filters say. From it and from the theory of the filters follows how many
+//! blocks the filters should let through. The command fails if a measurement disagrees with that
+//! (but for what builders of range filters predict), or if the store's counters disagree with the
+//! operating system's for this process.
 //!
 //! *Cold*: the store caches no blocks, and the tables' pages are dropped from the system's cache
 //! before each pass. Every block is then a system call, and the first use of every page a read from

@@ -6,7 +6,7 @@ use std::path::Path;
 use fastrand::Rng;
 use tamis::{Db, FilterMode, Keyspace, MAX_KEY_LEN, ReadOptions};
 
-use super::asked::{Asked, Kind};
+use super::asked::{Asked, Key, Kind};
 use super::ranges::{self, Range};
 use super::subject::Subject;
 use crate::args::{BenchReads, Common};
@@ -24,8 +24,6 @@ const ASKED: usize = 100_000;
 const ASKED_RANGES: usize = 20_000;
 /// How many appended bytes are tried to make a missing key out of an existing one.
 const ATTEMPTS: usize = 8;
-
-pub(super) type Key = Box<[u8]>;
 
 /// What is asked for in one pass, or in several.
 pub(super) struct Set {
@@ -73,7 +71,8 @@ pub(super) fn choose(common: &Common, args: &BenchReads, subject: &Subject, keys
         Kind::Ranges => ASKED_RANGES,
     });
     if subject.kind == Kind::Ranges {
-        return ranges::choose(keyspace, asked, &mut Rng::with_seed(args.seed));
+        let sets = ranges::choose(keyspace, asked, &mut Rng::with_seed(args.seed))?;
+        return Ok(sets.into_iter().map(|(asked, ranges)| Set { asked, items: Items::Ranges(ranges) }).collect());
     }
     let [missing, existing] = keys(common, args, subject, keyspace, asked)?;
     let set = |question, keys| Set { asked: vec![Asked::Keys(question)], items: Items::Keys(keys) };

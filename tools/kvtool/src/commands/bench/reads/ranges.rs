@@ -10,8 +10,7 @@
 use fastrand::Rng;
 use tamis::Keyspace;
 
-use super::asked::{Asked, Start};
-use super::questions::{Items, Key, Set};
+use super::asked::{Asked, Key, Start};
 use crate::commands::scan::KeyRange;
 use crate::failure::{Failure, Result};
 use crate::output::say;
@@ -35,9 +34,8 @@ pub(super) struct Range {
     pub(super) near: Option<Key>,
 }
 
-/// Empty ranges of all starts and lengths, and short scans, `asked` of each at most. No file names
-/// them: they are all made.
-pub(super) fn choose(keyspace: &Keyspace, asked: usize, rng: &mut Rng) -> Result<Vec<Set>> {
+/// Empty ranges of all starts and lengths, and short scans, `asked` of each at most.
+pub(super) fn choose(keyspace: &Keyspace, asked: usize, rng: &mut Rng) -> Result<Vec<(Vec<Asked>, Vec<Range>)>> {
     let windows = windows(keyspace, rng)?;
     let digits = Digits::of(&windows);
     let windows: Vec<Window> = windows.iter().flat_map(|keys| digits.windows(keys)).collect();
@@ -56,7 +54,7 @@ pub(super) fn choose(keyspace: &Keyspace, asked: usize, rng: &mut Rng) -> Result
                 say(format_args!("{}: left out, the keys leave room for {found}", forward.what()));
                 continue;
             }
-            sets.push(Set { asked: vec![forward, backward], items: Items::Ranges(ranges) });
+            sets.push((vec![forward, backward], ranges));
         }
     }
     let starts: Vec<Key> = make(rng, Start::Fresh, 0.0).into_iter().map(|range| range.range.lower.into()).collect();
@@ -67,8 +65,8 @@ pub(super) fn choose(keyspace: &Keyspace, asked: usize, rng: &mut Rng) -> Result
         )));
     }
     let from = |start: Key| Range { range: KeyRange { lower: start.into(), upper: None }, near: None };
-    let items = Items::Ranges(starts.into_iter().map(from).collect());
-    sets.push(Set { asked: [false, true].map(|backward| Asked::Short { backward }).to_vec(), items });
+    let directions = [false, true].map(|backward| Asked::Short { backward });
+    sets.push((directions.to_vec(), starts.into_iter().map(from).collect()));
     Ok(sets)
 }
 

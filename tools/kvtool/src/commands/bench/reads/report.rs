@@ -236,7 +236,8 @@ fn columns(kind: Kind) -> Vec<Column> {
     columns
 }
 
-/// A number of blocks per key or range: three decimals, or more until three significant digits are shown.
+/// A number of blocks per key or range: three decimals, or more until three significant digits are
+/// shown.
 fn rate(n: f64) -> String {
     let mut decimals = 3;
     let mut scaled = n;
