@@ -3,6 +3,7 @@
 
 mod commands;
 mod programs;
+mod session;
 
 use std::path::{Path, PathBuf};
 
