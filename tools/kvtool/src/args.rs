@@ -70,9 +70,9 @@ pub(crate) enum Command {
     /// Merge an operand into the value of a key, durably; creates the store and the keyspace if
     /// absent
     Merge(With<Merge>),
-    /// Print the value of a key, or look up many keys
+    /// Print the value of a key, or of many
     Get(With<Get>),
-    /// Delete a key, durably; deleting an absent key succeeds
+    /// Delete keys, or a range of them, durably; deleting an absent key succeeds
     Delete(With<Delete>),
     /// Delete a range of keys, durably, in the same short time whatever it holds
     DeleteRange(With<DeleteRange>),
@@ -242,11 +242,16 @@ pub(crate) enum Operator {
 pub(crate) struct Get {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    #[arg(required_unless_present = "keys_from", conflicts_with = "keys_from")]
-    pub(crate) key: Option<OsString>,
+    /// One key, whose value is printed, or several: then key, tab, value, and absent ones are named
+    /// on standard error
+    #[arg(required_unless_present = "keys_from", conflicts_with = "keys_from", value_name = "KEY")]
+    pub(crate) keys: Vec<OsString>,
     /// Print the value's bytes unchanged, without a trailing newline
-    #[arg(long, conflicts_with_all = ["json", "keys_from"])]
+    #[arg(long, conflicts_with_all = ["json", "keys_from", "missing"])]
     pub(crate) raw: bool,
+    /// Print the keys that are absent, and none that are found
+    #[arg(long)]
+    pub(crate) missing: bool,
     /// Look up each line of FILE (`-` for standard input); print the keys found as key, tab, value,
     /// and the cost on standard error
     #[arg(long, value_name = "FILE")]
@@ -302,10 +307,24 @@ pub(crate) struct Explain {
 }
 
 #[derive(Debug, Group)]
+#[command(group = clap::ArgGroup::new("what").args(["keys", "keys_from", "from", "to", "prefix"]).multiple(true).required(true))]
 pub(crate) struct Delete {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    pub(crate) key: OsString,
+    #[arg(value_name = "KEY", conflicts_with_all = ["keys_from", "from", "to", "prefix"])]
+    pub(crate) keys: Vec<OsString>,
+    /// Delete each line of FILE (`-` for standard input)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "prefix"])]
+    pub(crate) keys_from: Option<PathBuf>,
+    /// Delete from this key on, in the same short time whatever there is
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// Delete what is before this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    /// Delete the keys that begin with this
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    pub(crate) prefix: Option<OsString>,
 }
 
 #[derive(Debug, Group)]

@@ -495,6 +495,40 @@ fn compaction_keeps_live_entries_and_drops_deleted_ones() {
 }
 
 #[test]
+fn several_keys_are_got_and_deleted_at_once() {
+    let sandbox = Sandbox::with_store(100, 3, &[]);
+    let get = |args: &[&str], code| {
+        let output = sandbox.run(&[&["get", "db"], args].concat(), b"key001\nnobody\nkey002\n", code);
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    assert_eq!(get(&["key001", "key002"], DONE), ["key001\tvalue 1\nkey002\tvalue 2\n", ""]);
+    let [out, said] = get(&["key001", "nobody"], NOT_FOUND);
+    assert_eq!((&*out, &*said), ("key001\tvalue 1\n", "absent: nobody\n"));
+    assert_eq!(get(&["key001", "nobody", "--missing"], DONE), ["nobody\n", ""]);
+    assert_eq!(get(&["key001", "--missing"], NOT_FOUND), ["", ""]);
+    assert_eq!(get(&["--keys-from", "-", "--missing"], DONE)[0], "nobody\n");
+    assert!(get(&["key001", "key002", "--raw"], USAGE)[1].contains("--raw prints one value"));
+    sandbox.words(&["get", "db"], USAGE);
+
+    let count = || sandbox.text(&["scan", "db", "--count"]);
+    sandbox.check(&["delete", "db", "key001", "key002", "nobody"], DONE);
+    assert_eq!(count(), "98\n");
+    sandbox.check(&["delete", "db", "--prefix", "key01"], DONE);
+    assert_eq!(count(), "88\n");
+    sandbox.check(&["delete", "db", "--from", "key090", "--to", "key095"], DONE);
+    assert_eq!(count(), "83\n");
+    let lines: String = (0..5000).map(|i| format!("key{i:03}\tvalue\n")).collect();
+    sandbox.run(&["delete", "db", "--keys-from", "-"], lines.as_bytes(), DONE);
+    assert_eq!(count(), "0\n");
+    // Nothing is deleted where it is not said what.
+    for args in
+        [&["delete", "db"][..], &["delete", "db", "k", "--prefix", "k"], &["delete", "db", "k", "--keys-from", "-"]]
+    {
+        sandbox.words(args, USAGE);
+    }
+}
+
+#[test]
 fn scan_prints_keys_or_values_or_counts() {
     let sandbox = Sandbox::with_store(100, 3, &[]);
     let scan = |part: &str| sandbox.text(&["scan", "db", "--from", "key010", "--to", "key012", part]);
