@@ -78,6 +78,14 @@ pub(crate) enum Command {
     DeleteRange(With<DeleteRange>),
     /// Print keys and values in order: key, tab, value
     Scan(With<Scan>),
+    /// Print how many keys there are, or are in a range
+    Count(With<InRange>),
+    /// Print about how many bytes a range takes, or a keyspace, and about how many keys it has
+    ///
+    /// Estimated from the indexes of tables, without a read of their data. Bytes are those of the
+    /// tables, with filters and indexes; overwritten and deleted entries count until compactions
+    /// remove them.
+    Size(With<InRange, AllFlags<TableFlags>>),
     /// Print what was written, in order, as far as the log still has it: number, keyspace,
     /// operation, key, value; with `--json`, an object for each batch
     ///
@@ -345,10 +353,9 @@ pub(crate) struct DeleteRange {
     pub(crate) all: bool,
 }
 
+/// A range of keys: what all of its bounds allow.
 #[derive(Debug, Group)]
-pub(crate) struct Scan {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
+pub(crate) struct Range {
     /// Start at this key
     #[arg(long, value_name = "KEY")]
     pub(crate) from: Option<OsString>,
@@ -358,6 +365,22 @@ pub(crate) struct Scan {
     /// Only keys that begin with this
     #[arg(long)]
     pub(crate) prefix: Option<OsString>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct InRange {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    #[command(flatten)]
+    pub(crate) range: Range,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Scan {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    #[command(flatten)]
+    pub(crate) range: Range,
     /// At most N entries
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
@@ -488,15 +511,8 @@ pub(crate) struct Export {
     /// Format [default: that of the extension of FILE, as for `import`; otherwise TSV]
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
-    /// Start at this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) from: Option<OsString>,
-    /// Stop before this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) to: Option<OsString>,
-    /// Only keys that begin with this
-    #[arg(long)]
-    pub(crate) prefix: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) range: Range,
 }
 
 #[derive(Debug, Group)]

@@ -45,6 +45,8 @@ fn main() -> ExitCode {
         Command::Delete(with) => with.run(commands::put::delete),
         Command::DeleteRange(with) => with.run(commands::put::delete_range),
         Command::Scan(with) => with.run(commands::scan::run),
+        Command::Count(with) => with.run(commands::count::count),
+        Command::Size(with) => with.run(commands::count::size),
         Command::Changes(with) => with.run(commands::changes::run),
         Command::Import(with) => with.run(commands::import::run),
         Command::SstBuild(with) => with.run(commands::sst_build::run),

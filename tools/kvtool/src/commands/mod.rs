@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod changes;
 pub(crate) mod checkpoint;
 pub(crate) mod compact;
+pub(crate) mod count;
 mod definition;
 pub(crate) mod demo;
 pub(crate) mod dump;

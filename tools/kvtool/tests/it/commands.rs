@@ -495,6 +495,22 @@ fn compaction_keeps_live_entries_and_drops_deleted_ones() {
 }
 
 #[test]
+fn count_and_size_are_of_a_range() {
+    let sandbox = Sandbox::with_store(20_000, 5, &[]);
+    assert_eq!(sandbox.text(&["count", "db"]), "20000\n");
+    assert_eq!(sandbox.text(&["count", "db", "--prefix", "key00", "--from", "key00100"]), "900\n");
+    assert_eq!(sandbox.json(&["count", "db", "--to", "key00010"])["count"], 10);
+    let size = |args: &[&str]| {
+        let size = sandbox.json(&[&["size", "db"], args].concat());
+        ["approximate_bytes", "approximate_keys"].map(|field| size[field].as_f64().unwrap())
+    };
+    let ([all, keys], [half, half_keys]) = (size(&[]), size(&["--to", "key10000"]));
+    assert!((0.45..0.55).contains(&(half / all)) && (9_000.0..11_000.0).contains(&half_keys), "{half} of {all}");
+    assert!((19_000.0..21_000.0).contains(&keys), "{keys}");
+    assert_eq!(size(&["--from", "x"]), [0.0; 2]);
+}
+
+#[test]
 fn several_keys_are_got_and_deleted_at_once() {
     let sandbox = Sandbox::with_store(100, 3, &[]);
     let get = |args: &[&str], code| {
