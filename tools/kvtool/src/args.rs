@@ -126,6 +126,10 @@ pub(crate) enum Command {
     Levels(With<StoreDir, AllFlags<TableFlags>>),
     /// List the keyspaces
     Keyspaces(With<StoreDir, KeyspaceFlags<TableFlags>>),
+    /// Create a keyspace; the store, too, if absent
+    CreateKeyspace(With<NamedKeyspace, JsonFlag>),
+    /// Drop a keyspace with all that it holds
+    DropKeyspace(With<NamedKeyspace, JsonFlag>),
     /// Move entries to the last level, and drop deleted and overwritten ones
     Compact(With<Compact>),
     /// Make a copy of a store that shares its files by hard links; it survives a power cut
@@ -540,6 +544,14 @@ pub(crate) struct Stats {
 pub(crate) struct StoreDir {
     /// Directory of the store
     pub(crate) db: PathBuf,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct NamedKeyspace {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Name of the keyspace
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Group)]

@@ -56,6 +56,8 @@ fn main() -> ExitCode {
         Command::Explain(with) => with.run(commands::explain::run),
         Command::Levels(with) => with.run(commands::levels::run),
         Command::Keyspaces(with) => with.run(commands::keyspaces::run),
+        Command::CreateKeyspace(with) => with.run(commands::keyspaces::create),
+        Command::DropKeyspace(with) => with.run(commands::keyspaces::remove),
         Command::Compact(with) => with.run(commands::compact::run),
         Command::Backup(with) => with.run(commands::backup::backup),
         Command::Backups(with) => with.run(commands::backup::list),

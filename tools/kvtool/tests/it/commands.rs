@@ -495,6 +495,27 @@ fn compaction_keeps_live_entries_and_drops_deleted_ones() {
 }
 
 #[test]
+fn keyspaces_are_created_and_dropped() {
+    let sandbox = Sandbox::new();
+    let names = || {
+        let keyspaces = sandbox.json(&["keyspaces", "db"])["keyspaces"].as_array().unwrap().clone();
+        keyspaces.iter().map(|keyspace| keyspace["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(sandbox.json(&["create-keyspace", "db", "users"])["created"], true);
+    assert_eq!(names(), ["default", "users"]);
+    sandbox.check(&["put", "db", "id7", "Ann", "--keyspace", "users"], DONE);
+    assert!(sandbox.words(&["create-keyspace", "db", "users"], USAGE).contains("exists"));
+    assert_eq!(sandbox.text(&["get", "db", "id7", "--keyspace", "users"]), "Ann\n");
+    sandbox.check(&["drop-keyspace", "db", "users"], DONE);
+    assert_eq!(names(), ["default"]);
+    assert!(sandbox.words(&["drop-keyspace", "db", "users"], USAGE).contains("there is no keyspace"));
+    sandbox.words(&["drop-keyspace", "nowhere", "users"], IO);
+    // The default keyspace stays.
+    sandbox.words(&["drop-keyspace", "db", "default"], USAGE);
+    sandbox.check(&["put", "db", "key", "value"], DONE);
+}
+
+#[test]
 fn count_and_size_are_of_a_range() {
     let sandbox = Sandbox::with_store(20_000, 5, &[]);
     assert_eq!(sandbox.text(&["count", "db"]), "20000\n");

@@ -143,6 +143,8 @@ const CALLS: &[(&str, &str)] = &[
     ("keyspaces db", "keyspaces db --json"),
     ("keyspaces db", "keyspaces db --format plain"),
     ("keyspaces db", "keyspaces db --keyspace m"),
+    ("create-keyspace db n", "create-keyspace db n --json"),
+    ("drop-keyspace db m", "drop-keyspace db m --json"),
     ("compact db --json", "compact db --json --from zzz"),
     ("compact db --json", "compact db --json --to a"),
     ("compact db --from zz", "compact db --from zz --hex"),
