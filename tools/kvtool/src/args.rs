@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use tamis::FilterMode;
 use tamis_backup::StoreId;
 use tamis_bench::cli::RunArgs;
@@ -185,6 +186,10 @@ pub(crate) enum Command {
     /// Measure, and compare with theory
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Print what makes a shell complete commands and flags; the shell reads it at its start
+    Completions(Completions),
+    /// Write manual pages, one for each command
+    Man(Man),
 }
 
 #[derive(Debug, Subcommand)]
@@ -544,6 +549,18 @@ pub(crate) struct Stats {
 pub(crate) struct StoreDir {
     /// Directory of the store
     pub(crate) db: PathBuf,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Completions {
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Man {
+    /// Directory of the pages, which is created if absent
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Group)]

@@ -71,6 +71,8 @@ fn main() -> ExitCode {
         Command::Demo(with) => with.run(commands::demo::run),
         Command::Soak(with) => with.run(|common, args| commands::soak::run(common, &args)),
         Command::SoakWorker(args) => commands::soak::worker::run(&args),
+        Command::Completions(args) => commands::shell::completions(&args),
+        Command::Man(args) => commands::shell::man(&args),
         Command::Bench(command) => commands::bench::run(command),
     };
     match result {

@@ -30,6 +30,7 @@ pub(crate) mod repair;
 mod row;
 mod salvage;
 pub(crate) mod scan;
+pub(crate) mod shell;
 pub(crate) mod soak;
 pub(crate) mod sst;
 pub(crate) mod sst_build;

@@ -516,6 +516,21 @@ fn keyspaces_are_created_and_dropped() {
 }
 
 #[test]
+fn shells_and_manuals_know_the_commands() {
+    let sandbox = Sandbox::new();
+    for (shell, words) in [("bash", "_kvtool()"), ("zsh", "#compdef kvtool"), ("fish", "complete -c kvtool")] {
+        let script = sandbox.text(&["completions", shell]);
+        assert!(script.contains(words) && script.contains("create-keyspace"), "{shell}: {script:.200}");
+    }
+    sandbox.check(&["man", "pages/man1"], DONE);
+    let pages = sandbox.files("pages/man1");
+    let text = |name: &str| String::from_utf8(pages[&sandbox.path("pages/man1").join(name)].clone()).unwrap();
+    assert!(text("kvtool.1").contains("kvtool"));
+    assert!(text("kvtool-filter-advise.1").contains("ranges\\-from"), "{}", text("kvtool-filter-advise.1"));
+    sandbox.words(&["completions", "cmd"], USAGE);
+}
+
+#[test]
 fn count_and_size_are_of_a_range() {
     let sandbox = Sandbox::with_store(20_000, 5, &[]);
     assert_eq!(sandbox.text(&["count", "db"]), "20000\n");
