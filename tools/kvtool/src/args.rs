@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use tamis::FilterMode;
 use tamis_backup::StoreId;
 use tamis_bench::cli::RunArgs;
@@ -70,14 +71,22 @@ pub(crate) enum Command {
     /// Merge an operand into the value of a key, durably; creates the store and the keyspace if
     /// absent
     Merge(With<Merge>),
-    /// Print the value of a key, or look up many keys
+    /// Print the value of a key, or of many
     Get(With<Get>),
-    /// Delete a key, durably; deleting an absent key succeeds
+    /// Delete keys, or a range of them, durably; deleting an absent key succeeds
     Delete(With<Delete>),
     /// Delete a range of keys, durably, in the same short time whatever it holds
     DeleteRange(With<DeleteRange>),
     /// Print keys and values in order: key, tab, value
     Scan(With<Scan>),
+    /// Print how many keys there are, or are in a range
+    Count(With<InRange>),
+    /// Print about how many bytes a range takes, or a keyspace, and about how many keys it has
+    ///
+    /// Estimated from the indexes of tables, without a read of their data. Bytes are those of the
+    /// tables, with filters and indexes; overwritten and deleted entries count until compactions
+    /// remove them.
+    Size(With<InRange, AllFlags<TableFlags>>),
     /// Print what was written, in order, as far as the log still has it: number, keyspace,
     /// operation, key, value; with `--json`, an object for each batch
     ///
@@ -118,6 +127,10 @@ pub(crate) enum Command {
     Levels(With<StoreDir, AllFlags<TableFlags>>),
     /// List the keyspaces
     Keyspaces(With<StoreDir, KeyspaceFlags<TableFlags>>),
+    /// Create a keyspace; the store, too, if absent
+    CreateKeyspace(With<NamedKeyspace, JsonFlag>),
+    /// Drop a keyspace with all that it holds
+    DropKeyspace(With<NamedKeyspace, JsonFlag>),
     /// Move entries to the last level, and drop deleted and overwritten ones
     Compact(With<Compact>),
     /// Make a copy of a store that shares its files by hard links; it survives a power cut
@@ -173,6 +186,10 @@ pub(crate) enum Command {
     /// Measure, and compare with theory
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Print what makes a shell complete commands and flags; the shell reads it at its start
+    Completions(Completions),
+    /// Write manual pages, one for each command
+    Man(Man),
 }
 
 #[derive(Debug, Subcommand)]
@@ -242,11 +259,16 @@ pub(crate) enum Operator {
 pub(crate) struct Get {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    #[arg(required_unless_present = "keys_from", conflicts_with = "keys_from")]
-    pub(crate) key: Option<OsString>,
+    /// One key, whose value is printed, or several: then key, tab, value, and absent ones are named
+    /// on standard error
+    #[arg(required_unless_present = "keys_from", conflicts_with = "keys_from", value_name = "KEY")]
+    pub(crate) keys: Vec<OsString>,
     /// Print the value's bytes unchanged, without a trailing newline
-    #[arg(long, conflicts_with_all = ["json", "keys_from"])]
+    #[arg(long, conflicts_with_all = ["json", "keys_from", "missing"])]
     pub(crate) raw: bool,
+    /// Print the keys that are absent, and none that are found
+    #[arg(long)]
+    pub(crate) missing: bool,
     /// Look up each line of FILE (`-` for standard input); print the keys found as key, tab, value,
     /// and the cost on standard error
     #[arg(long, value_name = "FILE")]
@@ -302,10 +324,24 @@ pub(crate) struct Explain {
 }
 
 #[derive(Debug, Group)]
+#[command(group = clap::ArgGroup::new("what").args(["keys", "keys_from", "from", "to", "prefix"]).multiple(true).required(true))]
 pub(crate) struct Delete {
     /// Directory of the store
     pub(crate) db: PathBuf,
-    pub(crate) key: OsString,
+    #[arg(value_name = "KEY", conflicts_with_all = ["keys_from", "from", "to", "prefix"])]
+    pub(crate) keys: Vec<OsString>,
+    /// Delete each line of FILE (`-` for standard input)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "prefix"])]
+    pub(crate) keys_from: Option<PathBuf>,
+    /// Delete from this key on, in the same short time whatever there is
+    #[arg(long, value_name = "KEY")]
+    pub(crate) from: Option<OsString>,
+    /// Delete what is before this key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) to: Option<OsString>,
+    /// Delete the keys that begin with this
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    pub(crate) prefix: Option<OsString>,
 }
 
 #[derive(Debug, Group)]
@@ -326,10 +362,9 @@ pub(crate) struct DeleteRange {
     pub(crate) all: bool,
 }
 
+/// A range of keys: what all of its bounds allow.
 #[derive(Debug, Group)]
-pub(crate) struct Scan {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
+pub(crate) struct Range {
     /// Start at this key
     #[arg(long, value_name = "KEY")]
     pub(crate) from: Option<OsString>,
@@ -339,6 +374,22 @@ pub(crate) struct Scan {
     /// Only keys that begin with this
     #[arg(long)]
     pub(crate) prefix: Option<OsString>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct InRange {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    #[command(flatten)]
+    pub(crate) range: Range,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Scan {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    #[command(flatten)]
+    pub(crate) range: Range,
     /// At most N entries
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
@@ -469,15 +520,8 @@ pub(crate) struct Export {
     /// Format [default: that of the extension of FILE, as for `import`; otherwise TSV]
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
-    /// Start at this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) from: Option<OsString>,
-    /// Stop before this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) to: Option<OsString>,
-    /// Only keys that begin with this
-    #[arg(long)]
-    pub(crate) prefix: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) range: Range,
 }
 
 #[derive(Debug, Group)]
@@ -505,6 +549,26 @@ pub(crate) struct Stats {
 pub(crate) struct StoreDir {
     /// Directory of the store
     pub(crate) db: PathBuf,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Completions {
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Man {
+    /// Directory of the pages, which is created if absent
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct NamedKeyspace {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Name of the keyspace
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Group)]

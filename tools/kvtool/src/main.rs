@@ -45,6 +45,8 @@ fn main() -> ExitCode {
         Command::Delete(with) => with.run(commands::put::delete),
         Command::DeleteRange(with) => with.run(commands::put::delete_range),
         Command::Scan(with) => with.run(commands::scan::run),
+        Command::Count(with) => with.run(commands::count::count),
+        Command::Size(with) => with.run(commands::count::size),
         Command::Changes(with) => with.run(commands::changes::run),
         Command::Import(with) => with.run(commands::import::run),
         Command::SstBuild(with) => with.run(commands::sst_build::run),
@@ -54,6 +56,8 @@ fn main() -> ExitCode {
         Command::Explain(with) => with.run(commands::explain::run),
         Command::Levels(with) => with.run(commands::levels::run),
         Command::Keyspaces(with) => with.run(commands::keyspaces::run),
+        Command::CreateKeyspace(with) => with.run(commands::keyspaces::create),
+        Command::DropKeyspace(with) => with.run(commands::keyspaces::remove),
         Command::Compact(with) => with.run(commands::compact::run),
         Command::Backup(with) => with.run(commands::backup::backup),
         Command::Backups(with) => with.run(commands::backup::list),
@@ -67,6 +71,8 @@ fn main() -> ExitCode {
         Command::Demo(with) => with.run(commands::demo::run),
         Command::Soak(with) => with.run(|common, args| commands::soak::run(common, &args)),
         Command::SoakWorker(args) => commands::soak::worker::run(&args),
+        Command::Completions(args) => commands::shell::completions(&args),
+        Command::Man(args) => commands::shell::man(&args),
         Command::Bench(command) => commands::bench::run(command),
     };
     match result {

@@ -37,10 +37,7 @@ const SHOWN_KEY: usize = 60;
 const BUFFER: usize = 1 << 16;
 
 pub(crate) fn run(common: &Common, args: Export) -> Result<()> {
-    let from = common.optional_bytes("--from", args.from.as_ref())?;
-    let to = common.optional_bytes("--to", args.to.as_ref())?;
-    let prefix = common.optional_bytes("--prefix", args.prefix.as_ref())?;
-    let range = KeyRange::new(from, to, prefix);
+    let range = KeyRange::of(common, &args.range)?;
     if args.all_keyspaces && common.keyspace.is_some() {
         return Err(Failure::usage("--all-keyspaces and --keyspace exclude each other"));
     }

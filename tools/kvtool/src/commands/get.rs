@@ -1,28 +1,33 @@
-//! `get`: looks up one key, or all keys of a file and what they cost.
+//! `get`: looks up one key, several, or all keys of a file and what they cost.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tamis::{Keyspace, ReadOptions};
 
 use super::look_up::look_up_all;
 use super::store::open_to_read;
 use crate::args::{Common, Get};
 use crate::failure::{Failure, Result};
-use crate::output::{Output, json_bytes, json_reads};
+use crate::output::{Output, json_bytes, json_reads, say};
 
 pub(crate) fn run(common: &Common, args: Get) -> Result<()> {
     let options = ReadOptions::new().filters(args.filters.into());
-    let key = common.optional_bytes("KEY", args.key.as_ref())?;
-    let (db, keyspace) = open_to_read(&args.db, common)?;
-    if let Some(key) = key {
-        return get_one(common, &keyspace, &key, args.raw, options);
+    let keys = args.keys.iter().map(|key| common.bytes("KEY", key)).collect::<Result<Vec<_>>>()?;
+    if args.raw && keys.len() > 1 {
+        return Err(Failure::usage("--raw prints one value: name one KEY"));
     }
-    let Some(file) = &args.keys_from else { return Err(Failure::usage("a KEY or --keys-from is needed")) };
-    let mut output = Output::new();
-    let summary = look_up_all(&keyspace, file, common.form(), options, |key, value| match common.json() {
-        true => {
-            output.json(json!({ "key": json_bytes(common.form(), key), "value": json_bytes(common.form(), value) }))
+    let (db, keyspace) = open_to_read(&args.db, common)?;
+    let Some(file) = &args.keys_from else { return get_keys(common, &keyspace, &keys, &args, options) };
+    let (mut output, mut printed) = (Output::new(), 0u64);
+    let summary = look_up_all(&keyspace, file, common.form(), options, |key, value| {
+        if value.is_some() == args.missing {
+            return Ok(());
         }
-        false => output.row(common.form(), key, value),
+        printed += 1;
+        match (common.json(), value) {
+            (true, value) => output.json(document(common, key, value)),
+            (false, Some(value)) => output.row(common.form(), key, value),
+            (false, None) => output.key(common.form(), key),
+        }
     })?;
     let reads = db.stats().reads();
     if common.json() {
@@ -30,24 +35,43 @@ pub(crate) fn run(common: &Common, args: Get) -> Result<()> {
     }
     output.finish()?;
     summary.say(&reads);
-    if summary.found == 0 { Err(Failure::NotFound) } else { Ok(()) }
+    if printed == 0 { Err(Failure::NotFound) } else { Ok(()) }
 }
 
-fn get_one(common: &Common, keyspace: &Keyspace, key: &[u8], raw: bool, options: ReadOptions) -> Result<()> {
-    let value = keyspace.get_with(key, options)?;
-    let mut output = Output::new();
-    if common.json() {
-        let mut document = json!({ "key": json_bytes(common.form(), key), "found": value.is_some() });
-        if let Some(value) = &value {
-            document["value"] = json_bytes(common.form(), value);
-        }
-        output.json(document)?;
-    } else if let Some(value) = &value {
-        match raw {
-            true => output.write(value)?,
-            false => output.value(common.form(), value)?,
+/// A line of `--keys-from`.
+fn document(common: &Common, key: &[u8], value: Option<&[u8]>) -> Value {
+    let mut document = json!({ "key": json_bytes(common.form(), key) });
+    match value {
+        Some(value) => document["value"] = json_bytes(common.form(), value),
+        None => document["found"] = json!(false),
+    }
+    document
+}
+
+/// The keys of the command line. Fails if one is absent; with `--missing`, if none is.
+fn get_keys(common: &Common, keyspace: &Keyspace, keys: &[Vec<u8>], args: &Get, options: ReadOptions) -> Result<()> {
+    let (mut output, mut absent) = (Output::new(), 0);
+    for key in keys {
+        let value = keyspace.get_with(key, options)?;
+        absent += usize::from(value.is_none());
+        let form = common.form();
+        match (&value, common.json()) {
+            (Some(_), _) if args.missing => {}
+            (value, true) => {
+                let mut document = json!({ "key": json_bytes(form, key), "found": value.is_some() });
+                if let Some(value) = value {
+                    document["value"] = json_bytes(form, value);
+                }
+                output.json(document)?;
+            }
+            (Some(value), _) if args.raw => output.write(value)?,
+            (Some(value), _) if keys.len() == 1 => output.value(form, value)?,
+            (Some(value), _) => output.row(form, key, value)?,
+            (None, _) if args.missing => output.key(form, key)?,
+            (None, _) if keys.len() > 1 => say(format_args!("absent: {}", form.show(key))),
+            (None, _) => {}
         }
     }
     output.finish()?;
-    value.map(|_| ()).ok_or(Failure::NotFound)
+    if (absent > 0) == args.missing { Ok(()) } else { Err(Failure::NotFound) }
 }

@@ -1,11 +1,11 @@
-//! `keyspaces`: lists them with their options and sizes.
+//! `keyspaces` lists them with their options and sizes; `create-keyspace`, `drop-keyspace`.
 
 use serde_json::json;
 use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions, RangeFilterPolicy};
 
-use super::store::stats_of;
-use crate::args::{Common, StoreDir};
-use crate::failure::Result;
+use super::store::{no_such_keyspace, open_existing, stats_of};
+use crate::args::{Common, NamedKeyspace, StoreDir};
+use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::table::{Table, number, text};
 use crate::text::{count, size};
@@ -59,6 +59,41 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
         ];
         output.table(common, &Table::new(columns, rows))?;
     }
+    output.finish()
+}
+
+pub(crate) fn create(common: &Common, args: NamedKeyspace) -> Result<()> {
+    let db = Db::open(&args.db)?;
+    let is_new = db.existing_keyspace(&args.name)?.is_none();
+    if is_new {
+        db.keyspace(&args.name)?;
+    }
+    db.close()?;
+    tell(common, &args.name, "created", is_new)?;
+    match is_new {
+        true => Ok(()),
+        false => Err(Failure::usage(format_args!("keyspace {:?} exists", args.name))),
+    }
+}
+
+pub(crate) fn remove(common: &Common, args: NamedKeyspace) -> Result<()> {
+    let db = open_existing(&args.db)?;
+    let was_there = db.drop_keyspace(&args.name)?;
+    db.close()?;
+    tell(common, &args.name, "dropped", was_there)?;
+    match was_there {
+        true => Ok(()),
+        false => Err(no_such_keyspace(&args.name)),
+    }
+}
+
+/// Writes what was done, where that is asked for.
+fn tell(common: &Common, name: &str, done: &str, is_done: bool) -> Result<()> {
+    if !common.json() {
+        return Ok(());
+    }
+    let mut output = Output::new();
+    output.json(json!({ "name": name, done: is_done }))?;
     output.finish()
 }
 

@@ -28,14 +28,14 @@ pub(super) fn each_key(file: &Path, form: Form, mut on_key: impl FnMut(&[u8]) ->
     Lines::open(Some(file), limit)?.each_key(form, |_, key| on_key(key))
 }
 
-/// Looks up each line of `file`, a key in `form`. Passes the keys found, with their values, to
-/// `on_found`.
+/// Looks up each line of `file`, a key in `form`. Passes each key, with the value that is found, to
+/// `on_key`.
 pub(super) fn look_up_all(
     keyspace: &Keyspace,
     file: &Path,
     form: Form,
     options: ReadOptions,
-    mut on_found: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    mut on_key: impl FnMut(&[u8], Option<&[u8]>) -> Result<()>,
 ) -> Result<Summary> {
     let mut summary = Summary::default();
     each_key(file, form, |key| {
@@ -43,11 +43,8 @@ pub(super) fn look_up_all(
         let value = keyspace.get_with(key, options)?;
         summary.time += start.elapsed();
         summary.asked += 1;
-        if let Some(value) = value {
-            summary.found += 1;
-            on_found(key, &value)?;
-        }
-        Ok(())
+        summary.found += u64::from(value.is_some());
+        on_key(key, value.as_deref())
     })?;
     Ok(summary)
 }

@@ -1,5 +1,6 @@
 //! `put`, `merge`, `delete` and `delete-range`.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Bound;
@@ -7,8 +8,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
-use tamis::{Db, MAX_VALUE_LEN, SeqNo, WriteBatch, WriteOptions};
+use tamis::{Db, Keyspace, MAX_VALUE_LEN, SeqNo, WriteBatch, WriteOptions};
 
+use super::look_up::each_key;
 use super::operators::with_operator;
 use super::store::{existing_keyspace, open_existing, open_to_write, settle_and_close};
 use crate::args::{Common, Delete, DeleteRange, Merge, Operator, Put};
@@ -68,31 +70,68 @@ pub(crate) fn merge(common: &Common, args: Merge) -> Result<()> {
     write(common, db, batch)
 }
 
+/// Deletes of this many keys are one batch.
+const BATCH: usize = 1000;
+
 pub(crate) fn delete(common: &Common, args: Delete) -> Result<()> {
-    let key = common.bytes("KEY", &args.key)?;
+    let keys = args.keys.iter().map(|key| common.bytes("KEY", key)).collect::<Result<Vec<_>>>()?;
+    let range = Deleted::of(common, args.from.as_ref(), args.to.as_ref(), args.prefix.as_ref())?;
     let db = open_existing(&args.db)?;
-    let mut batch = WriteBatch::new();
-    batch.delete_in(&existing_keyspace(&db, common)?, key);
+    let (keyspace, mut batch) = (existing_keyspace(&db, common)?, WriteBatch::new());
+    match &args.keys_from {
+        // Keys before an invalid line may be deleted by then.
+        Some(file) => each_key(file, common.form(), |key| {
+            batch.delete_in(&keyspace, key);
+            if batch.len() >= BATCH {
+                db.write(std::mem::take(&mut batch))?;
+            }
+            Ok(())
+        })?,
+        None if keys.is_empty() => range.add_to(&mut batch, &keyspace),
+        None => keys.iter().for_each(|key| batch.delete_in(&keyspace, key)),
+    }
     write(common, db, batch)
 }
 
 pub(crate) fn delete_range(common: &Common, args: DeleteRange) -> Result<()> {
-    let from = common.optional_bytes("--from", args.from.as_ref())?;
-    let to = common.optional_bytes("--to", args.to.as_ref())?;
-    let prefix = common.optional_bytes("--prefix", args.prefix.as_ref())?;
-    if from.is_none() && to.is_none() && prefix.is_none() && !args.all {
+    let range = Deleted::of(common, args.from.as_ref(), args.to.as_ref(), args.prefix.as_ref())?;
+    if matches!(range, Deleted::Range(None, None)) && !args.all {
         return Err(Failure::usage("--from, --to, --prefix or --all is needed"));
     }
     let db = open_existing(&args.db)?;
     let (keyspace, mut batch) = (existing_keyspace(&db, common)?, WriteBatch::new());
-    match prefix {
-        Some(prefix) => batch.delete_prefix_in(&keyspace, prefix),
-        None => {
-            let bounds = (from.map_or(Bound::Unbounded, Bound::Included), to.map_or(Bound::Unbounded, Bound::Excluded));
-            batch.delete_range_in(&keyspace, bounds);
+    range.add_to(&mut batch, &keyspace);
+    write(common, db, batch)
+}
+
+/// The range that a command deletes.
+enum Deleted {
+    Prefix(Vec<u8>),
+    Range(Option<Vec<u8>>, Option<Vec<u8>>),
+}
+
+impl Deleted {
+    fn of(
+        common: &Common,
+        from: Option<&OsString>,
+        to: Option<&OsString>,
+        prefix: Option<&OsString>,
+    ) -> Result<Deleted> {
+        let (from, to) = (common.optional_bytes("--from", from)?, common.optional_bytes("--to", to)?);
+        let prefix = common.optional_bytes("--prefix", prefix)?;
+        Ok(prefix.map_or(Deleted::Range(from, to), Deleted::Prefix))
+    }
+
+    fn add_to(self, batch: &mut WriteBatch, keyspace: &Keyspace) {
+        match self {
+            Deleted::Prefix(prefix) => batch.delete_prefix_in(keyspace, prefix),
+            Deleted::Range(from, to) => {
+                let bounds =
+                    (from.map_or(Bound::Unbounded, Bound::Included), to.map_or(Bound::Unbounded, Bound::Excluded));
+                batch.delete_range_in(keyspace, bounds);
+            }
         }
     }
-    write(common, db, batch)
 }
 
 /// Reads a value from a file or standard input.

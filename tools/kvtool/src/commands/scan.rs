@@ -7,16 +7,13 @@ use tamis::{Cursor, ReadOptions};
 use super::row::{Part, Rows};
 use super::salvage;
 use super::store::open_to_read;
-use crate::args::{Common, Scan};
+use crate::args::{Common, Range, Scan};
 use crate::failure::Result;
 use crate::output::say;
 use crate::text::counted;
 
 pub(crate) fn run(common: &Common, args: Scan) -> Result<()> {
-    let from = common.optional_bytes("--from", args.from.as_ref())?;
-    let to = common.optional_bytes("--to", args.to.as_ref())?;
-    let prefix = common.optional_bytes("--prefix", args.prefix.as_ref())?;
-    let (range, part) = (KeyRange::new(from, to, prefix), Part::of(&args));
+    let (range, part) = (KeyRange::of(common, &args.range)?, Part::of(&args));
     let (_db, keyspace) = open_to_read(&args.db, common)?;
     if args.skip_damaged {
         let limit = args.limit.unwrap_or(u64::MAX);
@@ -56,6 +53,14 @@ pub(crate) struct KeyRange {
 }
 
 impl KeyRange {
+    /// The range that a command line names.
+    pub(super) fn of(common: &Common, range: &Range) -> Result<KeyRange> {
+        let from = common.optional_bytes("--from", range.from.as_ref())?;
+        let to = common.optional_bytes("--to", range.to.as_ref())?;
+        let prefix = common.optional_bytes("--prefix", range.prefix.as_ref())?;
+        Ok(KeyRange::new(from, to, prefix))
+    }
+
     /// The intersection of all given bounds.
     pub(super) fn new(from: Option<Vec<u8>>, to: Option<Vec<u8>>, prefix: Option<Vec<u8>>) -> KeyRange {
         let prefix_end = prefix.as_deref().and_then(successor);

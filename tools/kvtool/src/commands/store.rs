@@ -85,6 +85,6 @@ pub(crate) fn stats_of_keyspace(db: &Db, keyspace: &Keyspace) -> KeyspaceStats {
     stats.find(|stats| stats.name == keyspace.name()).unwrap_or_default()
 }
 
-fn no_such_keyspace(name: &str) -> Failure {
+pub(crate) fn no_such_keyspace(name: &str) -> Failure {
     Failure::usage(format_args!("there is no keyspace {name:?}; `kvtool keyspaces` lists the existing ones"))
 }

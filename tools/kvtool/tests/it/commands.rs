@@ -495,6 +495,92 @@ fn compaction_keeps_live_entries_and_drops_deleted_ones() {
 }
 
 #[test]
+fn keyspaces_are_created_and_dropped() {
+    let sandbox = Sandbox::new();
+    let names = || {
+        let keyspaces = sandbox.json(&["keyspaces", "db"])["keyspaces"].as_array().unwrap().clone();
+        keyspaces.iter().map(|keyspace| keyspace["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(sandbox.json(&["create-keyspace", "db", "users"])["created"], true);
+    assert_eq!(names(), ["default", "users"]);
+    sandbox.check(&["put", "db", "id7", "Ann", "--keyspace", "users"], DONE);
+    assert!(sandbox.words(&["create-keyspace", "db", "users"], USAGE).contains("exists"));
+    assert_eq!(sandbox.text(&["get", "db", "id7", "--keyspace", "users"]), "Ann\n");
+    sandbox.check(&["drop-keyspace", "db", "users"], DONE);
+    assert_eq!(names(), ["default"]);
+    assert!(sandbox.words(&["drop-keyspace", "db", "users"], USAGE).contains("there is no keyspace"));
+    sandbox.words(&["drop-keyspace", "nowhere", "users"], IO);
+    // The default keyspace stays.
+    sandbox.words(&["drop-keyspace", "db", "default"], USAGE);
+    sandbox.check(&["put", "db", "key", "value"], DONE);
+}
+
+#[test]
+fn shells_and_manuals_know_the_commands() {
+    let sandbox = Sandbox::new();
+    for (shell, words) in [("bash", "_kvtool()"), ("zsh", "#compdef kvtool"), ("fish", "complete -c kvtool")] {
+        let script = sandbox.text(&["completions", shell]);
+        assert!(script.contains(words) && script.contains("create-keyspace"), "{shell}: {script:.200}");
+    }
+    sandbox.check(&["man", "pages/man1"], DONE);
+    let pages = sandbox.files("pages/man1");
+    let text = |name: &str| String::from_utf8(pages[&sandbox.path("pages/man1").join(name)].clone()).unwrap();
+    assert!(text("kvtool.1").contains("kvtool"));
+    assert!(text("kvtool-filter-advise.1").contains("ranges\\-from"), "{}", text("kvtool-filter-advise.1"));
+    sandbox.words(&["completions", "cmd"], USAGE);
+}
+
+#[test]
+fn count_and_size_are_of_a_range() {
+    let sandbox = Sandbox::with_store(20_000, 5, &[]);
+    assert_eq!(sandbox.text(&["count", "db"]), "20000\n");
+    assert_eq!(sandbox.text(&["count", "db", "--prefix", "key00", "--from", "key00100"]), "900\n");
+    assert_eq!(sandbox.json(&["count", "db", "--to", "key00010"])["count"], 10);
+    let size = |args: &[&str]| {
+        let size = sandbox.json(&[&["size", "db"], args].concat());
+        ["approximate_bytes", "approximate_keys"].map(|field| size[field].as_f64().unwrap())
+    };
+    let ([all, keys], [half, half_keys]) = (size(&[]), size(&["--to", "key10000"]));
+    assert!((0.45..0.55).contains(&(half / all)) && (9_000.0..11_000.0).contains(&half_keys), "{half} of {all}");
+    assert!((19_000.0..21_000.0).contains(&keys), "{keys}");
+    assert_eq!(size(&["--from", "x"]), [0.0; 2]);
+}
+
+#[test]
+fn several_keys_are_got_and_deleted_at_once() {
+    let sandbox = Sandbox::with_store(100, 3, &[]);
+    let get = |args: &[&str], code| {
+        let output = sandbox.run(&[&["get", "db"], args].concat(), b"key001\nnobody\nkey002\n", code);
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    assert_eq!(get(&["key001", "key002"], DONE), ["key001\tvalue 1\nkey002\tvalue 2\n", ""]);
+    let [out, said] = get(&["key001", "nobody"], NOT_FOUND);
+    assert_eq!((&*out, &*said), ("key001\tvalue 1\n", "absent: nobody\n"));
+    assert_eq!(get(&["key001", "nobody", "--missing"], DONE), ["nobody\n", ""]);
+    assert_eq!(get(&["key001", "--missing"], NOT_FOUND), ["", ""]);
+    assert_eq!(get(&["--keys-from", "-", "--missing"], DONE)[0], "nobody\n");
+    assert!(get(&["key001", "key002", "--raw"], USAGE)[1].contains("--raw prints one value"));
+    sandbox.words(&["get", "db"], USAGE);
+
+    let count = || sandbox.text(&["scan", "db", "--count"]);
+    sandbox.check(&["delete", "db", "key001", "key002", "nobody"], DONE);
+    assert_eq!(count(), "98\n");
+    sandbox.check(&["delete", "db", "--prefix", "key01"], DONE);
+    assert_eq!(count(), "88\n");
+    sandbox.check(&["delete", "db", "--from", "key090", "--to", "key095"], DONE);
+    assert_eq!(count(), "83\n");
+    let lines: String = (0..5000).map(|i| format!("key{i:03}\tvalue\n")).collect();
+    sandbox.run(&["delete", "db", "--keys-from", "-"], lines.as_bytes(), DONE);
+    assert_eq!(count(), "0\n");
+    // Nothing is deleted where it is not said what.
+    for args in
+        [&["delete", "db"][..], &["delete", "db", "k", "--prefix", "k"], &["delete", "db", "k", "--keys-from", "-"]]
+    {
+        sandbox.words(args, USAGE);
+    }
+}
+
+#[test]
 fn scan_prints_keys_or_values_or_counts() {
     let sandbox = Sandbox::with_store(100, 3, &[]);
     let scan = |part: &str| sandbox.text(&["scan", "db", "--from", "key010", "--to", "key012", part]);
