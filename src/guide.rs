@@ -26,7 +26,7 @@ pages! {
     counters: Db::fetch_add, operator, KeyspaceOptions::merge_operator
     queues: Keyspace::pop_first, Db::transact
     timeseries: KeyspaceOptions::ttl, Keyspace::delete_range, Db::drop_keyspace
-    sessions: Keyspace::put_with_expiry, KeyspaceOptions::ttl, Expiry, Cursor::deadline, Options::clock
+    sessions: Keyspace::put_with_ttl, Db::set_expiry, Db::get_with_expiry, KeyspaceOptions::ttl, Expiry, Options::clock
     large_values: KeyspaceOptions::separate_values, Db::read, Compression, MAX_VALUE_LEN
     loading: SstWriter, SstFormat, Keyspace::ingest, IngestOptions, WriteBatch
     changes: Db::changes_since, Db::follow, Changes, OperationKind, LogPin, Options::keep_log

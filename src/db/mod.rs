@@ -19,7 +19,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 mod clock;
 mod copy;
@@ -346,6 +346,11 @@ impl Db {
         deadline: SystemTime,
     ) -> Result<SeqNo> {
         self.default.put_with_expiry(key, value, deadline)
+    }
+
+    /// Sets a key to a value for `ttl` from now on; see [`Keyspace::put_with_ttl`].
+    pub fn put_with_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<SeqNo> {
+        self.default.put_with_ttl(key, value, ttl)
     }
 
     /// Deletes a key; deleting an absent key is no error. Returns the write's sequence number.

@@ -14,7 +14,7 @@ use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 mod check;
 mod iter;
@@ -40,7 +40,7 @@ use super::write::path::WriteOptions;
 use crate::batch::BatchMark;
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
-use crate::format::deadline::NEVER;
+use crate::format::deadline::{Deadline, NEVER, deadline_after};
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::sorted::value::Value;
@@ -385,6 +385,32 @@ impl Transaction {
     ) {
         self.need_time();
         self.overlay.batch.put_with_expiry_in(keyspace, key, value, deadline);
+    }
+
+    /// Sets a key of the default keyspace to a value for `ttl` from this call on; see
+    /// [`Keyspace::put_with_ttl`].
+    pub fn put_with_ttl(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) {
+        let deadline = self.deadline_after(ttl);
+        self.overlay.batch.put_expiring_raw(0, key.as_ref(), value.as_ref(), deadline);
+    }
+
+    /// Sets a key of `keyspace` to a value for `ttl` from this call on; see
+    /// [`Keyspace::put_with_ttl`].
+    pub fn put_with_ttl_in(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) {
+        let deadline = self.deadline_after(ttl);
+        self.overlay.batch.set_origin(keyspace.store().gate.id());
+        self.overlay.batch.put_expiring_raw(keyspace.id, key.as_ref(), value.as_ref(), deadline);
+    }
+
+    fn deadline_after(&mut self, ttl: Duration) -> Deadline {
+        self.need_time();
+        deadline_after(self.store().clock.now(), ttl)
     }
 
     /// Reads the clock for the transaction's own deadlines, if nothing had one when it began.
