@@ -79,7 +79,7 @@
 //! - **keyspaces**: [`Keyspace`], [`KeyspaceOptions`], [`Compression`]
 //! - **read**: [`Value`], [`KeyRange`], [`Iter`], [`Keys`], [`Values`], [`Cursor`], [`Snapshot`],
 //!   [`ReadOptions`]
-//! - **write**: [`WriteBatch`], [`WriteOptions`], [`Expiry`], [`SeqNo`]
+//! - **write**: [`WriteBatch`], [`BatchOperation`], [`WriteOptions`], [`Expiry`], [`SeqNo`]
 //! - **change**: [`Transaction`], [`Savepoint`], [`Change`], [`Updated`], [`Mismatch`],
 //!   [`ByteOrder`], [`operator`]
 //! - **filters**: [`FilterPolicy`], [`LevelFilters`], [`FilterBudget`], [`RangeFilterPolicy`],
@@ -169,12 +169,12 @@ mod sst;
 
 pub use batch::WriteBatch;
 pub use db::{
-    Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation, FilterRebuild, HeldStats,
-    ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter, KeyRange, Keys,
-    Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, OpeningStats, Operation,
-    OperationKind, Parts, RangeDeleteStats, RangeExplanation, ReadCost, ReadOptions, ReadStep, ReaderStats,
-    SalvageIter, Savepoint, ScanStep, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage, TableStats,
-    Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
+    BatchOperation, Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation,
+    FilterRebuild, HeldStats, ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer,
+    Iter, KeyRange, Keys, Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch,
+    OpeningStats, Operation, OperationKind, Parts, RangeDeleteStats, RangeExplanation, ReadCost, ReadOptions, ReadStep,
+    ReaderStats, SalvageIter, Savepoint, ScanStep, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage,
+    TableStats, Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
 pub use environment::{Environment, EnvironmentOptions, EnvironmentStats, MemoryUsage};
 pub use error::{Error, Result};

@@ -54,7 +54,7 @@ mod write;
 pub use copy::checkpoint::Checkpoint;
 pub use copy::image::{ImageFile, StoreImage};
 pub use copy::{CopiedLog, StoreCopy};
-pub use feed::{ChangeBatch, Changes, IngestedTable, IngestedTables, LogPin, Operation, OperationKind};
+pub use feed::{BatchOperation, ChangeBatch, Changes, IngestedTable, IngestedTables, LogPin, Operation, OperationKind};
 pub use follow::reader_stats::ReaderStats;
 pub use ingest::{IngestInfo, IngestMode, IngestOptions};
 pub use iter::Iter;

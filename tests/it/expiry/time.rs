@@ -8,8 +8,8 @@ use std::time::Duration;
 use tamis::operator::Append;
 use tamis::vfs::SimFileSystem;
 use tamis::{
-    Db, Error, Executor, Expiry, Job, KeyspaceOptions, Options, Priority, RepairOptions, SteppedExecutor, WriteBatch,
-    WriteOptions, repair,
+    Db, Error, Executor, Expiry, Job, KeyspaceOptions, OperationKind, Options, Priority, RepairOptions,
+    SteppedExecutor, WriteBatch, WriteOptions, repair,
 };
 
 use super::{ALL, Clock, at, check, options, put_all, store, tables, text};
@@ -242,6 +242,11 @@ fn a_transaction_and_a_batch_put_for_a_time() {
     let mut batch = WriteBatch::new();
     batch.put("c", "");
     batch.put_with_expiry_in(&other, "d", "", at(1000));
+    let kinds = [
+        (0, OperationKind::Put { key: b"c", value: b"" }),
+        (other.id(), OperationKind::PutWithExpiry { key: b"d", value: b"", deadline: at(1000) }),
+    ];
+    assert!(batch.iter().map(|operation| (operation.keyspace, operation.kind)).eq(kinds));
     db.write_with(batch, WriteOptions::new().expires_after(ttl)).unwrap();
     let expiry = |of: &tamis::Keyspace, key| of.get_with_expiry(key).unwrap().unwrap().1;
     let default = db.default_keyspace();
