@@ -23,6 +23,7 @@ pages! {
     ranges: KeyRange, Iter, Keys, Cursor, Db::delete_range, Db::approximate_len, PrefixExtractor, RangeFilterPolicy
     indexes: Db::transact, WriteBatch, Snapshot, Db::multi_get
     transactions: WriteBatch, Db::transact, Transaction, Db::update, Db::compare_and_swap, Error::Conflict
+    operations: Db, Keyspace, Snapshot, Transaction, WriteBatch
     counters: Db::fetch_add, operator, KeyspaceOptions::merge_operator
     queues: Keyspace::pop_first, Db::transact
     timeseries: KeyspaceOptions::ttl, Keyspace::delete_range, Db::drop_keyspace

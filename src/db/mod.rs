@@ -72,7 +72,9 @@ pub use stats::counters::OpeningStats;
 pub use stats::held::HeldStats;
 pub use stats::metrics::Metric;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, RangeDeleteStats, Stats, TableStats, ValueStats};
-pub use transaction::{Savepoint, Transaction, TransactionIter};
+pub use transaction::{
+    Savepoint, Transaction, TransactionIter, TransactionKeys, TransactionKeyspace, TransactionValues,
+};
 pub use update::{Change, Integer, Mismatch, Updated};
 pub use work::refilter::FilterRebuild;
 pub use write::logs::LogStats;
@@ -454,6 +456,18 @@ impl Db {
     /// [`Keyspace::rebuild_filters`].
     pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
         self.default.rebuild_filters(policy)
+    }
+
+    /// Gives every table of the default keyspace the filter that its options ask for; see
+    /// [`Keyspace::renew_filters`].
+    pub fn renew_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
+        self.default.renew_filters(progress)
+    }
+
+    /// Rebuilds the filters of all tables of the default keyspace; see
+    /// [`Keyspace::remake_filters`].
+    pub fn remake_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
+        self.default.remake_filters(progress)
     }
 
     /// Statistics of the store at this moment.

@@ -135,9 +135,20 @@ impl ReadTarget<'_> {
     }
 }
 
+/// Stands for the id of a keyspace of another store; no keyspace has it.
+pub(super) const FOREIGN: u32 = u32::MAX;
+
 #[inline(always)]
 pub(super) fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Result<&'a Tree> {
-    view.tree(keyspace).ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
+    view.tree(keyspace).ok_or_else(|| lacks(keyspace, name))
+}
+
+#[cold]
+fn lacks(keyspace: u32, name: &str) -> Error {
+    match keyspace {
+        FOREIGN => Error::invalid(format_args!("the keyspace {name:?} is of another store")),
+        _ => Error::KeyspaceDropped(name.to_owned()),
+    }
 }
 
 #[cold]
