@@ -28,7 +28,7 @@ struct Inventory {
 }
 
 fn in_stock(tx: &Transaction, stock: &Keyspace, item: &str) -> Result<u64, Error> {
-    let value = tx.get_in(stock, item)?;
+    let value = tx.keyspace(stock).get(item)?;
     Ok(value.map_or(0, |bytes| u64::from_be_bytes(bytes.as_ref().try_into().unwrap())))
 }
 

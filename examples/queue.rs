@@ -27,7 +27,7 @@ impl Queue {
         let db = Db::open(dir)?;
         let (waiting, running) = (db.keyspace("waiting")?, db.keyspace("running")?);
         db.transact(|tx| {
-            let unfinished: Vec<_> = tx.range_in(&running, ..).collect::<Result<_, Error>>()?;
+            let unfinished: Vec<_> = tx.keyspace(&running).range(..).collect::<Result<_, Error>>()?;
             for (number, work) in unfinished {
                 tx.delete_in(&running, &number);
                 tx.put_in(&waiting, &number, &work);
@@ -47,7 +47,9 @@ impl Queue {
     /// Takes the oldest waiting job.
     fn take(&self) -> Result<Option<Job>, Error> {
         self.db.transact(|tx| {
-            let Some((number, work)) = tx.range_in(&self.waiting, ..).next().transpose()? else { return Ok(None) };
+            let Some((number, work)) = tx.keyspace(&self.waiting).range(..).next().transpose()? else {
+                return Ok(None);
+            };
             tx.delete_in(&self.waiting, &number);
             tx.put_in(&self.running, &number, &work);
             Ok(Some(Job { number, work }))

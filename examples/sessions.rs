@@ -2,8 +2,8 @@
 //!
 //! `cargo run --example sessions`
 //!
-//! The keyspace has a ttl, so that each put expires half an hour after it. Renewing a session is an
-//! update, which writes it again. A one-time code has a deadline of its own. Nothing deletes what
+//! The keyspace has a ttl, so that each put expires half an hour after it. To renew a session is to
+//! set its expiry anew. A one-time code has a ttl of its own. Nothing deletes what
 //! has expired: reads do not see it, and compactions drop it, whole tables without reading them.
 #![allow(clippy::unwrap_used, reason = "an example")]
 
@@ -11,17 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use tamis::{Change, Error, Keyspace, KeyspaceOptions, Options};
+use tamis::{Error, Expiry, Keyspace, KeyspaceOptions, Options};
 
 const TTL: Duration = Duration::from_secs(30 * 60);
 
 /// The user of a session, which lives for another half hour then.
 fn renew(sessions: &Keyspace, token: &str) -> Result<Option<String>, Error> {
-    let renewed = sessions.update(token, |user| match user {
-        Some(user) => Change::Put(user.to_vec()),
-        None => Change::Keep,
-    })?;
-    Ok(renewed.after.map(|user| String::from_utf8(user.to_vec()).unwrap()))
+    if !sessions.set_expiry(token, Expiry::Default)? {
+        return Ok(None); // there is none, or it has expired
+    }
+    Ok(sessions.get(token)?.map(|user| String::from_utf8(user.into()).unwrap()))
 }
 
 fn main() -> Result<(), Error> {
@@ -36,7 +35,8 @@ fn main() -> Result<(), Error> {
 
     sessions.put("token 1", "Ann")?;
     sessions.put("token 2", "Bob")?;
-    codes.put_with_expiry("Cid", "314159", time(5))?;
+    codes.put_with_ttl("Cid", "314159", Duration::from_secs(300))?;
+    assert_eq!(codes.get_with_expiry("Cid")?.map(|(_, deadline)| deadline), Some(Some(time(5))));
 
     minutes.store(20, Ordering::Relaxed);
     assert_eq!(codes.get("Cid")?, None, "the code was good for five minutes");

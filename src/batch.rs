@@ -89,6 +89,34 @@ impl WriteBatch {
         self.payload.len()
     }
 
+    /// Adds the operations of another batch after its own. A limit that the other one broke, this
+    /// one breaks as well.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use tamis::WriteBatch;
+    ///
+    /// let (mut order, mut entry) = (WriteBatch::new(), WriteBatch::new());
+    /// order.put("order 17", "two apples");
+    /// entry.put("index: apples", "17");
+    /// order.append(&entry);
+    /// assert_eq!(order.len(), 2);
+    /// db.write(order)?; // both or neither
+    /// # Ok(()) }
+    /// ```
+    pub fn append(&mut self, other: &WriteBatch) {
+        if let Some(origin) = other.origin {
+            self.set_origin(origin);
+        }
+        for (keyspace, key, kind, at) in other.writes_from(&BatchMark::default()) {
+            self.push(keyspace, key, Write::of(kind, other.bytes(at)));
+        }
+        self.keeps_deadlines |= other.keeps_deadlines;
+        self.violation = self.violation.take().or_else(|| other.violation.clone());
+    }
+
     /// Removes all operations, and forgets the store they were for.
     pub fn clear(&mut self) {
         self.payload.clear();
@@ -492,6 +520,39 @@ mod tests {
         assert!(matches!(batch.validate(8), Err(Error::InvalidArgument(_))));
         batch.set_origin(8);
         assert!(matches!(batch.validate(7), Err(Error::InvalidArgument(_))));
+    }
+
+    #[test]
+    fn an_appended_batch_brings_its_store_its_limits_and_its_deadlines() {
+        let (mut batch, mut other) = (WriteBatch::new(), WriteBatch::new());
+        batch.put("a", "one");
+        other.set_origin(7);
+        other.merge_raw(9, b"b", b"two");
+        other.put_expiring_raw(0, b"c", b"three", 5);
+        let mut whole = batch.clone();
+        whole.set_origin(7);
+        whole.merge_raw(9, b"b", b"two");
+        whole.put_expiring_raw(0, b"c", b"three", 5);
+        batch.append(&other);
+        assert_eq!((batch.payload(), batch.mark()), (whole.payload(), whole.mark()));
+        assert_eq!((batch.keyspaces(), batch.merged()), (whole.keyspaces(), whole.merged()));
+        assert!(batch.validate(7).is_ok() && batch.validate(8).is_err());
+        batch.append(&WriteBatch::new());
+        assert_eq!((batch.payload(), batch.mark()), (whole.payload(), whole.mark()));
+        let mut of_other_store = WriteBatch::new();
+        of_other_store.set_origin(8);
+        whole.append(&of_other_store);
+        assert!(whole.validate(7).is_err(), "two stores");
+        let mut too_long = WriteBatch::new();
+        too_long.put(vec![0; MAX_KEY_LEN + 1], "");
+        batch.append(&too_long);
+        assert!(batch.validate(7).is_err());
+        let mut following = WriteBatch::new();
+        following.keep_deadlines();
+        let mut batch = WriteBatch::new();
+        batch.put("a", "");
+        batch.append(&following);
+        assert!(batch.with_deadlines(&[(0, 5)]).is_none());
     }
 
     /// The operations after `mark`: keyspace, key, kind, and value or operand.

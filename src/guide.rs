@@ -23,10 +23,11 @@ pages! {
     ranges: KeyRange, Iter, Keys, Cursor, Db::delete_range, Db::approximate_len, PrefixExtractor, RangeFilterPolicy
     indexes: Db::transact, WriteBatch, Snapshot, Db::multi_get
     transactions: WriteBatch, Db::transact, Transaction, Db::update, Db::compare_and_swap, Error::Conflict
+    operations: Db, Keyspace, Snapshot, Transaction, WriteBatch
     counters: Db::fetch_add, operator, KeyspaceOptions::merge_operator
     queues: Keyspace::pop_first, Db::transact
     timeseries: KeyspaceOptions::ttl, Keyspace::delete_range, Db::drop_keyspace
-    sessions: Keyspace::put_with_expiry, KeyspaceOptions::ttl, Expiry, Cursor::deadline, Options::clock
+    sessions: Keyspace::put_with_ttl, Db::set_expiry, Db::get_with_expiry, KeyspaceOptions::ttl, Expiry, Options::clock
     large_values: KeyspaceOptions::separate_values, Db::read, Compression, MAX_VALUE_LEN
     loading: SstWriter, SstFormat, Keyspace::ingest, IngestOptions, WriteBatch
     changes: Db::changes_since, Db::follow, Changes, OperationKind, LogPin, Options::keep_log

@@ -14,7 +14,7 @@
 //! let (stock, orders) = (db.keyspace("stock")?, db.keyspace("orders")?); // maps of their own
 //! stock.fetch_add("apple", 10u64, ByteOrder::Big)?;
 //! db.transact(|tx| {
-//!     let Some(count) = tx.get_in(&stock, "apple")? else { return Ok(()) };
+//!     let Some(count) = tx.keyspace(&stock).get("apple")? else { return Ok(()) };
 //!     let count = u64::from_be_bytes(count[..].try_into().expect("eight bytes"));
 //!     tx.put_in(&stock, "apple", (count - 2).to_be_bytes());
 //!     tx.put_in(&orders, "17", "two apples");
@@ -79,9 +79,9 @@
 //! - **keyspaces**: [`Keyspace`], [`KeyspaceOptions`], [`Compression`]
 //! - **read**: [`Value`], [`KeyRange`], [`Iter`], [`Keys`], [`Values`], [`Cursor`], [`Snapshot`],
 //!   [`ReadOptions`]
-//! - **write**: [`WriteBatch`], [`WriteOptions`], [`Expiry`], [`SeqNo`]
-//! - **change**: [`Transaction`], [`Savepoint`], [`Change`], [`Updated`], [`Mismatch`],
-//!   [`ByteOrder`], [`operator`]
+//! - **write**: [`WriteBatch`], [`BatchOperation`], [`WriteOptions`], [`Expiry`], [`SeqNo`]
+//! - **change**: [`Transaction`], [`TransactionKeyspace`], [`Savepoint`], [`Change`], [`Updated`],
+//!   [`Mismatch`], [`ByteOrder`], [`operator`]
 //! - **filters**: [`FilterPolicy`], [`LevelFilters`], [`FilterBudget`], [`RangeFilterPolicy`],
 //!   [`PrefixExtractor`], [`filter`]
 //! - **load**: [`SstWriter`], [`SstFormat`], [`IngestOptions`], [`IngestInfo`]
@@ -169,12 +169,13 @@ mod sst;
 
 pub use batch::WriteBatch;
 pub use db::{
-    Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation, FilterRebuild, HeldStats,
-    ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer, Iter, KeyRange, Keys,
-    Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch, OpeningStats, Operation,
-    OperationKind, Parts, RangeDeleteStats, RangeExplanation, ReadCost, ReadOptions, ReadStep, ReaderStats,
-    SalvageIter, Savepoint, ScanStep, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage, TableStats,
-    Transaction, TransactionIter, Updated, ValueStats, Values, WriteOptions, WriteStalls,
+    BatchOperation, Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation,
+    FilterRebuild, HeldStats, ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer,
+    Iter, KeyRange, Keys, Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch,
+    OpeningStats, Operation, OperationKind, Parts, RangeDeleteStats, RangeExplanation, ReadCost, ReadOptions, ReadStep,
+    ReaderStats, SalvageIter, Savepoint, ScanStep, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage,
+    TableStats, Transaction, TransactionIter, TransactionKeys, TransactionKeyspace, TransactionValues, Updated,
+    ValueStats, Values, WriteOptions, WriteStalls,
 };
 pub use environment::{Environment, EnvironmentOptions, EnvironmentStats, MemoryUsage};
 pub use error::{Error, Result};

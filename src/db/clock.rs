@@ -11,9 +11,9 @@
 //! due (`Store::plan_wake`).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use crate::format::deadline::{Deadline, NEVER, deadline_at};
+use crate::format::deadline::{Deadline, NEVER, deadline_at, time_of};
 use crate::options::ClockSource;
 use crate::sorted::trace::ReadTrace;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,6 +110,13 @@ impl Default for LeastDeadline {
     }
 }
 
+impl LeastDeadline {
+    /// The time of the deadline, if there is one.
+    pub(super) fn time(&self) -> Option<SystemTime> {
+        (self.0 != NEVER).then(|| time_of(self.0))
+    }
+}
+
 impl ReadTrace for LeastDeadline {
     fn deadline(&mut self, deadline: Deadline, is_past: bool) {
         if !is_past {
@@ -121,8 +128,6 @@ impl ReadTrace for LeastDeadline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-    use std::time::SystemTime;
 
     #[test]
     fn a_clock_shows_no_time_before_one_that_it_has_shown() {

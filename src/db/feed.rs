@@ -23,7 +23,7 @@ use std::time::Duration;
 mod batch;
 mod syncer;
 
-pub use batch::{ChangeBatch, IngestedTable, IngestedTables, Operation, OperationKind};
+pub use batch::{BatchOperation, ChangeBatch, IngestedTable, IngestedTables, Operation, OperationKind};
 
 use self::syncer::Syncer;
 use super::snapshot::Snapshot;

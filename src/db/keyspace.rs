@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::StoreHandle;
 use super::range::KeyRange;
@@ -103,10 +103,10 @@ impl Keyspace {
     /// counts as deleted. Returns the write's sequence number.
     ///
     /// Deadlines count whole milliseconds, rounded down. One that is past makes the put a delete.
-    /// Every put sets the deadline anew; one without a deadline has that of
-    /// [`WriteOptions::expiry`] or of [`KeyspaceOptions::ttl`](crate::KeyspaceOptions::ttl), or
-    /// none. A merge has no deadline: when the value that it changes has expired, what was merged
-    /// into it is left.
+    /// Every put sets the deadline anew, and [`set_expiry`](Keyspace::set_expiry) keeps the value;
+    /// a put without a deadline has that of [`WriteOptions::expiry`] or of
+    /// [`KeyspaceOptions::ttl`](crate::KeyspaceOptions::ttl), or none. A merge has no deadline:
+    /// when the value that it changes has expired, what was merged into it is left.
     ///
     /// An operation judges all deadlines by one time, which it takes when it meets the first one.
     /// Snapshots, transactions, iterators and cursors take that at which they are made. Compactions
@@ -135,6 +135,30 @@ impl Keyspace {
         deadline: SystemTime,
     ) -> Result<SeqNo> {
         self.put_with(key, value, WriteOptions::new().expires_at(deadline))
+    }
+
+    /// Sets a key to a value for `ttl` from now on, rounded up to whole milliseconds; 0 makes the
+    /// put a delete. Returns the write's sequence number. See
+    /// [`put_with_expiry`](Keyspace::put_with_expiry).
+    ///
+    /// Now is what the store's clock shows. For all puts of a batch, there is
+    /// [`WriteOptions::expires_after`].
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// let sessions = db.keyspace("sessions")?;
+    /// sessions.put_with_ttl("token 1", "Ann", Duration::from_secs(1800))?;
+    /// let (user, deadline) = sessions.get_with_expiry("token 1")?.expect("a session");
+    /// assert_eq!(user, "Ann");
+    /// assert!(deadline.expect("it expires") > SystemTime::now());
+    /// # Ok(()) }
+    /// ```
+    pub fn put_with_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<SeqNo> {
+        self.put_with(key, value, WriteOptions::new().expires_after(ttl))
     }
 
     /// Deletes a key under `options`. Returns the write's sequence number.

@@ -19,7 +19,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 mod clock;
 mod copy;
@@ -54,7 +54,7 @@ mod write;
 pub use copy::checkpoint::Checkpoint;
 pub use copy::image::{ImageFile, StoreImage};
 pub use copy::{CopiedLog, StoreCopy};
-pub use feed::{ChangeBatch, Changes, IngestedTable, IngestedTables, LogPin, Operation, OperationKind};
+pub use feed::{BatchOperation, ChangeBatch, Changes, IngestedTable, IngestedTables, LogPin, Operation, OperationKind};
 pub use follow::reader_stats::ReaderStats;
 pub use ingest::{IngestInfo, IngestMode, IngestOptions};
 pub use iter::Iter;
@@ -72,7 +72,9 @@ pub use stats::counters::OpeningStats;
 pub use stats::held::HeldStats;
 pub use stats::metrics::Metric;
 pub use stats::{KeyspaceStats, LevelStats, MemoryStats, RangeDeleteStats, Stats, TableStats, ValueStats};
-pub use transaction::{Savepoint, Transaction, TransactionIter};
+pub use transaction::{
+    Savepoint, Transaction, TransactionIter, TransactionKeys, TransactionKeyspace, TransactionValues,
+};
 pub use update::{Change, Integer, Mismatch, Updated};
 pub use work::refilter::FilterRebuild;
 pub use write::logs::LogStats;
@@ -348,6 +350,11 @@ impl Db {
         self.default.put_with_expiry(key, value, deadline)
     }
 
+    /// Sets a key to a value for `ttl` from now on; see [`Keyspace::put_with_ttl`].
+    pub fn put_with_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<SeqNo> {
+        self.default.put_with_ttl(key, value, ttl)
+    }
+
     /// Deletes a key; deleting an absent key is no error. Returns the write's sequence number.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default.delete(key)
@@ -449,6 +456,18 @@ impl Db {
     /// [`Keyspace::rebuild_filters`].
     pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
         self.default.rebuild_filters(policy)
+    }
+
+    /// Gives every table of the default keyspace the filter that its options ask for; see
+    /// [`Keyspace::renew_filters`].
+    pub fn renew_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
+        self.default.renew_filters(progress)
+    }
+
+    /// Rebuilds the filters of all tables of the default keyspace; see
+    /// [`Keyspace::remake_filters`].
+    pub fn remake_filters(&self, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
+        self.default.remake_filters(progress)
     }
 
     /// Statistics of the store at this moment.

@@ -20,7 +20,9 @@ mod slow;
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use super::clock::LeastDeadline;
 use super::iter::{Iter, common_prefix};
 use super::read::cursor::Cursor;
 use super::shape::view::{Hit, ReadView, Tree, Trees};
@@ -36,7 +38,7 @@ use crate::sorted::memtable::Memtable;
 use crate::sorted::scan_trace::ScanTrace;
 use crate::sorted::table::{PointRead, PrefixProbe, ReadFlags};
 use crate::sorted::trace::{ReadTrace, Untraced};
-use crate::sorted::value::KeptValue;
+use crate::sorted::value::{KeptValue, Value};
 use crate::tree::version::Version;
 
 /// How a read is done.
@@ -133,9 +135,20 @@ impl ReadTarget<'_> {
     }
 }
 
+/// Stands for the id of a keyspace of another store; no keyspace has it.
+pub(super) const FOREIGN: u32 = u32::MAX;
+
 #[inline(always)]
 pub(super) fn tree_of<'a>(view: &'a ReadView, keyspace: u32, name: &str) -> Result<&'a Tree> {
-    view.tree(keyspace).ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
+    view.tree(keyspace).ok_or_else(|| lacks(keyspace, name))
+}
+
+#[cold]
+fn lacks(keyspace: u32, name: &str) -> Error {
+    match keyspace {
+        FOREIGN => Error::invalid(format_args!("the keyspace {name:?} is of another store")),
+        _ => Error::KeyspaceDropped(name.to_owned()),
+    }
 }
 
 #[cold]
@@ -239,6 +252,17 @@ impl Store {
             out.extend_from_slice(value.bytes())
         })?;
         Ok(found.is_some())
+    }
+
+    /// The value of a key and when it expires, if it does.
+    pub(super) fn get_with_expiry(
+        &self,
+        target: ReadTarget<'_>,
+        key: &[u8],
+    ) -> Result<Option<(Value, Option<SystemTime>)>> {
+        let mut deadline = LeastDeadline::default();
+        let value = self.get(target, key, ReadOptions::default().mode(), &mut deadline, |hit| hit.into_value())?;
+        Ok(value.map(|value| (value, deadline.time())))
     }
 
     pub(super) fn contains_key(&self, target: ReadTarget<'_>, key: &[u8]) -> Result<bool> {

@@ -6,6 +6,8 @@
 macro_rules! reads {
     ($handle:ident) => {
         const _: () = {
+            use std::time::SystemTime;
+
             use crate::db::iter::Iter;
             use crate::db::keys::{Keys, Values};
             use crate::db::range::KeyRange;
@@ -28,6 +30,31 @@ macro_rules! reads {
                 pub fn get_with(&self, key: impl AsRef<[u8]>, options: ReadOptions) -> Result<Option<Value>> {
                     let key = key.as_ref();
                     self.store().get(self.target(), key, options.mode(), &mut Untraced, |value| value.into_value())
+                }
+
+                /// Returns the value of a key and the time at which it expires, if it does; `None`
+                /// if the key is absent. See [`put_with_expiry`](crate::Keyspace::put_with_expiry).
+                ///
+                /// Of a value into which operands were merged, it is the deadline of the put below
+                /// them.
+                ///
+                /// ```
+                /// # fn main() -> tamis::Result<()> {
+                /// # let dir = tempfile::tempdir().expect("a temporary directory");
+                /// # let db = tamis::Db::open(dir.path().join("db"))?;
+                /// use std::time::{Duration, SystemTime};
+                ///
+                /// db.put("apple", "red")?;
+                /// db.put_with_ttl("token 1", "Ann", Duration::from_secs(60))?;
+                /// let (_, deadline) = db.get_with_expiry("apple")?.expect("an apple");
+                /// assert_eq!(deadline, None);
+                /// let (_, deadline) = db.get_with_expiry("token 1")?.expect("a token");
+                /// let left = deadline.expect("a deadline").duration_since(SystemTime::now());
+                /// assert!(left.expect("time is left") <= Duration::from_secs(60));
+                /// # Ok(()) }
+                /// ```
+                pub fn get_with_expiry(&self, key: impl AsRef<[u8]>) -> Result<Option<(Value, Option<SystemTime>)>> {
+                    self.store().get_with_expiry(self.target(), key.as_ref())
                 }
 
                 /// Reads the value of a key into `value`. Returns whether the key is present; if

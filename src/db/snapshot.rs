@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::StoreHandle;
 use super::keyspace::Keyspace;
 use super::name::KeyspaceName;
-use super::read::{ReadPoint, ReadTarget};
+use super::read::{FOREIGN, ReadPoint, ReadTarget};
 use super::reads::reads;
 use super::shape::live::{NumberAndTime, Registered};
 use super::shape::view::ReadView;
@@ -167,11 +167,11 @@ impl Snapshot {
         self.pinned.point.seqno
     }
 
-    /// This snapshot of another keyspace.
+    /// This snapshot of another keyspace. Reads in a keyspace of another store fail.
     pub fn keyspace(&self, keyspace: &Keyspace) -> Snapshot {
         Snapshot {
             pinned: Arc::clone(&self.pinned),
-            keyspace: keyspace.id,
+            keyspace: if Arc::ptr_eq(keyspace.store(), self.store()) { keyspace.id } else { FOREIGN },
             name: KeyspaceName::new(keyspace.id, &keyspace.name),
         }
     }

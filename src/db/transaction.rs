@@ -14,33 +14,35 @@ use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 mod check;
 mod iter;
 mod overlay;
+mod reads;
 
-pub use iter::TransactionIter;
+pub use iter::{TransactionIter, TransactionKeys, TransactionValues};
 use overlay::{Overlay, OwnKeyspace, OwnWrite};
+use reads::transaction_reads;
 
 use super::Db;
 use super::clock::LeastDeadline;
-use super::iter::Iter;
 use super::keyspace::Keyspace;
 use super::name::KeyspaceName;
 use super::range::KeyRange;
 use super::read::cursor::Cursor;
-use super::read::{ReadOptions, ReadTarget};
+use super::read::{FOREIGN, ReadOptions, ReadTarget};
 use super::shape::view::Hit;
 use super::snapshot::{Pinned, Snapshot};
 use super::store::Store;
 use super::transaction::read_set::ReadIn;
 use super::transaction::retry::ATTEMPTS;
+use super::update::{Change, Updated};
 use super::write::path::WriteOptions;
-use crate::batch::BatchMark;
+use crate::batch::{BatchMark, WriteBatch};
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
-use crate::format::deadline::NEVER;
+use crate::format::deadline::{Deadline, NEVER, deadline_after};
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::sorted::value::Value;
@@ -57,6 +59,9 @@ use crate::sorted::value::Value;
 ///   [`guard`](Transaction::guard) makes a key or a range conflict without reading it.
 /// - A range counts as read up to where its iterator got, or wholly, once it has ended.
 /// - Keys read back after the transaction has put or deleted them are not read from the store.
+/// - Reads of another keyspace go through a view of it, `transaction.keyspace(&users).get(key)`, as
+///   those of a snapshot do; writes name it, `transaction.put_in(&users, key, value)`, as those of
+///   a batch do.
 /// - [`snapshot`](Transaction::snapshot) reads without consequence, and without own writes.
 /// - Deadlines are judged by the time at which the transaction began. One that writes conflicts if
 ///   a value that it has read expires before the commit: read again, the key is absent. Run again
@@ -91,6 +96,14 @@ pub struct Transaction {
     /// What was guarded, which the commit asks for its deadlines. Empty where the snapshot sees
     /// none.
     guarded: Vec<(ReadIn, Guarded)>,
+}
+
+/// A transaction's view of one keyspace: it reads what the transaction reads there. See
+/// [`Transaction::keyspace`].
+#[derive(Clone)]
+pub struct TransactionKeyspace<'t> {
+    transaction: &'t Transaction,
+    of: ReadIn,
 }
 
 enum Guarded {
@@ -137,7 +150,7 @@ impl Db {
     /// let count = db.transact(|tx| {
     ///     tx.put_in(&items, "apple", "red");
     ///     let mut count = 0;
-    ///     for item in tx.range_in(&items, ..) {
+    ///     for item in tx.keyspace(&items).iter() {
     ///         item?;
     ///         count += 1;
     ///     }
@@ -208,17 +221,21 @@ impl Keyspace {
 
     /// Removes the first or the last entry under `options`.
     fn pop_with(&self, first: bool, options: WriteOptions) -> Result<Option<(Value, Value)>> {
-        run(self, options, |transaction| {
-            let entry = {
-                let mut entries = transaction.range_in(self, ..);
-                if first { entries.next() } else { entries.next_back() }
-            };
-            let entry = entry.transpose()?;
-            if let Some((key, _)) = &entry {
-                transaction.delete_in(self, key);
-            }
-            Ok(entry)
-        })
+        run(self, options, |transaction| transaction.pop_of(&read_in(self), first))
+    }
+}
+
+impl Db {
+    /// Removes the entry of the default keyspace with the least key, and returns it; see
+    /// [`Keyspace::pop_first`].
+    pub fn pop_first(&self) -> Result<Option<(Value, Value)>> {
+        self.default_keyspace().pop_first()
+    }
+
+    /// Removes the entry of the default keyspace with the greatest key, and returns it; see
+    /// [`Keyspace::pop_first`].
+    pub fn pop_last(&self) -> Result<Option<(Value, Value)>> {
+        self.default_keyspace().pop_last()
     }
 }
 
@@ -239,12 +256,36 @@ impl Transaction {
         self.snapshot.get_or_init(|| Snapshot::of(&self.pinned))
     }
 
-    /// Fails if `keyspace` is of another store.
-    fn check(&self, keyspace: &Keyspace) -> Result<ReadIn> {
-        if !Arc::ptr_eq(keyspace.store(), self.store()) {
-            return Err(Error::invalid("the keyspace is of another store than the transaction"));
-        }
-        Ok(read_in(keyspace))
+    /// The transaction's view of `keyspace`, to read there. Reads in a keyspace of another store
+    /// fail, and so does the commit after them.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// let stock = db.keyspace("stock")?;
+    /// db.transact(|tx| {
+    ///     if tx.keyspace(&stock).contains_key("apple")? {
+    ///         tx.put_in(&stock, "apple", "two");
+    ///     }
+    ///     Ok::<_, tamis::Error>(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    pub fn keyspace(&self, keyspace: &Keyspace) -> TransactionKeyspace<'_> {
+        TransactionKeyspace { transaction: self, of: self.of(keyspace) }
+    }
+
+    /// The keyspace of a read; no keyspace, if it is of another store.
+    fn of(&self, keyspace: &Keyspace) -> ReadIn {
+        let of = read_in(keyspace);
+        if Arc::ptr_eq(keyspace.store(), self.store()) { of } else { ReadIn { keyspace: FOREIGN, ..of } }
+    }
+
+    /// The transaction and the keyspace that its own methods read.
+    fn reads(&self) -> (&Transaction, &ReadIn) {
+        static DEFAULT: ReadIn = ReadIn::DEFAULT;
+        (self, &DEFAULT)
     }
 
     fn target<'a>(&'a self, of: &'a ReadIn) -> ReadTarget<'a> {
@@ -271,28 +312,13 @@ impl Transaction {
         OwnKeyspace { of, operator }
     }
 
-    fn iter_of(&self, of: Result<ReadIn>, range: KeySpan<Vec<u8>>) -> TransactionIter<'_> {
-        let (of, iter) = match of {
-            Ok(of) => {
-                let iter = self.store().iter(self.target(&of), range.clone(), ReadOptions::default().mode());
-                (of, iter)
-            }
-            Err(error) => (ReadIn::DEFAULT, Iter::failed(error)),
-        };
-        TransactionIter::new(&self.overlay, self.own_keyspace(of), range, iter)
+    fn iter_of(&self, of: &ReadIn, range: KeySpan<Vec<u8>>) -> TransactionIter<'_> {
+        let iter = self.store().iter(self.target(of), range.clone(), ReadOptions::default().mode());
+        TransactionIter::new(&self.overlay, self.own_keyspace(of.clone()), range, iter)
     }
 
-    /// Returns the value of a key of the default keyspace, or `None` if the key is absent.
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.get_of(&ReadIn::DEFAULT, key.as_ref())
-    }
-
-    /// Returns the value of a key of `keyspace`, or `None` if the key is absent.
-    pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.get_of(&self.check(keyspace)?, key.as_ref())
-    }
-
-    fn get_of(&self, of: &ReadIn, key: &[u8]) -> Result<Option<Value>> {
+    /// The value of a key and its deadline.
+    fn get_of(&self, of: &ReadIn, key: &[u8]) -> Result<Option<(Value, LeastDeadline)>> {
         let hash = self.hash(key);
         let Some(own) = self.own_or_note(of, key, hash) else {
             return self.get_stored(of, key, hash, |hit| hit.into_value());
@@ -301,7 +327,12 @@ impl Transaction {
             true => self.get_stored(of, key, hash, |hit| hit.into_value())?,
             false => None,
         };
-        self.overlay.value(&own, &self.own_keyspace(of.clone()), key, stored.as_deref())
+        let (stored, deadline) = match stored {
+            Some((value, deadline)) => (Some(value), deadline),
+            None => (None, self.overlay.deadline(&own)),
+        };
+        let value = self.overlay.value(&own, &self.own_keyspace(of.clone()), key, stored.as_deref())?;
+        Ok(value.map(|value| (value, deadline)))
     }
 
     /// Reads a key in the snapshot, and notes the deadline of its value.
@@ -311,23 +342,13 @@ impl Transaction {
         key: &[u8],
         hash: KeyHash,
         take: impl FnOnce(Hit<'_>) -> R,
-    ) -> Result<Option<R>> {
+    ) -> Result<Option<(R, LeastDeadline)>> {
         let (mut deadline, mode) = (LeastDeadline::default(), ReadOptions::default().mode());
         let found = self.store().get_hashed(self.target(of), key, || hash, mode, &mut deadline, take)?;
         if deadline.0 != NEVER {
             self.overlay.reads.borrow_mut().add_deadline(of.keyspace, key, deadline.0);
         }
-        Ok(found)
-    }
-
-    /// Returns whether a key of the default keyspace is present.
-    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.contains_key_of(&ReadIn::DEFAULT, key.as_ref())
-    }
-
-    /// Returns whether a key of `keyspace` is present.
-    pub fn contains_key_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.contains_key_of(&self.check(keyspace)?, key.as_ref())
+        Ok(found.map(|found| (found, deadline)))
     }
 
     fn contains_key_of(&self, of: &ReadIn, key: &[u8]) -> Result<bool> {
@@ -336,26 +357,6 @@ impl Transaction {
             Some(own) => Ok(self.overlay.is_value(&own)),
             None => Ok(self.get_stored(of, key, hash, |_| ())?.is_some()),
         }
-    }
-
-    /// Iterates over the entries of a range of keys of the default keyspace, from both ends.
-    pub fn range(&self, range: impl KeyRange) -> TransactionIter<'_> {
-        self.iter_of(Ok(ReadIn::DEFAULT), KeySpan::of(range.into_bounds()))
-    }
-
-    /// Iterates over the entries of a range of keys of `keyspace`, from both ends.
-    pub fn range_in(&self, keyspace: &Keyspace, range: impl KeyRange) -> TransactionIter<'_> {
-        self.iter_of(self.check(keyspace), KeySpan::of(range.into_bounds()))
-    }
-
-    /// Iterates over the entries of the default keyspace whose keys begin with `prefix`.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> TransactionIter<'_> {
-        self.iter_of(Ok(ReadIn::DEFAULT), KeySpan::of_prefix(prefix.as_ref()))
-    }
-
-    /// Iterates over the entries of `keyspace` whose keys begin with `prefix`.
-    pub fn prefix_in(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> TransactionIter<'_> {
-        self.iter_of(self.check(keyspace), KeySpan::of_prefix(prefix.as_ref()))
     }
 
     /// Sets a key of the default keyspace to a value.
@@ -385,6 +386,32 @@ impl Transaction {
     ) {
         self.need_time();
         self.overlay.batch.put_with_expiry_in(keyspace, key, value, deadline);
+    }
+
+    /// Sets a key of the default keyspace to a value for `ttl` from this call on; see
+    /// [`Keyspace::put_with_ttl`].
+    pub fn put_with_ttl(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) {
+        let deadline = self.deadline_after(ttl);
+        self.overlay.batch.put_expiring_raw(0, key.as_ref(), value.as_ref(), deadline);
+    }
+
+    /// Sets a key of `keyspace` to a value for `ttl` from this call on; see
+    /// [`Keyspace::put_with_ttl`].
+    pub fn put_with_ttl_in(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) {
+        let deadline = self.deadline_after(ttl);
+        self.overlay.batch.set_origin(keyspace.store().gate.id());
+        self.overlay.batch.put_expiring_raw(keyspace.id, key.as_ref(), value.as_ref(), deadline);
+    }
+
+    fn deadline_after(&mut self, ttl: Duration) -> Deadline {
+        self.need_time();
+        deadline_after(self.store().clock.now(), ttl)
     }
 
     /// Reads the clock for the transaction's own deadlines, if nothing had one when it began.
@@ -424,6 +451,83 @@ impl Transaction {
     /// Merges an operand into a key of `keyspace`; see [`merge`](Transaction::merge).
     pub fn merge_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
         self.overlay.batch.merge_in(keyspace, key, operand);
+    }
+
+    /// Changes a key of the default keyspace in a way that depends on its value; see
+    /// [`Db::update`]. `change` is called once, and [`Updated::seqno`] is `None`: the commit has
+    /// one.
+    pub fn update(&mut self, key: impl AsRef<[u8]>, change: impl FnOnce(Option<&[u8]>) -> Change) -> Result<Updated> {
+        self.update_of(&ReadIn::DEFAULT, key.as_ref(), change)
+    }
+
+    /// Changes a key of `keyspace` in a way that depends on its value; see
+    /// [`update`](Transaction::update).
+    pub fn update_in(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        change: impl FnOnce(Option<&[u8]>) -> Change,
+    ) -> Result<Updated> {
+        self.update_of(&self.of(keyspace), key.as_ref(), change)
+    }
+
+    fn update_of(&mut self, of: &ReadIn, key: &[u8], change: impl FnOnce(Option<&[u8]>) -> Change) -> Result<Updated> {
+        let before = self.get_of(of, key)?.map(|(value, _)| value);
+        let after = match change(before.as_deref()) {
+            Change::Keep => before.clone(),
+            Change::Put(value) => {
+                self.own_batch(of).put_raw(of.keyspace, key, &value);
+                Some(value.into())
+            }
+            Change::Delete => {
+                self.own_batch(of).delete_raw(of.keyspace, key);
+                None
+            }
+        };
+        Ok(Updated { before, after, seqno: None })
+    }
+
+    /// Removes the entry of the default keyspace with the least key, and returns it; `None` if
+    /// there is none.
+    pub fn pop_first(&mut self) -> Result<Option<(Value, Value)>> {
+        self.pop_of(&ReadIn::DEFAULT, true)
+    }
+
+    /// Removes the entry of `keyspace` with the least key, and returns it.
+    pub fn pop_first_in(&mut self, keyspace: &Keyspace) -> Result<Option<(Value, Value)>> {
+        self.pop_of(&self.of(keyspace), true)
+    }
+
+    /// Removes the entry of the default keyspace with the greatest key, and returns it; `None` if
+    /// there is none.
+    pub fn pop_last(&mut self) -> Result<Option<(Value, Value)>> {
+        self.pop_of(&ReadIn::DEFAULT, false)
+    }
+
+    /// Removes the entry of `keyspace` with the greatest key, and returns it.
+    pub fn pop_last_in(&mut self, keyspace: &Keyspace) -> Result<Option<(Value, Value)>> {
+        self.pop_of(&self.of(keyspace), false)
+    }
+
+    fn pop_of(&mut self, of: &ReadIn, first: bool) -> Result<Option<(Value, Value)>> {
+        let entry = {
+            let mut entries = self.iter_of(of, KeySpan::of((..).into_bounds()));
+            if first { entries.next() } else { entries.next_back() }
+        };
+        let entry = entry.transpose()?;
+        if let Some((key, _)) = &entry {
+            self.own_batch(of).delete_raw(of.keyspace, key);
+        }
+        Ok(entry)
+    }
+
+    /// The batch, for a write to a keyspace of this store.
+    fn own_batch(&mut self, of: &ReadIn) -> &mut WriteBatch {
+        if of.keyspace != ReadIn::DEFAULT.keyspace {
+            let origin = self.store().gate.id();
+            self.overlay.batch.set_origin(origin);
+        }
+        &mut self.overlay.batch
     }
 
     /// Deletes a key of the default keyspace.
@@ -567,6 +671,16 @@ impl Transaction {
         committed
     }
 }
+
+impl<'t> TransactionKeyspace<'t> {
+    /// The transaction and the keyspace that is read.
+    fn reads(&self) -> (&'t Transaction, &ReadIn) {
+        (self.transaction, &self.of)
+    }
+}
+
+transaction_reads!(self, Transaction [], ['t]);
+transaction_reads!(self, TransactionKeyspace ['t], []);
 
 fn read_in(keyspace: &Keyspace) -> ReadIn {
     ReadIn { keyspace: keyspace.id, name: KeyspaceName::new(keyspace.id, &keyspace.name) }

@@ -18,7 +18,7 @@ use super::transaction::premise::{Moment, Premise, Refusal};
 use super::transaction::retry::{ATTEMPTS, STALE_ROUNDS};
 use super::write::commit::{Encoded, Outcome};
 use super::write::in_place::{InPlace, Step};
-use super::write::path::{WriteOptions, with_encoded};
+use super::write::path::{Expiry, WriteOptions, with_encoded};
 use crate::batch::Write;
 use crate::error::{Error, Result};
 use crate::filter::KeyHash;
@@ -216,6 +216,13 @@ impl Store {
         Ok(None)
     }
 
+    /// Writes the value of a key again, with another deadline. Returns whether it has one.
+    pub(super) fn set_expiry(self: &Arc<Self>, target: ReadTarget<'_>, key: &[u8], expiry: Expiry) -> Result<bool> {
+        let options = WriteOptions::new().expiry(expiry);
+        let rewrite = |value: Option<&[u8]>| Ok(value.map_or(Change::Keep, |value| Change::Put(value.to_vec())));
+        Ok(self.update(target, key, options, rewrite)?.seqno.is_some())
+    }
+
     pub(super) fn compare_and_swap(
         self: &Arc<Self>,
         target: ReadTarget<'_>,
@@ -298,7 +305,7 @@ macro_rules! updates {
     ($handle:ident) => {
         const _: () = {
             use crate::db::update::{Change, Integer, Mismatch, Updated};
-            use crate::db::write::path::WriteOptions;
+            use crate::db::write::path::{Expiry, WriteOptions};
             use crate::error::Result;
             use crate::format::key::SeqNo;
             use crate::operator::ByteOrder;
@@ -409,6 +416,34 @@ macro_rules! updates {
                 ) -> Result<Result<SeqNo, Mismatch>> {
                     let value = Some(value.as_ref());
                     self.store().compare_and_swap(self.target(), key.as_ref(), None, value, options)
+                }
+
+                /// Sets when the value of a key expires, and keeps the value. Returns whether the
+                /// key is there.
+                ///
+                /// [`Expiry::Default`] lets it live for the ttl of its keyspace from now on,
+                /// [`Expiry::After`] for a time of its own; [`Expiry::Never`] takes its deadline
+                /// away. One that is past deletes the key.
+                ///
+                /// The store reads the value and writes it again, atomically against all other
+                /// writers: it costs a get and a put of the value's length.
+                ///
+                /// ```
+                /// # fn main() -> tamis::Result<()> {
+                /// # let dir = tempfile::tempdir().expect("a temporary directory");
+                /// # let db = tamis::Db::open(dir.path().join("db"))?;
+                /// use std::time::Duration;
+                /// use tamis::{Expiry, KeyspaceOptions};
+                ///
+                /// let options = KeyspaceOptions::new().ttl(Duration::from_secs(1800));
+                /// let sessions = db.keyspace_with("sessions", options)?;
+                /// sessions.put("token 1", "Ann")?;
+                /// assert!(sessions.set_expiry("token 1", Expiry::Default)?); // half an hour more
+                /// assert!(!sessions.set_expiry("token 2", Expiry::Default)?); // there is none
+                /// # Ok(()) }
+                /// ```
+                pub fn set_expiry(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<bool> {
+                    self.store().set_expiry(self.target(), key.as_ref(), expiry)
                 }
 
                 /// Adds `delta` to the integer that a key holds, and returns the integer before.

@@ -102,9 +102,9 @@ impl Tx {
         if !is_covered(&self.acts, of, key) {
             self.note(model, of, of_key, true);
         }
-        let found = self.tx.get_in(keyspace, key)?;
+        let found = self.tx.keyspace(keyspace).get(key)?;
         assert_eq!(found.as_deref(), expected.as_deref(), "a transaction of {:?} reads {key:?}", self.moment);
-        assert_eq!(self.tx.contains_key_in(keyspace, key)?, expected.is_some());
+        assert_eq!(self.tx.keyspace(keyspace).contains_key(key)?, expected.is_some());
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Tx {
     ) -> Result<()> {
         let (model, span) = (&world.model, half_open(&range));
         let mut window = Window::new(self.view(model, of, &span).into_iter().collect(), &range);
-        let mut iter = self.tx.range_in(keyspace, range);
+        let mut iter = self.tx.keyspace(keyspace).range(range);
         // From either end, up to where; after a seek, what exactly was read is the store's affair.
         let mut read = [(span.0.clone(), Some(span.0.clone())), (Bytes::new(), span.1.clone())];
         let (mut is_whole, mut has_sought, mut has_back) = (false, false, false);

@@ -29,6 +29,7 @@ mod levels;
 mod mapped_log;
 mod merge;
 mod metrics;
+mod operations;
 mod parts;
 mod power_cut;
 mod prefix;

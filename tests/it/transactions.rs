@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tamis::vfs::SimFileSystem;
-use tamis::{Db, Error, Options, Transaction, Value};
+use tamis::{Change, Db, Error, Options, Transaction, Value};
 
 use crate::support::open_plain;
 
@@ -236,19 +236,21 @@ fn a_transaction_spans_keyspaces_of_its_store_only() {
     let (one, two) = (db.keyspace("one").unwrap(), db.keyspace("two").unwrap());
     one.put("k", "1").unwrap();
     let mut transaction = db.begin();
-    let moved = transaction.get_in(&one, "k").unwrap().unwrap();
+    let moved = transaction.keyspace(&one).get("k").unwrap().unwrap();
     transaction.put_in(&two, "k", &moved);
     transaction.delete_in(&one, "k");
-    assert!(!transaction.contains_key_in(&one, "k").unwrap() && transaction.contains_key_in(&two, "k").unwrap());
+    assert!(
+        !transaction.keyspace(&one).contains_key("k").unwrap() && transaction.keyspace(&two).contains_key("k").unwrap()
+    );
     assert!(!transaction.contains_key("k").unwrap());
-    assert_eq!(keys(transaction.prefix_in(&two, "k")), "k");
+    assert_eq!(keys(transaction.keyspace(&two).prefix("k")), "k");
     // The key of another keyspace is another key.
     db.put("k", "9").unwrap();
     transaction.put("r", "1");
     assert!(is_conflict(&transaction.commit()), "`contains_key` read the key of the default keyspace");
 
     let mut transaction = db.begin();
-    assert_eq!(text(transaction.get_in(&one, "k").unwrap()), "1");
+    assert_eq!(text(transaction.keyspace(&one).get("k").unwrap()), "1");
     transaction.put("r", "1");
     db.drop_keyspace("one").unwrap();
     assert!(matches!(transaction.commit(), Err(Error::KeyspaceDropped(_))));
@@ -256,8 +258,8 @@ fn a_transaction_spans_keyspaces_of_its_store_only() {
     let stranger = store();
     let foreign = stranger.keyspace("f").unwrap();
     let mut transaction = db.begin();
-    assert!(transaction.get_in(&foreign, "k").is_err());
-    assert!(transaction.range_in(&foreign, ..).next().unwrap().is_err());
+    assert!(transaction.keyspace(&foreign).get("k").is_err());
+    assert!(transaction.keyspace(&foreign).range(..).next().unwrap().is_err());
     transaction.put_in(&foreign, "k", "v");
     assert!(matches!(transaction.commit(), Err(Error::InvalidArgument(_))));
     let mut transaction = db.begin();
@@ -389,4 +391,66 @@ fn a_transaction_outlives_no_close_and_keeps_the_store_open() {
     db.close().unwrap();
     assert!(matches!(transaction.get("y"), Err(Error::Closed)));
     assert!(matches!(transaction.commit(), Err(Error::Closed)));
+}
+
+#[test]
+fn a_transaction_pops_updates_and_reads_deadlines_through_its_own_writes() {
+    let db = store();
+    db.clear().unwrap();
+    let other = db.keyspace("other").unwrap();
+    for (key, value) in [("a", "1"), ("b", "2"), ("c", "3")] {
+        db.put(key, value).unwrap();
+        other.put(key, value).unwrap();
+    }
+    let mut transaction = db.begin();
+    transaction.put("0", "first");
+    transaction.delete("c");
+    let deadline = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1 << 40);
+    transaction.put_with_expiry_in(&other, "z", "last", deadline);
+    assert_eq!(transaction.pop_first().unwrap().unwrap().1, "first");
+    assert_eq!(transaction.pop_last().unwrap().unwrap().0, "b");
+    assert_eq!(keys(transaction.iter()), "a");
+    let view = transaction.keyspace(&other);
+    assert_eq!(view.get_with_expiry("z").unwrap(), Some(("last".as_bytes().into(), Some(deadline))));
+    assert_eq!(view.get_with_expiry("a").unwrap().unwrap().1, None);
+    assert_eq!(view.multi_get(&["z", "absent", "b"]).unwrap().iter().flatten().count(), 2);
+    let (last, halves) = (view.last().unwrap().unwrap(), view.keys(..).zip(view.values(..)));
+    assert_eq!(halves.last().map(|(key, value)| (key.unwrap(), value.unwrap())), Some(last));
+    assert_eq!(transaction.pop_last_in(&other).unwrap().unwrap().0, "z");
+    assert_eq!(transaction.pop_first_in(&other).unwrap().unwrap().0, "a");
+    let doubled = transaction.update_in(&other, "b", |value| Change::Put(value.unwrap().repeat(2))).unwrap();
+    assert_eq!(
+        (doubled.before.unwrap(), doubled.after.unwrap(), doubled.seqno),
+        ("2".as_bytes().into(), "22".as_bytes().into(), None)
+    );
+    assert_eq!(transaction.update("absent", |_| Change::Keep).unwrap().after, None);
+    transaction.commit().unwrap();
+    assert_eq!((keys(db.iter()), keys(other.iter())), ("a".into(), "b c".into()));
+    assert_eq!(other.get("b").unwrap().unwrap(), "22");
+    // What an update and a pop have read is read.
+    for by_pop in [true, false] {
+        let mut transaction = db.begin();
+        if by_pop {
+            transaction.pop_first_in(&other).unwrap();
+        } else {
+            transaction.update_in(&other, "a", |_| Change::Put(b"1".to_vec())).unwrap();
+        }
+        other.put("a", "meanwhile").unwrap();
+        assert!(is_conflict(&transaction.commit()));
+        other.delete("a").unwrap();
+    }
+}
+
+/// The number of a keyspace means another one in another store.
+#[test]
+fn a_snapshot_of_one_store_does_not_read_for_the_keyspace_of_another() {
+    let (db, stranger) = (store(), store());
+    let (own, foreign) = (db.keyspace("own").unwrap(), stranger.keyspace("foreign").unwrap());
+    assert_eq!(own.id(), foreign.id());
+    own.put("k", "v").unwrap();
+    let read = db.snapshot().keyspace(&foreign);
+    assert!(matches!(read.get("k"), Err(Error::InvalidArgument(_))));
+    assert!(matches!(read.iter().next(), Some(Err(Error::InvalidArgument(_)))));
+    assert!(matches!(read.multi_get(&["k"]), Err(Error::InvalidArgument(_))));
+    assert!(matches!(read.cursor().err(), Some(Error::InvalidArgument(_))));
 }

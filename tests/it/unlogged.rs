@@ -217,7 +217,7 @@ fn updates_transactions_and_queued_writes_see_and_keep_each_other() {
                     batch.put_in(logged, [thread, 1], i.to_le_bytes());
                     db.write(batch).unwrap();
                     db.transact(|tx| -> Result<()> {
-                        let count = tx.get_in(state, "transactions")?.map_or(0, |value| value.len());
+                        let count = tx.keyspace(state).get("transactions")?.map_or(0, |value| value.len());
                         tx.put_in(state, "transactions", vec![0; count + 1]);
                         Ok(())
                     })

@@ -257,6 +257,23 @@ impl Error {
         }
     }
 
+    /// Whether another process, or another handle of this one, has the store open: it can be opened
+    /// later, or read-only now.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, Error::Locked { .. })
+    }
+
+    /// Whether others wrote what this write had read: it wrote nothing, and can be run again.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Error::Conflict { .. })
+    }
+
+    /// Whether the store takes no writes until it is opened again. What the cause was,
+    /// [`is_corruption`](Error::is_corruption) and [`is_no_space`](Error::is_no_space) tell.
+    pub fn is_poisoned(&self) -> bool {
+        matches!(self, Error::Poisoned(_))
+    }
+
     /// Bytes that break a rule of the format.
     #[doc(hidden)]
     pub fn corruption(file: &Path, offset: u64, rule: impl fmt::Display) -> Error {
@@ -294,5 +311,37 @@ pub fn expect_typed<T>(result: Result<T>) -> Option<T> {
         Err(Error::Unsupported { .. } | Error::NotFound(_) | Error::NotAStore { .. }) => None,
         Err(error) if error.is_corruption() => None,
         Err(error) => panic!("{error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each predicate says of an error: corruption, no space, locked, conflict, poisoned.
+    fn said(error: &Error) -> [bool; 5] {
+        [error.is_corruption(), error.is_no_space(), error.is_locked(), error.is_conflict(), error.is_poisoned()]
+    }
+
+    #[test]
+    fn each_predicate_says_what_its_name_says() {
+        let full =
+            Error::Io { operation: "write", path: "db".into(), source: Arc::new(io::ErrorKind::StorageFull.into()) };
+        let damage = Error::corruption(Path::new("000007.sst"), 0, "a rule");
+        let locked = Error::Locked { path: "db".into(), holder: "process 7".into() };
+        let conflict = Error::Conflict { keyspace: "default".into(), key: b"k".to_vec() };
+        let poisoned = |cause: &Error| Error::Poisoned(Arc::new(cause.clone()));
+        let (yes, no) = (true, false);
+        for (error, expected) in [
+            (&damage, [yes, no, no, no, no]),
+            (&full, [no, yes, no, no, no]),
+            (&locked, [no, no, yes, no, no]),
+            (&conflict, [no, no, no, yes, no]),
+            (&poisoned(&damage), [yes, no, no, no, yes]),
+            (&poisoned(&full), [no, yes, no, no, yes]),
+            (&Error::Closed, [no; 5]),
+        ] {
+            assert_eq!(said(error), expected, "{error}");
+        }
     }
 }

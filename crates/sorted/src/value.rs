@@ -44,6 +44,14 @@ enum Repr {
 }
 
 impl Value {
+    /// The bytes as a vector; copied, unless the value has them to itself.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.0 {
+            Repr::Owned(bytes) => bytes.into_vec(),
+            _ => self.to_vec(),
+        }
+    }
+
     /// A value that was read from a value file.
     pub fn separate(value: SeparateValue) -> Value {
         if value.bytes().len() < KEEP_FROM {
@@ -207,11 +215,26 @@ impl From<Vec<u8>> for Value {
     }
 }
 
+impl From<&[u8]> for Value {
+    fn from(bytes: &[u8]) -> Value {
+        Value::copy_of(bytes)
+    }
+}
+
 impl From<Value> for Vec<u8> {
     fn from(value: Value) -> Vec<u8> {
+        value.into_vec()
+    }
+}
+
+/// Copies only values of up to 30 bytes. A longer one that keeps its block keeps it on.
+#[cfg(feature = "bytes")]
+impl From<Value> for bytes::Bytes {
+    fn from(value: Value) -> bytes::Bytes {
         match value.0 {
-            Repr::Owned(bytes) => bytes.into_vec(),
-            _ => value.to_vec(),
+            Repr::Inline { .. } => bytes::Bytes::copy_from_slice(&value),
+            Repr::Owned(bytes) => bytes.into(),
+            _ => bytes::Bytes::from_owner(value),
         }
     }
 }
@@ -269,7 +292,21 @@ mod tests {
             let value = Value::copy_of(&bytes);
             assert_eq!(value, bytes);
             assert_eq!(value.clone(), value);
-            assert_eq!(Vec::from(value), bytes);
+            assert_eq!(Value::from(&bytes[..]), value);
+            assert_eq!(value.into_vec(), bytes);
+        }
+    }
+
+    #[cfg(feature = "bytes")]
+    #[test]
+    fn shared_bytes_are_those_of_the_value_if_it_is_not_short() {
+        let record = Value(Repr::InRecord { record: Arc::new(vec![7; KEEP_FROM + 5]), start: 5 });
+        let lens = [0, 1, INLINE, INLINE + 1, KEEP_FROM - 1, KEEP_FROM, 100_000];
+        for value in lens.map(|len| Value::copy_of(&vec![7; len])).into_iter().chain([record]) {
+            let (at, len) = (value.as_ptr(), value.len());
+            let bytes = bytes::Bytes::from(value);
+            assert_eq!(bytes, vec![7; len]);
+            assert_eq!(bytes.as_ptr() == at, len > INLINE, "{len} bytes");
         }
     }
 

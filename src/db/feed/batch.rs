@@ -1,4 +1,4 @@
-//! [`ChangeBatch`]: a batch as it was written.
+//! [`ChangeBatch`]: a batch as it was written; and what is in one that is to be written.
 
 use std::fmt;
 use std::ops::Bound;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::Names;
-use crate::batch::{Ingest, LogOp, LogOps, Op, Write, WriteBatch};
+use crate::batch::{BatchMark, Ingest, LogOp, LogOps, OpKind, Write, WriteBatch};
 use crate::db::Db;
 use crate::db::keyspace::Keyspace;
 use crate::error::{Error, Result};
@@ -33,6 +33,43 @@ pub struct Operation<'a> {
     pub keyspace: &'a str,
     /// What was done.
     pub kind: OperationKind<'a>,
+}
+
+/// One operation of a [`WriteBatch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchOperation<'a> {
+    /// The keyspace, by its [id](Keyspace::id): 0 for the default keyspace.
+    pub keyspace: u32,
+    /// What is to be done. Never an ingest.
+    pub kind: OperationKind<'a>,
+}
+
+impl WriteBatch {
+    /// The operations, in order.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use tamis::{OperationKind, WriteBatch};
+    ///
+    /// let users = db.keyspace("users")?;
+    /// let mut batch = WriteBatch::new();
+    /// batch.put_in(&users, "id7", "Ann");
+    /// batch.delete("draft");
+    /// let put = batch.iter().next().expect("two operations");
+    /// assert_eq!(put.keyspace, users.id());
+    /// assert_eq!(put.kind, OperationKind::Put { key: b"id7", value: b"Ann" });
+    /// # Ok(()) }
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = BatchOperation<'_>> {
+        let writes = self.writes_from(&BatchMark::default());
+        writes.map(|(keyspace, key, kind, at)| BatchOperation {
+            keyspace,
+            kind: OperationKind::of(key, kind, self.bytes(at)),
+        })
+    }
 }
 
 /// What an operation does to its keyspace.
@@ -89,9 +126,9 @@ pub enum OperationKind<'a> {
 }
 
 impl<'a> OperationKind<'a> {
-    fn of(operation: &Op<'a>) -> OperationKind<'a> {
-        let key = operation.key;
-        match Write::of(operation.kind, operation.value) {
+    /// The operation of this kind on a key, with a value as the log stores it.
+    fn of(key: &'a [u8], kind: OpKind, stored: &'a [u8]) -> OperationKind<'a> {
+        match Write::of(kind, stored) {
             Write::Put(value) => OperationKind::Put { key, value },
             Write::ExpiringPut(value, deadline) => {
                 OperationKind::PutWithExpiry { key, value, deadline: time_of(deadline) }
@@ -221,7 +258,7 @@ impl ChangeBatch {
             let keyspace = self.names.get(&operation.keyspace())?.as_deref()?;
             let seqno = self.first + u64::from(operation.index());
             let kind = match operation {
-                LogOp::Write(operation) => OperationKind::of(&operation),
+                LogOp::Write(operation) => OperationKind::of(operation.key, operation.kind, operation.value),
                 LogOp::Ingest(ingest) => OperationKind::Ingest { tables: IngestedTables { ingest, seqno } },
             };
             Some(Operation { seqno, keyspace, kind })

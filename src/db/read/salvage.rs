@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::db::Db;
 use crate::db::keyspace::Keyspace;
 use crate::db::parts::{Parts, ValueAndOperands};
 use crate::db::range::KeyRange;
@@ -96,6 +97,14 @@ impl SalvageInput {
 impl std::fmt::Debug for SalvageIter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SalvageIter").finish_non_exhaustive()
+    }
+}
+
+impl Db {
+    /// Iterates over the entries of a range of the default keyspace, skipping damaged blocks and
+    /// tables; see [`Keyspace::salvage`].
+    pub fn salvage(&self, range: impl KeyRange) -> Result<SalvageIter> {
+        self.default_keyspace().salvage(range)
     }
 }
 

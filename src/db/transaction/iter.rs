@@ -228,6 +228,55 @@ impl DoubleEndedIterator for TransactionIter<'_> {
 
 impl std::iter::FusedIterator for TransactionIter<'_> {}
 
+macro_rules! half {
+    ($(#[$doc:meta])* $name:ident, $entry:pat => $half:ident) => {
+        $(#[$doc])*
+        pub struct $name<'t>(pub(super) TransactionIter<'t>);
+
+        impl $name<'_> {
+            /// Moves the front to the first entry whose key is `key` or greater; see
+            /// [`TransactionIter::seek`].
+            pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+                self.0.seek(key);
+            }
+
+            /// Moves the back to the last entry whose key is `key` or less; see
+            /// [`TransactionIter::seek_back`].
+            pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
+                self.0.seek_back(key);
+            }
+        }
+
+        impl Iterator for $name<'_> {
+            type Item = Result<Value>;
+
+            fn next(&mut self) -> Option<Result<Value>> {
+                Some(self.0.next()?.map(|$entry| $half))
+            }
+        }
+
+        impl DoubleEndedIterator for $name<'_> {
+            fn next_back(&mut self) -> Option<Result<Value>> {
+                Some(self.0.next_back()?.map(|$entry| $half))
+            }
+        }
+
+        impl std::iter::FusedIterator for $name<'_> {}
+    };
+}
+
+half! {
+    /// Iterates over the keys of a range as a transaction sees them, from both ends. Otherwise like
+    /// [`TransactionIter`].
+    TransactionKeys, (key, _) => key
+}
+
+half! {
+    /// Iterates over the values of a range as a transaction sees them, in the order of their keys,
+    /// from both ends. Otherwise like [`TransactionIter`].
+    TransactionValues, (_, value) => value
+}
+
 impl Drop for TransactionIter<'_> {
     fn drop(&mut self) {
         self.overlay.unnoted.update(|count| count - 1);

@@ -10,8 +10,9 @@ use std::ops::{Bound, Range};
 
 use super::read_set::{ReadIn, ReadSet};
 use crate::batch::{BatchMark, WriteBatch};
+use crate::db::clock::LeastDeadline;
 use crate::error::Result;
-use crate::format::deadline::Deadline;
+use crate::format::deadline::{Deadline, split_expiring};
 use crate::format::effect::Effect;
 use crate::format::key::{SeqNo, ValueKind};
 use crate::operator::{Answer, NamedOperator, put_operand};
@@ -104,6 +105,16 @@ impl Overlay {
             (OwnBase::Stored, None) => {}
         }
         Ok(answer.value(keyspace.operator.as_ref(), &keyspace.of.name)?.map(Value::from))
+    }
+
+    /// The deadline of a value of its own that `own` begins with.
+    pub(super) fn deadline(&self, own: &OwnWrite) -> LeastDeadline {
+        match &own.base {
+            OwnBase::Written(ValueKind::ExpiringPut, at) => {
+                LeastDeadline(split_expiring(self.batch.bytes(at.clone())).0)
+            }
+            _ => LeastDeadline::default(),
+        }
     }
 
     /// Whether the key has a value after `own`.

@@ -78,6 +78,8 @@ pub enum Expiry {
     Never,
     /// At this time.
     At(SystemTime),
+    /// This long after the write, rounded up to whole milliseconds; 0 makes the put a delete.
+    After(Duration),
 }
 
 impl WriteOptions {
@@ -87,7 +89,7 @@ impl WriteOptions {
     }
 
     /// Sets when puts without a deadline of their own expire. A single merge with [`Expiry::At`] is
-    /// refused; the merges of a batch ignore it.
+    /// refused, and so is one with [`Expiry::After`]; the merges of a batch ignore both.
     pub const fn expiry(mut self, expiry: Expiry) -> Self {
         self.expiry = expiry;
         self
@@ -97,6 +99,12 @@ impl WriteOptions {
     /// [`expiry`](WriteOptions::expiry).
     pub const fn expires_at(self, deadline: SystemTime) -> Self {
         self.expiry(Expiry::At(deadline))
+    }
+
+    /// Sets how long puts without a deadline of their own live, from the write on; see
+    /// [`expiry`](WriteOptions::expiry).
+    pub const fn expires_after(self, ttl: Duration) -> Self {
+        self.expiry(Expiry::After(ttl))
     }
 
     /// Sets whether the write returns only when it would survive a power cut.
@@ -220,7 +228,7 @@ impl Store {
             self.check_keyspaces(&[keyspace])?;
         }
         if let Write::Merge(operand) = operation {
-            if let Expiry::At(_) = options.expiry {
+            if let Expiry::At(_) | Expiry::After(_) = options.expiry {
                 return Err(Error::invalid("a merge cannot expire: only puts have deadlines"));
             }
             check_operand(self.operator_of(keyspace)?.as_ref(), key, operand)?;
@@ -270,6 +278,7 @@ impl Store {
         match options.expiry {
             Expiry::Never => None,
             Expiry::At(time) => Some(deadline_at(time)),
+            Expiry::After(ttl) => Some(deadline_after(now(), ttl)),
             Expiry::Default => {
                 let ttl = self.shape.with_view(|view, _| view.tree(keyspace)?.options.ttl)?;
                 Some(deadline_after(now(), ttl))

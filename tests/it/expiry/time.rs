@@ -8,11 +8,11 @@ use std::time::Duration;
 use tamis::operator::Append;
 use tamis::vfs::SimFileSystem;
 use tamis::{
-    Db, Error, Executor, Expiry, Job, KeyspaceOptions, Options, Priority, RepairOptions, SteppedExecutor, WriteBatch,
-    WriteOptions, repair,
+    Db, Error, Executor, Expiry, Job, KeyspaceOptions, OperationKind, Options, Priority, RepairOptions,
+    SteppedExecutor, WriteBatch, WriteOptions, repair,
 };
 
-use super::{ALL, Clock, at, check, options, put_all, store, tables};
+use super::{ALL, Clock, at, check, options, put_all, store, tables, text};
 
 #[test]
 fn a_clock_that_goes_back_loses_nothing_and_revives_nothing() {
@@ -170,10 +170,88 @@ fn puts_can_be_told_to_live_for_ever_or_for_less_than_a_millisecond() {
     assert_eq!(short.keys(..).count(), 1);
     let none = db.keyspace_with("none", KeyspaceOptions::new().ttl(Duration::ZERO));
     assert!(matches!(none.err(), Some(Error::InvalidArgument(_))));
+    short.put_with_ttl("d", "", Duration::from_micros(1500)).unwrap();
+    short.put_with_ttl("gone", "", Duration::ZERO).unwrap();
+    assert_eq!(text(short.keys(..).last().map(Result::unwrap)).as_deref(), Some("d"));
+    clock.set(1002);
+    assert_eq!(short.keys(..).count(), 1);
     let merging = db.keyspace_with("merging", KeyspaceOptions::new().merge_operator(Append)).unwrap();
     let refused = merging.merge_with("k", "1", WriteOptions::new().expires_at(at(5)));
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    let refused = merging.merge_with("k", "1", WriteOptions::new().expires_after(Duration::from_millis(5)));
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     merging.merge_with("k", "1", WriteOptions::new().expiry(Expiry::Never)).unwrap();
+}
+
+/// In memtables, in tables, and with the value in a value file.
+#[test]
+fn an_expiry_is_read_and_set_and_the_value_stays() {
+    let (_fs, clock, db) = store();
+    let options = KeyspaceOptions::new().ttl(Duration::from_millis(10)).merge_operator(Append);
+    let leases = db.keyspace_with("leases", options.separate_values(100)).unwrap();
+    let expiry_of = |key: &str| leases.get_with_expiry(key).unwrap().map(|(_, deadline)| deadline);
+    for (round, len) in [1, 99, 5000].into_iter().enumerate() {
+        let (now, value) = (1000 * round as u64, vec![7; len]);
+        clock.set(now);
+        let never = WriteOptions::new().expiry(Expiry::Never);
+        leases.put_with("never", &value, never).unwrap();
+        leases.put("lease", &value).unwrap();
+        leases.merge("lease", "!").unwrap();
+        let old = leases.snapshot();
+        for flushes in [false, true] {
+            if flushes {
+                db.flush().unwrap();
+            }
+            assert_eq!((expiry_of("never"), expiry_of("absent")), (Some(None), None));
+            assert_eq!(expiry_of("lease"), Some(Some(at(now + 10))));
+        }
+        clock.set(now + 9);
+        for (expiry, expected) in [
+            (Expiry::Default, Some(at(now + 19))),
+            (Expiry::After(Duration::from_millis(5)), Some(at(now + 14))),
+            (Expiry::Never, None),
+            (Expiry::At(at(now + 12)), Some(at(now + 12))),
+        ] {
+            assert!(leases.set_expiry("lease", expiry).unwrap(), "{expiry:?}");
+            let (kept, deadline) = leases.get_with_expiry("lease").unwrap().unwrap();
+            assert_eq!((kept, deadline), ([&value[..], b"!"].concat().into(), expected), "{expiry:?}");
+        }
+        assert_eq!(old.get_with_expiry("lease").unwrap().map(|(_, deadline)| deadline), Some(Some(at(now + 10))));
+        clock.set(now + 12);
+        assert_eq!(expiry_of("lease"), None);
+        let before = db.last_seqno();
+        assert!(!leases.set_expiry("lease", Expiry::Never).unwrap(), "it revives nothing");
+        assert_eq!(db.last_seqno(), before, "and writes nothing");
+    }
+    leases.put_with("never", "", WriteOptions::new().expiry(Expiry::Never)).unwrap();
+    assert!(leases.set_expiry("never", Expiry::At(at(5))).unwrap());
+    assert_eq!(expiry_of("never"), None, "a deadline that is past deletes");
+}
+
+#[test]
+fn a_transaction_and_a_batch_put_for_a_time() {
+    let (_fs, clock, db) = store();
+    clock.set(100);
+    let (other, ttl) = (db.keyspace("other").unwrap(), Duration::from_millis(7));
+    let mut transaction = db.begin();
+    clock.set(200);
+    transaction.put_with_ttl("a", "", ttl);
+    transaction.put_with_ttl_in(&other, "b", "", ttl);
+    assert!(transaction.contains_key("a").unwrap());
+    transaction.commit().unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put("c", "");
+    batch.put_with_expiry_in(&other, "d", "", at(1000));
+    let kinds = [
+        (0, OperationKind::Put { key: b"c", value: b"" }),
+        (other.id(), OperationKind::PutWithExpiry { key: b"d", value: b"", deadline: at(1000) }),
+    ];
+    assert!(batch.iter().map(|operation| (operation.keyspace, operation.kind)).eq(kinds));
+    db.write_with(batch, WriteOptions::new().expires_after(ttl)).unwrap();
+    let expiry = |of: &tamis::Keyspace, key| of.get_with_expiry(key).unwrap().unwrap().1;
+    let default = db.default_keyspace();
+    assert_eq!([expiry(default, "a"), expiry(&other, "b"), expiry(default, "c")], [Some(at(207)); 3]);
+    assert_eq!(expiry(&other, "d"), Some(at(1000)), "the put's own deadline");
 }
 
 #[test]

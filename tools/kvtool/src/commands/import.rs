@@ -322,7 +322,7 @@ impl Importer {
         if let Some(why) = self.target.refuses(&entry) {
             return Ok(Err(why));
         }
-        if matches!(entry.expiry, Expiry::Default | Expiry::Never) && entry.expiry != self.expiry {
+        if !matches!(entry.expiry, Expiry::At(_)) && entry.expiry != self.expiry {
             self.write_batch()?;
             self.expiry = entry.expiry;
         }

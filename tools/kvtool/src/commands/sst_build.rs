@@ -161,6 +161,7 @@ fn deadline(expiry: Expiry, ttl: Option<Duration>) -> Option<SystemTime> {
         Expiry::Default => ttl.and_then(|ttl| SystemTime::now().checked_add(ttl)),
         Expiry::Never => None,
         Expiry::At(deadline) => Some(deadline),
+        Expiry::After(ttl) => SystemTime::now().checked_add(ttl),
     }
 }
 

@@ -113,7 +113,8 @@ impl Target {
             return Ok(entry);
         }
         let has_ttl = || self.current.options().is_ok_and(|options| options.ttl.is_some());
-        let expires = matches!(entry.expiry, Expiry::At(_)) || entry.expiry == Expiry::Default && has_ttl();
+        let expires =
+            matches!(entry.expiry, Expiry::At(_) | Expiry::After(_)) || entry.expiry == Expiry::Default && has_ttl();
         if entry.value.is_some() && expires {
             return Err("it has operands that stay when its value expires, which a table cannot hold; import it without --sorted".into());
         }
