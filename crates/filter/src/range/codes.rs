@@ -168,7 +168,9 @@ impl Codes {
         let next = placed.scale.next(from, &placed.cells);
         let Some(value) = next.filter(|&value| value <= placed.span.len()) else { return false };
         bound.clear();
-        if !placed.string(value, false, bound) {
+        // Beyond the separator, the next key may be of another segment, with other alphabets: less
+        // than the bound.
+        if !placed.string(value, false, bound) || bound.as_slice() > block.high {
             return false;
         }
         if bound.as_slice() < least {

@@ -66,6 +66,11 @@ impl Table {
                 prop_assert!(bound <= *first, "next from {from:?} in {block:?}: {bound:?} > {first:?}");
             }
             prop_assert!(!is_some || bound.as_slice() >= from);
+            // A seek from the bound goes on to the next block.
+            let following = self.keys[self.blocks[index].start..].iter().find(|key| key.as_slice() >= from);
+            if let (true, Some(following)) = (is_some, following) {
+                prop_assert!(bound <= *following, "next from {from:?} in {block:?}: {bound:?} > {following:?}");
+            }
 
             let is_some = self.filter.before(block, until, &mut bound);
             if let Some(last) = keys.iter().rfind(inside) {
@@ -73,6 +78,10 @@ impl Table {
                 prop_assert!(bound > *last, "before {until:?} in {block:?}: {bound:?} <= {last:?}");
             }
             prop_assert!(!is_some || until.is_none_or(|until| bound.as_slice() <= until));
+            let preceding = self.keys[..self.blocks[index].end].iter().rfind(inside);
+            if let (true, Some(preceding)) = (is_some, preceding) {
+                prop_assert!(bound > *preceding, "before {until:?} in {block:?}: {bound:?} <= {preceding:?}");
+            }
         }
         Ok(())
     }
@@ -356,10 +365,13 @@ fn check_ranges(checks: u64) {
     let texts = (0..20_000).map(|_| format!("user{:04}:{:08}", rng.u32(0..300), rng.u32(0..100_000_000)).into_bytes());
     let texts: Vec<Vec<u8>> = texts.collect();
     let mixed = numbers.iter().chain(&texts).step_by(3).cloned().collect();
-    let tables = [numbers, texts, mixed].map(|keys| Table::new(sorted(keys), &[35, 60], 12.0));
+    // Several segments, and here and there a key of other symbols than its neighbours have.
+    let decimals = (0..120_000).map(|_| format!("{:012}{}", rng.u64(..1 << 39), ["", "x", "!"][rng.usize(0..48) / 23]));
+    let decimals = decimals.map(String::into_bytes).collect();
+    let tables = [numbers, texts, mixed, decimals].map(|keys| Table::new(sorted(keys), &[35, 60], 12.0));
     let mut bound = Vec::new();
     for _ in 0..checks {
-        let table = &tables[rng.usize(0..3)];
+        let table = &tables[rng.usize(0..4)];
         let index = rng.usize(0..table.blocks.len());
         let (block, keys) = (table.block(index), &table.keys[table.blocks[index].clone()]);
         let at = rng.usize(0..keys.len());
@@ -376,6 +388,13 @@ fn check_ranges(checks: u64) {
         assert!(table.filter.next(block, &from, &mut bound) && bound <= *next && bound >= from, "next from {from:?}");
         let before = keys.iter().rfind(|key| **key < until).unwrap();
         assert!(table.filter.before(block, Some(&until), &mut bound) && bound > *before, "before {until:?}");
+        // Between the last key of the block and the first of the next one.
+        let (last, following) = (&keys[keys.len() - 1], table.keys.get(table.blocks[index].end));
+        let mut after = last[..rng.usize(0..=last.len())].to_vec();
+        after.push(rng.u8(..));
+        if after > *last && table.filter.next(block, &after, &mut bound) {
+            assert!(following.is_none_or(|key| bound <= *key || after > *key), "next from {after:?}: {bound:?}");
+        }
     }
 }
 
@@ -395,4 +414,24 @@ pub(crate) fn seal(bytes: &mut [u8]) {
     let len = bytes.len() as u64;
     set_u64(bytes, 40, len);
     crate::fuzz::seal(bytes);
+}
+
+/// The first key of a segment may have a symbol that no key of the segment before has: a bound in
+/// the last block of that one must not exceed it.
+#[test]
+fn a_bound_is_at_most_the_first_key_of_the_next_segment() {
+    let number = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1_000_000_000_000;
+    let keys = sorted((0..40_000).map(|i| format!("{:012}", number(i)).into_bytes()).collect());
+    let last = &keys[32_767];
+    for len in 4..12 {
+        let next = [&last[..len], b"bbb"].concat();
+        let mut keys: Vec<_> = keys.iter().filter(|key| *key <= last || **key > next).cloned().collect();
+        keys.insert(32_768, next.clone());
+        let table = Table::new(keys, &[64], 12.0);
+        let (from, mut bound) = ([&last[..len], b"a"].concat(), Vec::new());
+        let is_some = table.filter.next(table.block(511), &from, &mut bound);
+        assert!(!is_some || bound <= next, "{len}: {}", bound.escape_ascii());
+        let is_some = table.filter.before(table.block(512), Some(&next), &mut bound);
+        assert!(!is_some || bound > *last, "{len}: {}", bound.escape_ascii());
+    }
 }
