@@ -25,8 +25,10 @@ pub(super) struct TableRangeFilter(Option<Box<RangeFilterBlock>>);
 
 struct RangeFilterBlock {
     handle: BlockHandle,
-    /// Set once there was room for it. The error if it is damaged, unreadable, of a later version
-    /// or of another table: it answers "maybe" for every range.
+    /// Bytes of memory that it takes, as far as is known.
+    needs: AtomicUsize,
+    /// Set once there was room for it. The error if it is damaged, of a later version or of another
+    /// table: it answers "maybe" for every range.
     loaded: OnceLock<Result<(RangeFilter, MemoryCharge)>>,
     asked: AtomicUsize,
 }
@@ -38,17 +40,18 @@ impl TableRangeFilter {
         let handle = extras.find(|(kind, _)| *kind == Extras::RANGE_FILTER).map(|(_, handle)| handle);
         // The builder declines only what would not help.
         let is_missing = handle.is_none() && properties.range_filter.is_some_and(|request| request.rates.are_useful());
-        let loaded = match handle {
-            None if is_missing => {
-                Some(Err(fetcher.corrupt(start, "the range filter that the properties describe is missing")))
-            }
-            None => return TableRangeFilter(None),
-            Some(handle) if index.known().is_some() => open_with_room(fetcher, properties, handle),
-            Some(_) => None,
-        };
-        let (handle, asked) = (handle.unwrap_or_default(), AtomicUsize::new(0));
-        let block = RangeFilterBlock { handle, loaded: OnceLock::new(), asked };
-        loaded.into_iter().for_each(|loaded| drop(block.loaded.set(loaded)));
+        if handle.is_none() && !is_missing {
+            return TableRangeFilter(None);
+        }
+        let (needs, handle) = (handle.map_or(0, |handle| handle.len as usize), handle.unwrap_or_default());
+        let block =
+            RangeFilterBlock { handle, needs: needs.into(), loaded: OnceLock::new(), asked: AtomicUsize::new(0) };
+        if is_missing {
+            let error = fetcher.corrupt(start, "the range filter that the properties describe is missing");
+            let _ = block.loaded.set(Err(error));
+        } else if index.known().is_some() {
+            block.load(fetcher, properties);
+        }
         TableRangeFilter(Some(Box::new(block)))
     }
 
@@ -93,10 +96,14 @@ impl TableRangeFilter {
         self.loaded()?.as_ref().ok()?.0.info()
     }
 
-    /// Bytes of memory; those of the filter itself are charged here.
+    /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        let filter = self.loaded().and_then(|loaded| loaded.as_ref().ok()).map_or(0, |(filter, _)| filter.memory());
-        filter + self.0.as_ref().map_or(0, |_| size_of::<RangeFilterBlock>())
+        self.charged() + self.0.as_ref().map_or(0, |_| size_of::<RangeFilterBlock>())
+    }
+
+    /// Those of them that are charged here.
+    pub(super) fn charged(&self) -> usize {
+        self.loaded().and_then(|loaded| loaded.as_ref().ok()).map_or(0, |(filter, _)| filter.memory())
     }
 
     /// The rates of a filter that is sound, as far as is known.
@@ -123,31 +130,34 @@ impl RangeFilterBlock {
         let is_turn = self.asked.fetch_add(1, Ordering::Relaxed) % ASKED == ASKED - 1;
         if is_turn
             && index.known().is_some()
-            && let Some(loaded) = open_with_room(fetcher, properties, self.handle)
+            && self.load(fetcher, properties)
+            && let Some(Err(reason)) = self.loaded.get()
         {
-            let failure = loaded.as_ref().err().cloned();
-            if let (Ok(()), Some(reason)) = (self.loaded.set(loaded), failure) {
-                let table = fetcher.path().to_owned();
-                fetcher.context.events.send(|| Event::FilterDegraded { table, reason });
-            }
+            let (table, reason) = (fetcher.path().to_owned(), reason.clone());
+            fetcher.context.events.send(|| Event::FilterDegraded { table, reason });
         }
         self.loaded.get()?.as_ref().ok().map(|(filter, _)| filter)
     }
-}
 
-/// Reads and checks the filter, unless there is no room for it.
-fn open_with_room(
-    fetcher: &Fetcher,
-    properties: &Properties,
-    handle: BlockHandle,
-) -> Option<Result<(RangeFilter, MemoryCharge)>> {
-    let mut charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Filters, 0);
-    if !charge.try_resize(handle.len as usize) {
-        return None;
-    }
-    match open(fetcher, properties, handle) {
-        Ok(filter) => charge.try_resize(filter.memory()).then_some(Ok((filter, charge))),
-        Err(error) => Some(Err(error)),
+    /// Reads and checks the filter, if there is room for it. Whether this has settled what it is: a
+    /// failure to read may pass.
+    fn load(&self, fetcher: &Fetcher, properties: &Properties) -> bool {
+        let mut charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Filters, 0);
+        if !charge.try_resize(self.needs.load(Ordering::Relaxed)) {
+            return false;
+        }
+        let loaded = match open(fetcher, properties, self.handle) {
+            Ok(filter) => {
+                self.needs.store(filter.memory(), Ordering::Relaxed);
+                if !charge.try_resize(filter.memory()) {
+                    return false;
+                }
+                Ok((filter, charge))
+            }
+            Err(error) if error.is_corruption() => Err(error),
+            Err(_) => return false,
+        };
+        self.loaded.set(loaded).is_ok()
     }
 }
 

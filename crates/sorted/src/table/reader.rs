@@ -571,6 +571,8 @@ impl Table {
             return Ok(resident);
         }
         let resident = Resident::read(&self.fetcher, &self.meta, self.holds_ranges)?;
+        // What fails later is told then.
+        let failures = [resident.filter.failure(), resident.range_filter.failure()].map(|failure| failure.cloned());
         let resident = self.resident.get_or_init(|| resident);
         drop(opening);
         trace.opened(resident.opening_len());
@@ -581,8 +583,8 @@ impl Table {
         if let Some(rates) = resident.range_filter.rates(&resident.properties) {
             self.fetcher.counters.expect_of_ranges(f64::from(rates.fresh) / 1e9);
         }
-        for reason in [resident.filter.failure(), resident.range_filter.failure()].into_iter().flatten() {
-            let (table, reason) = (self.fetcher.path().to_owned(), reason.clone());
+        for reason in failures.into_iter().flatten() {
+            let table = self.fetcher.path().to_owned();
             self.fetcher.context.events.send(|| Event::FilterDegraded { table, reason });
         }
         Ok(resident)

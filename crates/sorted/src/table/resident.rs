@@ -123,7 +123,9 @@ impl Resident {
         let cached = if mapped.is_some() { 0 } else { index.len() };
         let slots = Arc::new(BlockSlots::new(&fetcher.context.cache_owner, meta.number, cached, memory));
         let mut resident = Resident { footer, properties, index, filter, range_filter, slots, mapped, charges };
-        resident.charges[0].resize(resident.memory() - resident.filter_memory());
+        let of_filters = resident.filter_memory();
+        resident.charges[1].resize(of_filters - resident.range_filter.charged());
+        resident.charges[0].resize(resident.memory() - of_filters);
         if let Some(rule) = resident.gap(footer_offset) {
             return Err(fetcher.corrupt(footer_offset, rule));
         }

@@ -8,6 +8,7 @@ use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::report::delivery::{Delivery, Listener};
 use crate::table::extras::Extras;
 use crate::table::properties::RangeFilterRequest;
+use crate::vfs::{Fault, FaultMode};
 
 const N: u64 = 3000;
 const FILTERS: TableFilters = TableFilters { ranges: RangeFilterPolicy::ORDERED, ..POINTS };
@@ -332,4 +333,26 @@ fn a_range_filter_waits_for_room() {
         events.finish();
         assert_eq!(told.lock().len(), usize::from(expected.is_some()), "{:?}", told.lock());
     }
+}
+
+#[test]
+fn a_range_filter_that_could_not_be_read_is_read_later() {
+    let (fs, meta) = built();
+    let mut waited = 0;
+    for at in 1..12 {
+        fs.set_fault(Some(Fault { at, mode: FaultMode::ReadError, sticky: false }));
+        let table = open(&fs, &meta, 0);
+        let state = table.range_filter_state();
+        fs.set_fault(None);
+        if !matches!(state, Ok(RangeFilterState::Waiting(_))) {
+            continue;
+        }
+        waited += 1;
+        for key in keys() {
+            assert_eq!(seek(&table, FilterMode::Use, &key, Direction::Forward).unwrap().0, Some(key));
+        }
+        assert!(matches!(table.range_filter_state().unwrap(), RangeFilterState::Usable(_)));
+        table.verify().unwrap();
+    }
+    assert!(waited > 0);
 }
