@@ -356,3 +356,37 @@ fn a_range_filter_that_could_not_be_read_is_read_later() {
     }
     assert!(waited > 0);
 }
+
+/// Each segment of a filter has alphabets of its own. Where one ends, and in both directions, seeks
+/// to any place find what comes next, though the next segment begins with a symbol of its own.
+#[test]
+fn seeks_cross_from_one_segment_to_the_next() {
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut keys: Vec<Vec<u8>> =
+        (0..33_000).map(|_| format!("{:012}", random.u64(..1_000_000_000_000)).into_bytes()).collect();
+    keys.sort();
+    keys.dedup();
+    // A segment ends with the block that has its 32,768th key.
+    for (end, len) in (32_766..32_795).flat_map(|end| [(end, 8), (end, 9)]) {
+        let last = &keys[end];
+        let stray = [&last[..len], b"bbb"].concat();
+        let mut keys: Vec<Vec<u8>> = keys.iter().filter(|key| *key <= last || **key > stray).cloned().collect();
+        keys.insert(end + 1, stray);
+        let entries: Vec<TableEntry> = (0..).zip(&keys).map(|(i, key)| put(key, i + 1, "v")).collect();
+        let fs = file_system();
+        let meta = build(&fs, TableOptions { filters: FILTERS, block_size: 512, ..options() }, &entries);
+        let table = open(&fs, &meta, 0);
+        for i in end - 1..end + 2 {
+            let (key, next) = (&keys[i], &keys[i + 1]);
+            let targets = (0..=key.len()).flat_map(|len| [b"!", b"a", b"z"].map(|byte| [&key[..len], byte].concat()));
+            for target in targets.filter(|target| target > key && target <= next) {
+                for (direction, expected) in [(Direction::Forward, next), (Direction::Backward, key)] {
+                    for mode in [FilterMode::Use, FilterMode::Shadow] {
+                        let found = seek(&table, mode, &target, direction).unwrap().0;
+                        assert_eq!(found.as_ref(), Some(expected), "{target:?} {direction:?}");
+                    }
+                }
+            }
+        }
+    }
+}
