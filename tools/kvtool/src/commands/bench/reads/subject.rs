@@ -69,7 +69,7 @@ impl Subject {
     /// Gives all tables filters of `bits_per_key`.
     pub(super) fn rebuild(&self, common: &Common, bits_per_key: f32) -> Result<()> {
         let db = self.options.clone().create_if_missing(false).open(&self.path)?;
-        existing_keyspace(&db, common)?.rebuild_filters(FilterPolicy::Bloom { bits_per_key })?;
+        existing_keyspace(&db, common)?.rebuild_filters(FilterPolicy::Bloom { bits_per_key }, |_| {})?;
         settle(&db);
         Ok(db.close()?)
     }
