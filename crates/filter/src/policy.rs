@@ -7,6 +7,8 @@ pub const FINGERPRINT_BITS: [u8; 8] = [4, 5, 6, 7, 8, 10, 12, 16];
 
 /// Which filter each table of a keyspace carries.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum FilterPolicy {
     /// No filter: every look-up in a table reads a block.
@@ -121,6 +123,8 @@ impl Default for FilterPolicy {
 
 /// Which range filter each table of a keyspace carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum RangeFilterPolicy {
     /// No range filter: a scan reads a block of each run whose tables may hold its first key.
