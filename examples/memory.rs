@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let dir = tempfile::tempdir()?;
     let keyspace = KeyspaceOptions::new().compression(Compression::None).block_size(block_size << 10);
-    let keyspace = keyspace.filter(FilterPolicy::Bloom { bits_per_key });
+    let keyspace = keyspace.filter(FilterPolicy::bloom(bits_per_key));
     let options = Options::new().memory(memory << 20).default_keyspace(keyspace);
     let db = options.open(dir.path().join("db"))?;
 

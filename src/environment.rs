@@ -60,11 +60,19 @@ const SYNCERS: usize = 4;
 const LEAST_SIZE: usize = 16 << 10;
 
 /// Options of an [`Environment`].
+///
+/// With the feature `serde` they are values of it, without the executor: those that are missing
+/// have their defaults, an unknown name is an error, and ranges are checked when an environment is
+/// made of them. `memory: { all, cache }` has [`memory`](EnvironmentOptions::memory) and
+/// [`cache_size`](EnvironmentOptions::cache_size).
 #[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct EnvironmentOptions {
     pub(crate) memory: MemoryLimits,
     pub(crate) max_open_files: usize,
     pub(crate) background_threads: usize,
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) executor: Option<Arc<dyn Executor>>,
     pub(crate) rate_limit: RateLimit,
     pub(crate) memtable_budget: usize,

@@ -59,6 +59,8 @@ use crate::vfs::{FileSystem, OsFileSystem};
 
 /// How long log files are kept that recovery does not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub(crate) struct KeepLog {
     pub(crate) bytes: u64,
     pub(crate) age: Duration,
@@ -87,7 +89,16 @@ pub(crate) type ClockSource = dyn Fn() -> SystemTime + Send + Sync;
 /// let db = tamis::Options::new().cache_size(256 << 20).open("words.db")?;
 /// # Ok(()) }
 /// ```
+///
+/// With the feature `serde` they are values of it, named as the methods below: those that are
+/// missing have their defaults, an unknown name is an error, and ranges are checked when a store is
+/// opened with them. The options of an environment are among them, and
+/// [`keep_log`](Options::keep_log) and [`max_pinned_log`](Options::max_pinned_log) are
+/// `keep_log: { bytes, age, pinned }`. Left out is what is no data: operators, executor, file
+/// system, environment, clock, listener.
 #[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Options {
     pub(crate) create_if_missing: bool,
     pub(crate) memtable_size: usize,
@@ -100,13 +111,23 @@ pub struct Options {
     pub(crate) keep_log: KeepLog,
     pub(crate) hash_seed: Option<u64>,
     pub(crate) default_keyspace: Option<KeyspaceOptions>,
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) merge_operators: Vec<NamedOperator>,
+    #[cfg_attr(feature = "serde", serde(skip, default = "disk"))]
     pub(crate) file_system: Arc<dyn FileSystem>,
     /// What the store has of its own without an `environment`.
+    #[cfg_attr(feature = "serde", serde(rename = "environment"))]
     pub(crate) own: EnvironmentOptions,
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) environment: Option<Environment>,
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) clock: Option<Arc<ClockSource>>,
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) listener: Listener,
+}
+
+fn disk() -> Arc<dyn FileSystem> {
+    Arc::new(OsFileSystem::new())
 }
 
 impl Default for Options {
@@ -124,7 +145,7 @@ impl Default for Options {
             hash_seed: None,
             default_keyspace: None,
             merge_operators: Vec::new(),
-            file_system: Arc::new(OsFileSystem::new()),
+            file_system: disk(),
             own: EnvironmentOptions::default(),
             environment: None,
             clock: None,
@@ -423,5 +444,77 @@ impl Options {
             Some(options) => options.validate(),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(all(test, feature = "serde"))]
+mod tests {
+    use super::*;
+    use crate::{FilterPolicy, PrefixExtractor, RangeFilterPolicy};
+
+    fn parsed(json: &str) -> serde_json::Result<Options> {
+        serde_json::from_str(json)
+    }
+
+    #[test]
+    fn options_come_back_and_those_that_are_missing_have_their_defaults() {
+        let each = LevelFilters::Each(vec![FilterPolicy::bloom(12.5), FilterPolicy::None]);
+        let keyspace = KeyspaceOptions::new()
+            .filter(FilterPolicy::binary_fuse(8))
+            .level_filters(each)
+            .compression(Compression::None)
+            .block_size(8192)
+            .prefix(PrefixExtractor::UpTo(b':'))
+            .range_filter(RangeFilterPolicy::ORDERED)
+            .ttl(Duration::from_millis(1500))
+            .separate_values(4096);
+        let options = Options::new()
+            .memory(1 << 30)
+            .cache_size(1 << 28)
+            .memtable_size(1 << 20)
+            .keep_log(1 << 20, Duration::from_secs(60))
+            .hash_seed(7)
+            .read_mode(ReadMode::Pread)
+            .wal_mode(WalMode::Write)
+            .rate_limit(RateLimit::Auto { max: 1 << 20 })
+            .slow_operation(Duration::from_millis(5))
+            .default_keyspace(keyspace.clone());
+        let json = serde_json::to_string(&options).unwrap();
+        let back = parsed(&json).unwrap();
+        assert_eq!(serde_json::to_string(&back).unwrap(), json);
+        assert_eq!(format!("{back:?}"), format!("{options:?}"));
+        assert_eq!(back.default_keyspace, Some(keyspace));
+        let budget = LevelFilters::Budget(FilterBudget::bytes(1 << 20));
+        let short = r#"{ "budget": { "limit": { "bytes": 1048576 } } }"#;
+        assert_eq!(serde_json::from_str::<LevelFilters>(short).unwrap(), budget);
+        assert_eq!(format!("{:?}", parsed("{}").unwrap()), format!("{:?}", Options::new()));
+        assert_eq!(serde_json::from_str::<KeyspaceOptions>("{}").unwrap(), KeyspaceOptions::new());
+    }
+
+    #[test]
+    fn a_wrong_name_is_refused_at_once_and_a_wrong_range_when_it_is_used() {
+        for json in
+            [r#"{ "cache": 1 }"#, r#"{ "default_keyspace": { "bloom": 10 } }"#, r#"{ "environment": { "a": 1 } }"#]
+        {
+            let error = parsed(json).map(drop).unwrap_err().to_string();
+            assert!(error.contains("unknown field"), "{error}");
+        }
+        for json in [
+            r#"{ "memtable_size": 1 }"#,
+            r#"{ "default_keyspace": { "filter": { "bloom": { "bits_per_key": 99 } } } }"#,
+        ] {
+            let opened = parsed(json).unwrap().open_in_memory();
+            assert!(matches!(opened, Err(Error::InvalidArgument(_))), "{json}");
+        }
+    }
+
+    #[test]
+    fn the_example_of_the_guide_is_one() {
+        let page = include_str!("../docs/guide/tuning.md");
+        let json = page.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let options = parsed(json).unwrap();
+        assert_eq!(options.own.max_open_files, 2000);
+        let db = options.open_in_memory().unwrap();
+        assert_eq!(db.default_keyspace().options().unwrap().ttl, Some(Duration::from_secs(3600)));
     }
 }

@@ -261,18 +261,19 @@ impl Keyspace {
     /// crash, leaves every table with its old filter or its new one; calling this again does the
     /// rest.
     ///
-    /// Fails at the first table that is damaged outside of its filter.
-    pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
+    /// `progress` is called when the work is known and after each table. Fails at the first table
+    /// that is damaged outside of its filter.
+    pub fn rebuild_filters(&self, policy: FilterPolicy, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
         self.store().change_options(self.id, &self.name, |options| {
             options.filter = policy;
             options.level_filters = LevelFilters::Uniform;
         })?;
-        self.renew_filters(|_| {})
+        self.renew_filters(progress)
     }
 
     /// Gives every table the filter that the keyspace's options ask for, like
     /// [`Keyspace::rebuild_filters`]. Repairs filters that are damaged or that their tables
-    /// contradict. `progress` is called when the work is known and after each table.
+    /// contradict.
     ///
     /// If the options change meanwhile, all filters follow the new ones in the end. Fails with
     /// [`Error::InvalidArgument`] if they do so 32 times.

@@ -454,8 +454,8 @@ impl Db {
 
     /// Changes the filter policy of the default keyspace and rebuilds its filters; see
     /// [`Keyspace::rebuild_filters`].
-    pub fn rebuild_filters(&self, policy: FilterPolicy) -> Result<FilterRebuild> {
-        self.default.rebuild_filters(policy)
+    pub fn rebuild_filters(&self, policy: FilterPolicy, progress: impl FnMut(&FilterRebuild)) -> Result<FilterRebuild> {
+        self.default.rebuild_filters(policy, progress)
     }
 
     /// Gives every table of the default keyspace the filter that its options ask for; see

@@ -133,7 +133,18 @@ macro_rules! reads {
                 /// Reads a key and reports how: the memtables and tables consulted, the answers of
                 /// their filters, and the blocks read. The read is counted in the statistics.
                 ///
-                /// A damaged table is part of the explanation, not an error of this call.
+                /// A damaged table is part of the explanation, not an error of this call. It can be
+                /// displayed.
+                ///
+                /// ```
+                /// # fn main() -> tamis::Result<()> {
+                /// # let dir = tempfile::tempdir().expect("a temporary directory");
+                /// # let db = tamis::Db::open(dir.path().join("db"))?;
+                /// db.put("apple", "red")?;
+                /// let text = db.explain("apple")?.to_string();
+                /// assert!(text.starts_with("memtable: value of 3 bytes\nvalue of 3 bytes: "));
+                /// # Ok(()) }
+                /// ```
                 pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
                     self.explain_with(key, ReadOptions::default())
                 }

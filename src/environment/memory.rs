@@ -18,6 +18,8 @@ pub(super) const LEAST_MEMORY: usize = 64 << 10;
 
 /// How much memory an environment may take, as its options say.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub(crate) struct MemoryLimits {
     pub(super) all: Option<usize>,
     pub(super) cache: Option<usize>,

@@ -569,10 +569,10 @@ impl World {
             }
             Op::Refilter(n, to) => {
                 let (of, keyspace) = self.pick(*n);
-                keyspace.rebuild_filters(policy(*to))?;
+                keyspace.rebuild_filters(policy(*to), |_| {})?;
                 self.model.kinds[of].filter = *to;
                 assert_eq!(keyspace.options()?.filter, policy(*to));
-                let again = keyspace.rebuild_filters(policy(*to))?;
+                let again = keyspace.rebuild_filters(policy(*to), |_| {})?;
                 let is_struck = self.trouble.is_some() && self.fs.fs.fault_hit();
                 assert!(is_struck || self.setup.jobs == Jobs::Threads || again.wanted == 0);
                 Ok(())

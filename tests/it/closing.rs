@@ -174,7 +174,7 @@ type Replace = fn(&Db, &Keyspace);
 const REPLACE: [Replace; 3] = [
     |_, keyspace| keyspace.compact_range(..).unwrap(),
     |db, keyspace| assert!(db.drop_keyspace(keyspace.name()).unwrap()),
-    |_, keyspace| _ = keyspace.rebuild_filters(FilterPolicy::Bloom { bits_per_key: 14.0 }).unwrap(),
+    |_, keyspace| _ = keyspace.rebuild_filters(FilterPolicy::Bloom { bits_per_key: 14.0 }, |_| {}).unwrap(),
 ];
 
 fn opened(fs: &SimFileSystem) -> (Db, Keyspace, Trace, Arc<tamis::SteppedExecutor>) {

@@ -348,3 +348,46 @@ fn every_probe_is_in_one_class_under_eight_threads_while_tables_are_replaced() {
     assert_eq!(db.stats().reads(), before);
     assert_eq!(db.stats().dropped_keyspaces.reads.look_ups(), 1);
 }
+
+/// Without the duration, which a line ends with.
+fn displayed(text: &str) -> Vec<String> {
+    let times =
+        |line: &str| line.rsplit_once(", ").filter(|(_, last)| last.ends_with(" µs")).map(|(rest, _)| rest.to_owned());
+    text.lines().map(|line| times(line).unwrap_or_else(|| line.to_owned())).collect()
+}
+
+#[test]
+fn explanations_are_displayed_with_their_steps_reads_and_result() {
+    let fs = SimFileSystem::new();
+    let db = layered(&fs);
+    let levels = db.stats().keyspaces[0].levels.clone();
+    let last = levels.len() - 1;
+    let [upper, lower] = [0, last].map(|level| levels[level].tables[0].number);
+    let found = db.explain("b").unwrap();
+    let block = &found.steps.last().unwrap().blocks[0];
+    let bytes = found.bytes_read();
+    assert_eq!(
+        displayed(&found.to_string()),
+        [
+            "memtable: absent".to_owned(),
+            format!("level 0, table {upper}: out of range"),
+            format!("level {last}, table {lower}: table opened, filter said maybe, rightly: value of 3 bytes"),
+            format!("    opened by reading {} bytes", found.steps.last().unwrap().opened.unwrap().bytes),
+            format!("    block at {}, {} bytes from disk", block.offset, block.len),
+            format!("value of 3 bytes: 1 table opened, 1 block read, {bytes} bytes"),
+        ]
+    );
+    let scan = db.explain_range("a".."e", 10).unwrap();
+    let text = displayed(&scan.to_string());
+    assert_eq!(
+        text.last().unwrap(),
+        &format!(
+            "3 entries: {} table opened, {} block read, {} bytes",
+            scan.tables_opened(),
+            scan.block_reads(),
+            scan.bytes_read()
+        )
+    );
+    assert_eq!(text.iter().filter(|line| line.starts_with("level ")).count(), 2);
+    assert_eq!(text.iter().filter(|line| line.starts_with("    block at ")).count(), scan.blocks_entered());
+}

@@ -286,7 +286,7 @@ fn an_ingested_table_gets_another_filter_like_any_other() {
     ingest(&fs, db.default_keyspace(), "new", 0..1000);
     let before = db.snapshot();
     db.delete(3u32.to_be_bytes()).unwrap();
-    db.default_keyspace().rebuild_filters(FilterPolicy::BinaryFuse { fingerprint_bits: 16 }).unwrap();
+    db.default_keyspace().rebuild_filters(FilterPolicy::BinaryFuse { fingerprint_bits: 16 }, |_| {}).unwrap();
     let check = |db: &Db| (0..1000).all(|key| (get(db, key).as_deref() == Some("new")) == (key != 3));
     assert!(check(&db) && before.get(3u32.to_be_bytes()).unwrap().is_some());
     drop((before, db));

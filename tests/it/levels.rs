@@ -162,7 +162,7 @@ fn a_budget_wastes_less_than_half_the_reads_of_uniform_filters_of_the_same_memor
         (memory, expected, wasted)
     };
     let written = check();
-    db.rebuild_filters(UNIFORM).unwrap();
+    db.rebuild_filters(UNIFORM, |_| {}).unwrap();
     let uniform = check();
     // The plan omits headers and last lines, and tables are small here: find the largest budget
     // whose filters really take no more memory.

@@ -395,6 +395,20 @@ fn updates_read_what_operands_make() {
     batch.merge("n", b"");
     assert!(matches!(db.write(batch), Err(Error::InvalidArgument(_))));
     assert_eq!(db.get("other").unwrap(), None);
+    let mut transaction = db.begin();
+    transaction.put("other", "1");
+    transaction.merge("n", [0; 17]);
+    assert!(matches!(transaction.commit(), Err(Error::InvalidArgument(_))));
+    let mut transaction = db.begin();
+    transaction.get("n").unwrap();
+    transaction.merge("n", b"");
+    assert!(matches!(transaction.commit(), Err(Error::InvalidArgument(_))), "checked in both ways to commit");
+    assert_eq!(db.get("other").unwrap(), None);
+    // A value that was put is as good as an operand, and no write looks at it.
+    db.put("put", "a text of more than sixteen bytes").unwrap();
+    db.merge("put", [1]).unwrap();
+    assert!(matches!(db.get("put"), Err(Error::Merge { .. })));
+    db.delete("put").unwrap();
     // An operand that does not fit is an error of its key. A scan goes on behind it.
     db.merge("n", b"short").unwrap();
     assert!(matches!(db.get("n"), Err(Error::Merge { .. })));

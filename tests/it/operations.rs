@@ -182,7 +182,7 @@ operations! {
     snapshot [Db Keyspace Transaction] h.snapshot().iter().count();
     flush [Db Keyspace] h.flush();
     compact_range [Db Keyspace] h.compact_range(..);
-    rebuild_filters [Db Keyspace] h.rebuild_filters(FilterPolicy::DEFAULT);
+    rebuild_filters [Db Keyspace] h.rebuild_filters(FilterPolicy::DEFAULT, |_| {});
     renew_filters [Db Keyspace] h.renew_filters(|_| {});
     remake_filters [Db Keyspace] h.remake_filters(|_| {});
     sst_format [Db Keyspace] h.sst_format();

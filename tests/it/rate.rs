@@ -122,7 +122,7 @@ fn files_are_written_in_pieces_of_what_the_limit_passes() {
             db.flush().unwrap();
         });
         let policy = FilterPolicy::Bloom { bits_per_key: 14.5 };
-        let refiltered = since(".sst", &|| assert!(db.rebuild_filters(policy).unwrap().replaced > 0));
+        let refiltered = since(".sst", &|| assert!(db.rebuild_filters(policy, |_| {}).unwrap().replaced > 0));
         for written in [flushed, apart, refiltered] {
             assert!(pieces.contains(&written), "{limit:?}: {flushed} {apart} {refiltered}");
         }

@@ -128,7 +128,10 @@ fn everything_but_the_filters_stays_bit_for_bit() {
     let mut iter = db.iter();
     iter.next().unwrap().unwrap();
 
-    let report = db.rebuild_filters(NEW).unwrap();
+    let mut seen = Vec::new();
+    let report = db.rebuild_filters(NEW, |progress| seen.push(*progress)).unwrap();
+    assert_eq!(seen.iter().map(|progress| progress.replaced).collect::<Vec<_>>(), Vec::from_iter(0..=report.replaced));
+    assert!(seen.iter().all(|progress| progress.wanted == report.wanted) && seen.last() == Some(&report));
     // The memtable has become a table, with a filter of the new policy.
     let count = files.len() as u64;
     assert_eq!((report.wanted, report.replaced, report.unchanged), (count, count, 1));
@@ -154,7 +157,7 @@ fn everything_but_the_filters_stays_bit_for_bit() {
         assert_eq!(db.get_with(key, shadow).unwrap().as_deref(), Some(&value[..]));
     }
 
-    assert_eq!(db.rebuild_filters(NEW).unwrap().wanted, 0);
+    assert_eq!(db.rebuild_filters(NEW, |_| {}).unwrap().wanted, 0);
     drop(snapshot);
     db.close().unwrap();
     let (db, _) = open(&fs);
@@ -171,14 +174,14 @@ fn filters_can_be_dropped_and_restored() {
     // Few enough that tables' numbers, which are in their properties, take one byte.
     let (db, _) = deep(&fs, 350);
     let before = content(&db);
-    let small = db.rebuild_filters(FilterPolicy::None).unwrap();
+    let small = db.rebuild_filters(FilterPolicy::None, |_| {}).unwrap();
     assert!(small.bytes_after < small.bytes_before);
     let inspector = Inspector::on(Arc::new(fs.clone()));
     for (_, path) in tables(&db) {
         assert_eq!(*inspector.table(&path).unwrap().filter(), FilterState::None);
     }
     check_sound(&fs, &db);
-    let back = db.rebuild_filters(OLD).unwrap();
+    let back = db.rebuild_filters(OLD, |_| {}).unwrap();
     assert_eq!(back.bytes_before, small.bytes_after);
     assert_about_equal(back.bytes_after, small.bytes_before, back.replaced);
     check_sound(&fs, &db);
@@ -202,7 +205,7 @@ fn other_keyspaces_are_left_alone_and_reads_are_not_counted() {
     assert_eq!(tables(&db), files);
     assert_eq!(db.stats().reads(), reads);
     assert!(db.drop_keyspace("other").unwrap());
-    assert!(matches!(other.rebuild_filters(OLD), Err(Error::KeyspaceDropped(_))));
+    assert!(matches!(other.rebuild_filters(OLD, |_| {}), Err(Error::KeyspaceDropped(_))));
     assert!(matches!(other.renew_filters(|_| {}), Err(Error::KeyspaceDropped(_))));
 }
 
@@ -232,7 +235,7 @@ fn options_that_change_during_a_rebuild_hold_for_all_filters_in_the_end() {
     let mut inner = None;
     let outer = db.default_keyspace().renew_filters(|rebuild| {
         if rebuild.replaced == 1 && inner.is_none() {
-            inner = Some(db.rebuild_filters(NEW).unwrap());
+            inner = Some(db.rebuild_filters(NEW, |_| {}).unwrap());
         }
     });
     assert_eq!((inner.unwrap().replaced, outer.unwrap().replaced), (count, 1));
@@ -293,7 +296,7 @@ fn a_budget_that_moves_by_a_little_copies_nothing() {
     assert_eq!(renew(10.2), 0);
     assert!(renew(12.0) > 0);
     // An exact number of bits is applied exactly.
-    let exact = |bits_per_key| db.rebuild_filters(FilterPolicy::Bloom { bits_per_key }).unwrap().unchanged;
+    let exact = |bits_per_key| db.rebuild_filters(FilterPolicy::Bloom { bits_per_key }, |_| {}).unwrap().unchanged;
     assert_eq!([10.0, 10.1].map(exact), [0, 0]);
 }
 
@@ -302,14 +305,14 @@ fn handles_that_may_not_write_may_not_rebuild() {
     let fs = SimFileSystem::new();
     let (db, _) = deep(&fs, 100);
     let reader = options(&fs).0.open_read_only(DIR).unwrap();
-    assert!(matches!(reader.rebuild_filters(NEW), Err(Error::ReadOnly(_))));
+    assert!(matches!(reader.rebuild_filters(NEW, |_| {}), Err(Error::ReadOnly(_))));
     let invalid = FilterPolicy::Bloom { bits_per_key: 25.0 };
-    assert!(matches!(db.rebuild_filters(invalid), Err(Error::InvalidArgument(_))));
+    assert!(matches!(db.rebuild_filters(invalid, |_| {}), Err(Error::InvalidArgument(_))));
     db.put("k", "v").unwrap();
     fs.set_fault(Some(Fault { at: 1, mode: FaultMode::Io, sticky: false }));
     db.sync().unwrap_err();
     let before = fs.mutations();
-    assert!(matches!(db.rebuild_filters(NEW), Err(Error::Poisoned(_))));
+    assert!(matches!(db.rebuild_filters(NEW, |_| {}), Err(Error::Poisoned(_))));
     assert_eq!(fs.mutations(), before);
 }
 
@@ -338,12 +341,12 @@ fn a_damaged_filter_is_rebuilt_and_other_damage_is_named() {
     db.close().unwrap();
     flip(last, 80);
     let (db, executor) = open(&fs);
-    let error = db.rebuild_filters(NEW).unwrap_err();
+    let error = db.rebuild_filters(NEW, |_| {}).unwrap_err();
     assert!(matches!(&error, Error::Corruption { file, .. } if file == last), "{error}");
     while executor.step() {}
     flip(last, 80);
     assert_eq!(content(&db), before);
-    assert_eq!(db.rebuild_filters(NEW).unwrap().wanted, 1, "the others were done before");
+    assert_eq!(db.rebuild_filters(NEW, |_| {}).unwrap().wanted, 1, "the others were done before");
     check_sound(&fs, &db);
 }
 
@@ -354,7 +357,7 @@ fn check_interrupted(fs: &SimFileSystem, expected: &Pairs) -> usize {
     assert!(content(&db) == *expected);
     let found = tables(&db).iter().filter(|(_, path)| millibits(fs, path) == 14_500).count();
     check_sound(fs, &db);
-    db.rebuild_filters(NEW).unwrap();
+    db.rebuild_filters(NEW, |_| {}).unwrap();
     assert!(tables(&db).iter().all(|(_, path)| millibits(fs, path) == 14_500));
     assert!(content(&db) == *expected);
     check_sound(fs, &db);
@@ -374,7 +377,7 @@ fn power_cut_at_any_call_leaves_old_or_new_filters() {
         let fs = fs.kill();
         let (db, _) = open(&fs);
         fs.crash_at(Some(call));
-        let result = db.rebuild_filters(NEW);
+        let result = db.rebuild_filters(NEW, |_| {});
         let Some(point) = fs.crash_point() else {
             result.unwrap();
             break;
@@ -398,7 +401,7 @@ fn fault_at_any_call_is_reported_and_leaves_nothing_behind() {
             let fs = origin.kill();
             let (db, _) = open(&fs);
             fs.set_fault(Some(Fault { at, mode, sticky: false }));
-            let result = db.rebuild_filters(NEW);
+            let result = db.rebuild_filters(NEW, |_| {});
             fs.set_fault(None);
             if !fs.fault_hit() {
                 result.unwrap();
@@ -409,7 +412,7 @@ fn fault_at_any_call_is_reported_and_leaves_nothing_behind() {
                 // A failed removal leaves a file to the next open, and an unreadable filter is
                 // rebuilt.
                 Ok(_) => {}
-                Err(Error::Io { .. }) => match db.rebuild_filters(NEW) {
+                Err(Error::Io { .. }) => match db.rebuild_filters(NEW, |_| {}) {
                     Ok(_) => check_sound(&fs, &db),
                     Err(error) => assert!(matches!(error, Error::Poisoned(_)), "{error}"),
                 },
@@ -469,11 +472,11 @@ fn readers_writers_and_compactions_continue_during_a_rebuild() {
             round += 1;
             assert!(round < 250, "{replaced}");
             let policy = FilterPolicy::Bloom { bits_per_key: f32::from(6 + round % 2) };
-            let report = db.rebuild_filters(policy).unwrap();
+            let report = db.rebuild_filters(policy, |_| {}).unwrap();
             assert!(report.replaced <= report.wanted);
             replaced += report.replaced;
         }
-        db.rebuild_filters(FilterPolicy::Bloom { bits_per_key: 11.0 }).unwrap();
+        db.rebuild_filters(FilterPolicy::Bloom { bits_per_key: 11.0 }, |_| {}).unwrap();
     });
     db.flush().unwrap();
     db.compact_range(..).unwrap();

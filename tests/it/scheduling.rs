@@ -152,7 +152,7 @@ fn work_that_came_due_during_a_claim_starts_when_it_ends_issue_13() {
             writer.flush().unwrap();
         }
     });
-    assert_eq!(db.rebuild_filters(FilterPolicy::None).unwrap().wanted, 0);
+    assert_eq!(db.rebuild_filters(FilterPolicy::None, |_| {}).unwrap().wanted, 0);
     assert!(runs(&db) >= 8 && db.stats().compaction_debt > 0);
     assert!(executor.pending() > 0, "{} runs stay", runs(&db));
     while executor.step() {}

@@ -20,6 +20,8 @@ use crate::sync::{Mutex, time};
 
 /// Bytes per second that background work may read and write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum RateLimit {
     /// No limit.

@@ -7,6 +7,8 @@ pub const FINGERPRINT_BITS: [u8; 8] = [4, 5, 6, 7, 8, 10, 12, 16];
 
 /// Which filter each table of a keyspace carries.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum FilterPolicy {
     /// No filter: every look-up in a table reads a block.
@@ -33,7 +35,20 @@ pub enum FilterPolicy {
 
 impl FilterPolicy {
     /// The default: 10 bits per key.
-    pub const DEFAULT: FilterPolicy = FilterPolicy::Bloom { bits_per_key: 10.0 };
+    pub const DEFAULT: FilterPolicy = FilterPolicy::bloom(10.0);
+
+    /// A split-line Bloom filter of this many bits per key, 1 to 24; see [`FilterPolicy::Bloom`]
+    /// and, for a false-positive rate, [`FilterPolicy::bloom_with_rate`]. The range is checked when
+    /// the policy is used.
+    pub const fn bloom(bits_per_key: f32) -> FilterPolicy {
+        FilterPolicy::Bloom { bits_per_key }
+    }
+
+    /// A binary fuse filter with fingerprints of 4, 5, 6, 7, 8, 10, 12 or 16 bits; see
+    /// [`FilterPolicy::BinaryFuse`]. The size is checked when the policy is used.
+    pub const fn binary_fuse(fingerprint_bits: u8) -> FilterPolicy {
+        FilterPolicy::BinaryFuse { fingerprint_bits }
+    }
 
     /// Bits per key in thousandths, those of a fingerprint in a binary fuse filter; 0 for no
     /// filter.
@@ -108,6 +123,8 @@ impl Default for FilterPolicy {
 
 /// Which range filter each table of a keyspace carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum RangeFilterPolicy {
     /// No range filter: a scan reads a block of each run whose tables may hold its first key.
@@ -131,7 +148,13 @@ const RANGE_BITS: std::ops::RangeInclusive<f32> = 3.0..=18.0;
 
 impl RangeFilterPolicy {
     /// Ordered codes of 12 bits per key.
-    pub const ORDERED: RangeFilterPolicy = RangeFilterPolicy::Ordered { bits_per_key: 12.0 };
+    pub const ORDERED: RangeFilterPolicy = RangeFilterPolicy::ordered(12.0);
+
+    /// Ordered codes of this many bits per key, 3 to 18; see [`RangeFilterPolicy::Ordered`]. The
+    /// range is checked when the policy is used.
+    pub const fn ordered(bits_per_key: f32) -> RangeFilterPolicy {
+        RangeFilterPolicy::Ordered { bits_per_key }
+    }
 
     /// Bits per key; 0 for no filter.
     pub fn bits_per_key(self) -> f32 {

@@ -21,7 +21,8 @@ use tamis_base::format::coding::low_byte;
 /// assert_eq!(PrefixExtractor::UpTo(b':').extract(b"user"), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum PrefixExtractor {
     /// This many leading bytes, 1 to 4095. A shorter key has no prefix.
     Fixed(u16),

@@ -20,7 +20,7 @@ impl FilterPolicy {
     /// use tamis_filter::FilterPolicy;
     ///
     /// let policy = FilterPolicy::bloom_with_rate(0.01)?;
-    /// assert_eq!(policy, FilterPolicy::Bloom { bits_per_key: 9.587 });
+    /// assert_eq!(policy, FilterPolicy::bloom(9.587));
     /// assert!(FilterPolicy::bloom_with_rate(1.5).is_err());
     /// # Ok::<(), tamis_filter::Error>(())
     /// ```

@@ -26,6 +26,8 @@ pub use relay::{BatchGroup, LogBatch};
 /// How the write-ahead log is written. Neither a write's promise nor the files' format depends on
 /// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum WalMode {
     /// The fastest way for the store's file system. On Linux with ext4 or XFS, writes without

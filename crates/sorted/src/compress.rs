@@ -7,6 +7,8 @@ use crate::format::{Decoded, Malformed};
 /// How blocks are compressed. A block that compression shrinks by less than an eighth is stored
 /// uncompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Compression {
     /// Not at all.

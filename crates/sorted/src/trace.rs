@@ -131,6 +131,19 @@ impl fmt::Display for ReadSource {
     }
 }
 
+impl fmt::Display for BlockVisit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let from = if self.cached { "from memory" } else { "from disk" };
+        write!(f, "block at {}, {} bytes {from}", self.offset, self.len)
+    }
+}
+
+impl fmt::Display for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "opened by reading {} bytes", self.bytes)
+    }
+}
+
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

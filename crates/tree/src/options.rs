@@ -15,6 +15,8 @@ pub use tamis_sorted::compress::Compression;
 /// so nearly all filter memory is in the last one. An additional bit per key in the levels above
 /// costs next to nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum LevelFilters {
     /// Every table uses [`KeyspaceOptions::filter`].
@@ -56,6 +58,7 @@ pub enum LevelFilters {
 /// written filters still keep to the bound, but renewed filters, which follow the plan, can take up
 /// to twice as much.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct FilterBudget {
     /// The amount of memory.
@@ -63,11 +66,20 @@ pub struct FilterBudget {
     /// Share of look-ups that find nothing, 0 to 1, in steps of a thousandth: what is assumed until
     /// look-ups have been counted. The others are assumed to find their key in the last level,
     /// where filters are worth less the more look-ups succeed. Default: 1.
+    #[cfg_attr(feature = "serde", serde(default = "all"))]
     pub absent: f32,
+}
+
+/// The share of all look-ups.
+#[cfg(feature = "serde")]
+fn all() -> f32 {
+    1.0
 }
 
 /// How much memory filters may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum BudgetLimit {
     /// Memory that filters of this many bits per key take, 0.001 to 24. It grows with the store.
@@ -138,7 +150,13 @@ const SHORTEST_SEPARATE: u32 = 16;
 
 /// Options of one keyspace. They are stored with it, and apply again when it is opened without
 /// options.
+///
+/// With the feature `serde` they are values of it: those that are missing have their defaults, an
+/// unknown name is an error, and ranges are checked when a keyspace is opened with them. The merge
+/// operator and the compaction filter are code, and are left out.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 #[non_exhaustive]
 pub struct KeyspaceOptions {
     /// Filter of each table. Default: [`FilterPolicy::DEFAULT`]. A table keeps the filter it was
@@ -180,9 +198,11 @@ pub struct KeyspaceOptions {
     /// [`separate_values`](KeyspaceOptions::separate_values). Default: `None`, none are.
     pub separate_values: Option<u32>,
     /// How [`merge`](struct.Db.html#method.merge) changes values. Stored by name.
+    #[cfg_attr(feature = "serde", serde(skip))]
     #[doc(hidden)]
     pub merge_operator: Option<NamedOperator>,
     /// What the caller has compactions do. Not stored.
+    #[cfg_attr(feature = "serde", serde(skip))]
     #[doc(hidden)]
     pub compaction_filter: CompactionHook,
 }

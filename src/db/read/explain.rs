@@ -154,6 +154,53 @@ impl fmt::Display for ReadStep {
     }
 }
 
+/// A line for each step, with those of its reads below it, and one with the result:
+///
+/// ```text
+/// memtable: absent
+/// level 0, table 7: filter said no
+/// level 5, table 3: filter said maybe, rightly: value of 3 bytes
+///     block at 64, 118 bytes from disk
+/// value of 3 bytes: 0 tables opened, 1 block read, 118 bytes, 31 µs
+/// ```
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.steps {
+            writeln!(f, "{}: {step}", step.source)?;
+            write_reads(f, step.opened, step.blocks.iter().map(|block| (block, "")))?;
+        }
+        match &self.outcome {
+            Ok(found) => write!(f, "{found}")?,
+            Err(error) => write!(f, "{error}")?,
+        }
+        write_cost(f, self.tables_opened(), self.block_reads(), self.bytes_read(), self.time)
+    }
+}
+
+/// A line for each read of a table: opening it, then its blocks, each with what is said of it.
+pub(super) fn write_reads<'b>(
+    f: &mut fmt::Formatter<'_>,
+    opened: Option<Opening>,
+    blocks: impl Iterator<Item = (&'b BlockVisit, &'static str)>,
+) -> fmt::Result {
+    opened.iter().try_for_each(|opening| writeln!(f, "    {opening}"))?;
+    let mut blocks = blocks;
+    blocks.try_for_each(|(block, verdict)| writeln!(f, "    {block}{verdict}"))
+}
+
+/// What a read took in all, after its result.
+pub(super) fn write_cost(
+    f: &mut fmt::Formatter<'_>,
+    opened: usize,
+    blocks: usize,
+    bytes: u64,
+    time: Duration,
+) -> fmt::Result {
+    let s = |count: usize| if count == 1 { "" } else { "s" };
+    let micros = time.as_micros();
+    write!(f, ": {opened} table{} opened, {blocks} block{} read, {bytes} bytes, {micros} µs", s(opened), s(blocks))
+}
+
 /// Collects the steps that a read reports, with their times.
 struct Recorder {
     steps: Vec<ReadStep>,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::explain::{write_cost, write_reads};
 use super::{ReadOptions, ReadTarget};
 use crate::db::store::Store;
 use crate::error::Result;
@@ -107,6 +108,24 @@ impl fmt::Display for ScanStep {
             count if unused == 0 => write!(f, "{count} blocks"),
             count => write!(f, "{count} blocks, {unused} for nothing"),
         }
+    }
+}
+
+/// A line for each table, with those of its reads below it, and one with the result; as of an
+/// [`Explanation`](crate::Explanation).
+impl fmt::Display for RangeExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.steps {
+            writeln!(f, "level {}, table {}: {step}", step.level, step.table)?;
+            let verdict = |block: &ScannedBlock| if block.used { "" } else { ", for nothing" };
+            write_reads(f, step.opened, step.blocks.iter().map(|block| (&block.visit, verdict(block))))?;
+        }
+        match &self.outcome {
+            Ok(1) => f.write_str("1 entry")?,
+            Ok(entries) => write!(f, "{entries} entries")?,
+            Err(error) => write!(f, "{error}")?,
+        }
+        write_cost(f, self.tables_opened(), self.block_reads(), self.bytes_read(), self.time)
     }
 }
 

@@ -283,7 +283,7 @@ mod tests {
             deleted in vec((0u32..3, vec(0u8..4, 0..4), vec(0u8..4, 0..4)), 30),
         ) {
             let ranges: Vec<_> = ranges.into_iter().filter(|(_, lower, upper)| match (lower, upper) {
-                (lower, Some(upper)) => lower.as_deref().unwrap_or_default() < upper,
+                (lower, Some(upper)) => lower.as_deref().unwrap_or_default() < upper.as_slice(),
                 _ => true,
             }).collect();
             let deleted = deleted.into_iter().filter(|(_, start, end)| end.is_empty() || start < end);

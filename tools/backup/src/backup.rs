@@ -44,7 +44,7 @@ pub struct Backup {
 /// When and for what an image is backed up.
 pub(crate) struct Occasion<'a> {
     /// When it was taken.
-    pub(crate) created: SystemTime,
+    pub(crate) time: SystemTime,
     /// Where the store is.
     pub(crate) path: &'a Path,
     /// The timeline with what follows it, if not 0.
@@ -69,14 +69,14 @@ impl Repository {
     pub fn backup(&self, db: &Db) -> Result<Backup> {
         let lock = self.storage.begin()?;
         let image = db.image()?;
-        let (created, is_cancelled) = (SystemTime::now(), &AtomicBool::new(false));
-        self.back_up(&image, Occasion { created, path: db.path(), timeline: 0, lock: lock.as_deref(), is_cancelled })
+        let (time, is_cancelled) = (SystemTime::now(), &AtomicBool::new(false));
+        self.back_up(&image, Occasion { time, path: db.path(), timeline: 0, lock: lock.as_deref(), is_cancelled })
     }
 
     /// Makes a generation of an image. The caller has begun to write.
     pub(crate) fn back_up(&self, image: &StoreImage, occasion: Occasion<'_>) -> Result<Backup> {
         let storage = &*self.storage;
-        let Occasion { created, path, timeline, lock, is_cancelled } = occasion;
+        let Occasion { time, path, timeline, lock, is_cancelled } = occasion;
         let (store, path) = (StoreId(image.branch()), shown(path));
         let (seqno, flushed_seqno) = (image.seqno(), image.flushed_seqno());
         let mut copy =
@@ -87,7 +87,7 @@ impl Repository {
             let number = journal.newest + 1;
             let (token, standing, path) = (token(), journal.standing.clone(), path.clone());
             let generation =
-                Generation { number, created, seqno, flushed_seqno, files, store, path, token, standing, timeline };
+                Generation { number, time, seqno, flushed_seqno, files, store, path, token, standing, timeline };
             let (files, bytes) = (generation.files.len(), generation.bytes());
             let appended = journal.append(storage, &Record::Generation(generation)).inspect_err(|_| {
                 // Without a lock, the record may still appear.

@@ -292,7 +292,7 @@ impl Follow {
         self.status.generation = made.number;
         self.status.seqno = made.seqno;
         let next_generation = Instant::now().checked_add(self.options.generation_every);
-        let (segment, time) = (Segment::new(id, made.seqno), millis(made.created));
+        let (segment, time) = (Segment::new(id, made.seqno), millis(made.time));
         let (changes, keyspaces) = (made.changes, made.keyspaces);
         let (is_full, making) = (false, None);
         let timeline = Timeline { id, keyspaces, changes, segment, is_full, notes, time, next_generation, making };
@@ -402,7 +402,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Made {
     number: u64,
     seqno: SeqNo,
-    created: SystemTime,
+    time: SystemTime,
     keyspaces: Keyspaces,
     /// What comes after it.
     changes: Changes,
@@ -423,17 +423,17 @@ impl Repository {
     ) -> Result<Made> {
         let begun = self.storage.begin()?;
         let mut attempts = 0;
-        let (image, created, keyspaces, changes) = loop {
+        let (image, time, keyspaces, changes) = loop {
             let before = keyspaces(db)?;
             // Keeps the log from here on.
             let pin = db.changes_since(db.last_seqno())?;
             let image = db.image()?;
-            let created = SystemTime::now();
+            let time = SystemTime::now();
             let changes = db.changes_since(image.seqno())?;
             drop(pin);
             // Ids are not used twice: these are the keyspaces of the image.
             if keyspaces(db)? == before && known.is_none_or(|known| *known == before) {
-                break (image, created, before, changes);
+                break (image, time, before, changes);
             }
             attempts += 1;
             if attempts == ATTEMPTS || known.is_some() {
@@ -441,11 +441,11 @@ impl Repository {
             }
         };
         let (path, lock) = (db.path(), begun.as_deref());
-        let made = self.back_up(&image, Occasion { created, path, timeline, lock, is_cancelled })?;
+        let made = self.back_up(&image, Occasion { time, path, timeline, lock, is_cancelled })?;
         drop((image, begun));
         // The generation is there, whether or not others can be removed.
         let pruned = options.keep.map_or(Ok(()), |keep| self.prune_store(made.store, keep.max(1)).map(drop));
-        Ok(Made { number: made.generation, seqno: made.seqno, created, keyspaces, changes, pruned })
+        Ok(Made { number: made.generation, seqno: made.seqno, time, keyspaces, changes, pruned })
     }
 
     /// Follows a store that this process has open: makes a generation, and from then on keeps every

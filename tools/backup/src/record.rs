@@ -102,7 +102,7 @@ pub struct Generation {
     /// Its number in the repository, from 1.
     pub number: u64,
     /// When the store was as it is in this generation, to the millisecond.
-    pub created: SystemTime,
+    pub time: SystemTime,
     /// The sequence number of the last write in it.
     pub seqno: SeqNo,
     /// Of keyspaces without a log it has the writes up to this sequence number.
@@ -143,7 +143,7 @@ impl Generation {
 
     fn encode(&self) -> String {
         let Generation { token, seqno, flushed_seqno, timeline, store, path, .. } = self;
-        let (created, standing) = (millis(self.created), standing(&self.standing));
+        let (created, standing) = (millis(self.time), standing(&self.standing));
         let mut text = format!(
             "{GENERATION}\ntoken {token:016x}\n{standing}created {created}\nseqno {seqno}\n\
              flushed {flushed_seqno}\ntimeline {timeline:016x}\nstore {store} {path}\n"
@@ -204,8 +204,8 @@ impl Record {
             let removed = removed.map(|name| name.map(str::to_owned).ok_or("a line of the record is not a name"));
             return Ok(Record::Prune(Prune { token, standing, removed: removed.collect::<Result<_, _>>()? }));
         }
-        let created = Duration::from_millis(lines.number("created", 10)?);
-        let created = SystemTime::UNIX_EPOCH.checked_add(created).ok_or("the record's time is out of range")?;
+        let time = Duration::from_millis(lines.number("created", 10)?);
+        let time = SystemTime::UNIX_EPOCH.checked_add(time).ok_or("the record's time is out of range")?;
         let (seqno, flushed_seqno) = (lines.number("seqno", 10)?, lines.number("flushed", 10)?);
         let timeline = lines.number("timeline", 16)?;
         let stated = if has_store { Some(lines.store()?) } else { None };
@@ -213,7 +213,7 @@ impl Record {
         let files = files.collect::<Result<Vec<_>, _>>()?;
         let (store, path) = stated.unwrap_or_else(|| (store_of(&files), String::new()));
         let generation =
-            Generation { number, created, seqno, flushed_seqno, files, store, path, token, standing, timeline };
+            Generation { number, time, seqno, flushed_seqno, files, store, path, token, standing, timeline };
         Ok(Record::Generation(generation))
     }
 }
@@ -304,7 +304,7 @@ mod tests {
         };
         Generation {
             number: 7,
-            created: SystemTime::UNIX_EPOCH + Duration::from_millis(1_764_035_797_123),
+            time: SystemTime::UNIX_EPOCH + Duration::from_millis(1_764_035_797_123),
             seqno: 1234,
             flushed_seqno: 1200,
             files: vec![file(FileKind::Table(12), 4096), file(FileKind::Current, 49)],

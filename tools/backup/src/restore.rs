@@ -81,7 +81,7 @@ impl Repository {
         let generations = self.candidates(base)?;
         let segments = Segments::list(&*self.storage)?;
         let is_before = |of: &&Generation| match point {
-            Point::Time(time) => of.created <= time,
+            Point::Time(time) => of.time <= time,
             Point::Seqno(seqno) => of.seqno <= seqno,
         };
         let closeness = |of: &&Generation| {
@@ -124,7 +124,7 @@ impl Repository {
         let reach = generations.iter().map(|generation| {
             let (until, seqno) = segments.after(generation).end(generation);
             let until = SystemTime::UNIX_EPOCH + Duration::from_millis(until);
-            Reach { generation: generation.number, store: generation.store, from: generation.created, until, seqno }
+            Reach { generation: generation.number, store: generation.store, from: generation.time, until, seqno }
         });
         Ok(reach.collect())
     }
@@ -152,7 +152,7 @@ impl Repository {
         point: Point,
         log: &mut CopiedLog<'_>,
     ) -> Result<(SeqNo, u64)> {
-        let mut end = (generation.seqno, millis(generation.created));
+        let mut end = (generation.seqno, millis(generation.time));
         let is_needed = |segment: &&SegmentId| !matches!(point, Point::Seqno(wanted) if segment.first > wanted);
         for segment in chain.segments.iter().take_while(is_needed) {
             let bytes = segment.read(&*self.storage)?;

@@ -218,7 +218,7 @@ impl FromIterator<SegmentId> for Segments {
 impl Chain<'_> {
     /// The last time and number that can be reached from a generation.
     pub(crate) fn end(&self, generation: &Generation) -> (u64, SeqNo) {
-        let created = crate::record::millis(generation.created);
+        let created = crate::record::millis(generation.time);
         self.segments.last().map_or((created, generation.seqno), |last| (last.until.max(created), last.last))
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     fn generation(timeline: u64, seqno: SeqNo) -> Generation {
         Generation {
             number: 1,
-            created: SystemTime::UNIX_EPOCH + Duration::from_millis(5),
+            time: SystemTime::UNIX_EPOCH + Duration::from_millis(5),
             seqno,
             flushed_seqno: 0,
             files: Vec::new(),

@@ -40,7 +40,7 @@ pub struct StoredStore {
     /// The last one.
     pub last: u64,
     /// When that was made.
-    pub created: SystemTime,
+    pub time: SystemTime,
 }
 
 impl fmt::Display for StoredStore {
@@ -93,10 +93,10 @@ impl Repository {
 
 fn stores_of(generations: &[Generation]) -> Vec<StoredStore> {
     let mut stores: BTreeMap<StoreId, StoredStore> = BTreeMap::new();
-    for Generation { number, created, store: id, path, .. } in generations {
+    for Generation { number, time, store: id, path, .. } in generations {
         let before = stores.get(id).map_or(0, |store| store.generations);
         let (path, generations) = (path.clone(), before + 1);
-        stores.insert(*id, StoredStore { id: *id, path, generations, last: *number, created: *created });
+        stores.insert(*id, StoredStore { id: *id, path, generations, last: *number, time: *time });
     }
     stores.into_values().collect()
 }

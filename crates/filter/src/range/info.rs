@@ -71,6 +71,7 @@ impl RangeInfo {
 /// State of a table's range filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum RangeFilterState {
     /// The table was written without one.

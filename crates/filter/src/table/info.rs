@@ -46,6 +46,7 @@ pub struct FilterInfo {
 /// The filter of a table.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum FilterState {
     /// The table was written without a filter.

@@ -14,6 +14,8 @@ pub use writer::{FileWriter, WRITE_LEN};
 
 /// How blocks of tables, and separate values, are read from disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ReadMode {
     /// By a copy, which is verified: from the system's page cache without a system call where that

@@ -138,7 +138,7 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
             let store = has_several.then(|| format!("{} {}", generation.store, generation.path));
             let mut row = vec![
                 generation.number.to_string(),
-                utc(generation.created),
+                utc(generation.time),
                 generation.seqno.to_string(),
                 generation.files.len().to_string(),
                 size(generation.bytes()),
@@ -279,7 +279,7 @@ fn generation_json(generation: &Generation, reach: Option<Reach>) -> serde_json:
         "generation": generation.number,
         "store": generation.store.to_string(),
         "path": generation.path,
-        "created": unix_seconds(generation.created),
+        "time": unix_seconds(generation.time),
         "seqno": generation.seqno,
         "flushed_seqno": generation.flushed_seqno,
         "files": generation.files.len(),

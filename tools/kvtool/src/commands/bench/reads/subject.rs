@@ -80,7 +80,7 @@ impl Subject {
         let db = self.options.clone().create_if_missing(false).open(&self.path)?;
         let keyspace = existing_keyspace(&db, common)?;
         match self.kind {
-            Kind::Keys => _ = keyspace.rebuild_filters(FilterPolicy::Bloom { bits_per_key })?,
+            Kind::Keys => _ = keyspace.rebuild_filters(FilterPolicy::Bloom { bits_per_key }, |_| {})?,
             Kind::Ranges => {
                 let options = keyspace.options()?.range_filter(RangeFilterPolicy::Ordered { bits_per_key });
                 db.keyspace_with(keyspace.name(), options)?;
