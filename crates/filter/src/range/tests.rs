@@ -325,6 +325,33 @@ fn large_blocks_empty_blocks_and_repeated_keys_are_answered() {
     }
 }
 
+/// Format 1 is final: readers of today read what this test has pinned, and builders write it. The
+/// golden store has smaller filters.
+#[test]
+fn large_filters_are_written_as_ever() {
+    let hash = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let numbers = sorted((0..40_000).map(|i| hash(i).to_be_bytes().to_vec()).collect());
+    let events = |i: u64| format!("u{:06}:{:013}", hash(i) >> 52, 1_790_000_000_000 + (hash(i * 7) >> 44)).into_bytes();
+    let events = sorted((0..40_000).map(events).collect());
+    let long = sorted((0..3000).map(|i| [&[b'k'; 70][..], &hash(i).to_be_bytes()].concat()).collect());
+    // Two segments; blocks of more keys than the directory has bits for; clusters; long keys.
+    let pinned = [(numbers, 35), (events, 1100), (long, 20)].map(|(keys, len): (Vec<Vec<u8>>, usize)| {
+        let mut builder = RangeBuilder::new(12.0, 7);
+        for block in keys.chunks(len) {
+            block.iter().for_each(|key| builder.add(key));
+            builder.end_block(&block[block.len() - 1]);
+        }
+        let block = builder.finish_regardless().unwrap();
+        (block.bytes.len(), block.info.folded, xxhash_rust::xxh3::xxh3_64(&block.bytes))
+    });
+    let expected = [
+        (59_864, 0, 6_617_064_271_061_552_184),
+        (60_220, 37, 14_911_170_197_110_595_109),
+        (4591, 0, 5_761_676_851_009_659_511),
+    ];
+    assert_eq!(pinned, expected);
+}
+
 #[test]
 fn keys_and_separators_out_of_order_make_no_filter() {
     let broken = |steps: &[(&[u8], bool)]| {
