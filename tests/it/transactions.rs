@@ -449,8 +449,8 @@ fn a_snapshot_of_one_store_does_not_read_for_the_keyspace_of_another() {
     assert_eq!(own.id(), foreign.id());
     own.put("k", "v").unwrap();
     let read = db.snapshot().keyspace(&foreign);
-    assert!(matches!(read.get("k"), Err(Error::InvalidArgument(_))));
-    assert!(matches!(read.iter().next(), Some(Err(Error::InvalidArgument(_)))));
-    assert!(matches!(read.multi_get(&["k"]), Err(Error::InvalidArgument(_))));
-    assert!(matches!(read.cursor().err(), Some(Error::InvalidArgument(_))));
+    assert!(matches!(read.get("k"), Err(Error::KeyspaceDropped(_))));
+    assert!(matches!(read.iter().next(), Some(Err(Error::KeyspaceDropped(_)))));
+    assert!(matches!(read.multi_get(&["k"]), Err(Error::KeyspaceDropped(_))));
+    assert!(matches!(read.cursor().err(), Some(Error::KeyspaceDropped(_))));
 }

@@ -231,8 +231,9 @@ pub enum Error {
         /// Sequence number of the ingest.
         seqno: u64,
     },
-    /// The keyspace was dropped.
-    #[error("the keyspace {0:?} was dropped")]
+    /// The keyspace was dropped; or it is one of another store than the snapshot or transaction
+    /// that is to read it.
+    #[error("the keyspace {0:?} was dropped, or is of another store")]
     KeyspaceDropped(String),
 }
 
