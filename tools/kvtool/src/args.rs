@@ -1,27 +1,29 @@
 //! The command line.
 
+mod entries;
 mod filter;
 mod flags;
 mod format;
+mod measure;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use clap::{Args as Group, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
-use tamis::FilterMode;
+use clap::{Args as Group, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell as SystemShell;
 use tamis_backup::StoreId;
 use tamis_bench::cli::RunArgs;
 
-use crate::commands::soak::FaultKind;
 use crate::text::parse_time;
 
+pub(crate) use entries::{Delete, DeleteRange, Explain, FilterUse, Get, InRange, Merge, Operator, Put, Range, Scan};
 pub(crate) use filter::{
     FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, FilterUnion, Policy,
 };
 pub(crate) use flags::{AllFlags, ByteFlags, Common, JsonFlag, KeyspaceFlags, OutputFormat, TableFlags, With};
 pub(crate) use format::Format;
+pub(crate) use measure::{BenchReads, Demo, Soak, SoakWorker};
 
 const AFTER_HELP: &str = r#"Keys and values:
   Arguments are bytes as typed; the shell's quotes and nothing else change them.
@@ -42,6 +44,10 @@ const AFTER_HELP: &str = r#"Keys and values:
   make them text. A pair cannot hold a NUL byte without them.
   With --json, bytes are a string if they are UTF-8, and otherwise (or with --hex) an
   object {"hex": "00ff"}. Every document has "schema": 1.
+
+The store:
+  Commands take its directory as their first operand. If KVTOOL_DB names one, they take
+  none: `KVTOOL_DB=fruit.db kvtool get apple`; --db STORE then names another.
 
 Exit codes:
   0    success
@@ -64,8 +70,51 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
+impl Args {
+    /// Parses the command line. If `KVTOOL_DB` names a store, commands take it from there.
+    pub(crate) fn parse_all() -> Args {
+        let db = std::env::var_os("KVTOOL_DB").filter(|db| !db.is_empty());
+        let command = match &db {
+            Some(db) => with_store(Args::command(), Path::new(db), false),
+            None => Args::command(),
+        };
+        Args::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// The command, and those below it, with a flag `--db` in place of the operand that names a store:
+/// without the flag, it is `db`.
+pub(crate) fn with_store(command: clap::Command, db: &Path, is_hidden: bool) -> clap::Command {
+    // Of the process, which has one command line or one shell.
+    let default: &'static OsStr = OsString::from(db).leak();
+    with_default_store(command, default, is_hidden)
+}
+
+fn with_default_store(command: clap::Command, db: &'static OsStr, is_hidden: bool) -> clap::Command {
+    let takes_store = command.get_arguments().any(|argument| argument.get_id() == "db" && argument.is_required_set());
+    let command = command.mut_subcommands(|command| with_default_store(command, db, is_hidden));
+    match takes_store {
+        true => command.mut_arg("db", |argument| {
+            argument.long("db").value_name("STORE").required(false).default_value(db).hide(is_hidden)
+        }),
+        false => command,
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Open a store, and run the commands that are typed, or that standard input has, in it
+    ///
+    /// Commands are those of kvtool without the store, and `begin`, `commit`, `rollback`, `use` and
+    /// `exit`; a dot before them is skipped. Words are quoted as in a POSIX shell; a JSON object or
+    /// array is one word over as many lines as it takes. Tab completes commands, flags, keyspaces
+    /// and keys. The history is in ~/.kvtool_history, or where KVTOOL_HISTORY says; a line that
+    /// begins with a blank is left out. The store is created if absent.
+    ///
+    /// Standard input that is no terminal is a script: the first command that fails ends it, with
+    /// that exit code; a key that is not found is no failure. A command that reads standard input
+    /// reads what follows it there.
+    Shell(Shell),
     /// Set a key to a value, durably; creates the store and the keyspace if absent
     Put(With<Put>),
     /// Merge an operand into the value of a key, durably; creates the store and the keyspace if
@@ -205,209 +254,6 @@ pub(crate) enum BenchCommand {
     ///
     /// Creates its stores and removes them again. With --json, all figures go to standard output.
     Run(Box<With<RunArgs, JsonFlag>>),
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct Put {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    pub(crate) key: OsString,
-    /// The value; `-` reads it from standard input, like `--file -`
-    #[arg(required_unless_present = "file", conflicts_with = "file")]
-    pub(crate) value: Option<OsString>,
-    /// Use the bytes of FILE as the value (`-` for standard input), including a final newline
-    #[arg(long, value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
-    /// Let the value expire after this many seconds, 1 or more. Default: the keyspace's ttl, if it
-    /// has one
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) ttl: Option<u64>,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct Merge {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    pub(crate) key: OsString,
-    /// For operators that add: an integer in decimal, which is stored with the length that the
-    /// values of the key have, or in 8 bytes; with --hex or --escaped its bytes. For `union`: one
-    /// member; with --hex or --escaped an encoded set. For the others: bytes
-    #[arg(allow_hyphen_values = true)]
-    pub(crate) operand: OsString,
-    /// The keyspace's merge operator. A keyspace that has one keeps it
-    #[arg(long, value_enum)]
-    pub(crate) operator: Option<Operator>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Operator {
-    /// Add little-endian integers of 1 to 16 bytes
-    AddLittle,
-    /// Add big-endian integers of 1 to 16 bytes
-    AddBig,
-    /// Keep the greatest operand
-    Max,
-    /// Keep the least operand
-    Min,
-    /// Append operands
-    Append,
-    /// Unite sets: members in ascending order, each after its length
-    Union,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct Get {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    /// One key, whose value is printed, or several: then key, tab, value, and absent ones are named
-    /// on standard error
-    #[arg(required_unless_present = "keys_from", conflicts_with = "keys_from", value_name = "KEY")]
-    pub(crate) keys: Vec<OsString>,
-    /// Print the value's bytes unchanged, without a trailing newline
-    #[arg(long, conflicts_with_all = ["json", "keys_from", "missing"])]
-    pub(crate) raw: bool,
-    /// Print the keys that are absent, and none that are found
-    #[arg(long)]
-    pub(crate) missing: bool,
-    /// Look up each line of FILE (`-` for standard input); print the keys found as key, tab, value,
-    /// and the cost on standard error
-    #[arg(long, value_name = "FILE")]
-    pub(crate) keys_from: Option<PathBuf>,
-    /// How filters are used
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) filters: FilterUse,
-}
-
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub(crate) enum FilterUse {
-    /// Query them first, and trust a "no"
-    #[default]
-    Use,
-    /// Ignore them: search every table whose key range holds the key
-    Ignore,
-    /// Query them, search the table anyway, and fail if a "no" was wrong
-    Shadow,
-}
-
-impl From<FilterUse> for FilterMode {
-    fn from(filters: FilterUse) -> FilterMode {
-        match filters {
-            FilterUse::Use => FilterMode::Use,
-            FilterUse::Ignore => FilterMode::Ignore,
-            FilterUse::Shadow => FilterMode::Shadow,
-        }
-    }
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct Explain {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    /// The key of a get; without it, the scan of a range is explained
-    #[arg(required_unless_present_any = ["from", "to", "prefix"], conflicts_with_all = ["from", "to", "prefix", "limit"])]
-    pub(crate) key: Option<OsString>,
-    /// A scan that starts at this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) from: Option<OsString>,
-    /// A scan that stops before this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) to: Option<OsString>,
-    /// A scan of the keys that begin with this
-    #[arg(long)]
-    pub(crate) prefix: Option<OsString>,
-    /// The scan ends after N entries; with 1, it is a seek
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) limit: u64,
-    /// How filters are used
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) filters: FilterUse,
-}
-
-#[derive(Debug, Group)]
-#[command(group = clap::ArgGroup::new("what").args(["keys", "keys_from", "from", "to", "prefix"]).multiple(true).required(true))]
-pub(crate) struct Delete {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    #[arg(value_name = "KEY", conflicts_with_all = ["keys_from", "from", "to", "prefix"])]
-    pub(crate) keys: Vec<OsString>,
-    /// Delete each line of FILE (`-` for standard input)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "prefix"])]
-    pub(crate) keys_from: Option<PathBuf>,
-    /// Delete from this key on, in the same short time whatever there is
-    #[arg(long, value_name = "KEY")]
-    pub(crate) from: Option<OsString>,
-    /// Delete what is before this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) to: Option<OsString>,
-    /// Delete the keys that begin with this
-    #[arg(long, conflicts_with_all = ["from", "to"])]
-    pub(crate) prefix: Option<OsString>,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct DeleteRange {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    /// Start at this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) from: Option<OsString>,
-    /// Stop before this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) to: Option<OsString>,
-    /// Only keys that begin with this
-    #[arg(long, conflicts_with_all = ["from", "to"])]
-    pub(crate) prefix: Option<OsString>,
-    /// All keys
-    #[arg(long, conflicts_with_all = ["from", "to", "prefix"])]
-    pub(crate) all: bool,
-}
-
-/// A range of keys: what all of its bounds allow.
-#[derive(Debug, Group)]
-pub(crate) struct Range {
-    /// Start at this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) from: Option<OsString>,
-    /// Stop before this key
-    #[arg(long, value_name = "KEY")]
-    pub(crate) to: Option<OsString>,
-    /// Only keys that begin with this
-    #[arg(long)]
-    pub(crate) prefix: Option<OsString>,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct InRange {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    #[command(flatten)]
-    pub(crate) range: Range,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct Scan {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    #[command(flatten)]
-    pub(crate) range: Range,
-    /// At most N entries
-    #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<u64>,
-    /// From the last key to the first
-    #[arg(long)]
-    pub(crate) reverse: bool,
-    /// Print keys alone; also `--keys`
-    #[arg(long, alias = "keys", group = "part")]
-    pub(crate) keys_only: bool,
-    /// Print values alone, a line each
-    #[arg(long, group = "part")]
-    pub(crate) values_only: bool,
-    /// Print how many entries there are, and none of them
-    #[arg(long, group = "part")]
-    pub(crate) count: bool,
-    /// Skip damaged blocks, and list the skipped key ranges at the end (exit code 3)
-    #[arg(long, conflicts_with = "reverse")]
-    pub(crate) skip_damaged: bool,
 }
 
 #[derive(Debug, Group)]
@@ -552,9 +398,21 @@ pub(crate) struct StoreDir {
 }
 
 #[derive(Debug, Group)]
+pub(crate) struct Shell {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Open the store as it is now, perhaps beside a process that writes it, and write nothing
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// After a command that fails, go on with the script; its exit code is that of the first one
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+}
+
+#[derive(Debug, Group)]
 pub(crate) struct Completions {
     #[arg(value_enum)]
-    pub(crate) shell: Shell,
+    pub(crate) shell: SystemShell,
 }
 
 #[derive(Debug, Group)]
@@ -668,118 +526,4 @@ pub(crate) struct Dump {
 pub(crate) struct Verify {
     /// Directory of the store
     pub(crate) db: PathBuf,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct Demo {
-    /// Number of keys to load
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
-    pub(crate) keys: u64,
-    /// Directory in which to create the store [default: the temporary directory]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) dir: Option<PathBuf>,
-    /// Keep the store, and print its path
-    #[arg(long)]
-    pub(crate) keep: bool,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct Soak {
-    /// Where to create the store, which is kept [default: the temporary directory]
-    pub(crate) db: Option<PathBuf>,
-    /// Duration in seconds
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    pub(crate) seconds: u64,
-    /// Number of rounds instead; each round ends in a kill or a fault
-    #[arg(long, value_name = "N", conflicts_with = "seconds")]
-    pub(crate) rounds: Option<u64>,
-    /// Seed of the load, the kills and the faults; random by default, and printed
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct SoakWorker {
-    pub(crate) db: PathBuf,
-    #[arg(long)]
-    pub(crate) seed: u64,
-    #[arg(long)]
-    pub(crate) steps: u64,
-    #[arg(long, value_enum, requires = "at")]
-    pub(crate) fault: Option<FaultKind>,
-    #[arg(long, default_value_t = 1)]
-    pub(crate) at: u64,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct BenchReads {
-    /// The store to measure; no process should write to it meanwhile. It is not changed: its tables
-    /// are linked or copied into a new directory. Without it, a store is created
-    pub(crate) db: Option<PathBuf>,
-    /// Number of keys to load [default: 1000000]
-    #[arg(long, value_name = "N", conflicts_with = "db", value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
-    pub(crate) keys: Option<u64>,
-    /// Bytes of each loaded value [default: 100]
-    #[arg(long, value_name = "BYTES", conflicts_with = "db", value_parser = value_size)]
-    pub(crate) value_size: Option<usize>,
-    /// Use the lines of FILE as existing keys (`-` for standard input) instead of a sample of the
-    /// store's keys
-    #[arg(long, value_name = "FILE", requires = "db")]
-    pub(crate) keys_from: Option<PathBuf>,
-    /// Use the lines of FILE as missing keys, instead of existing keys with one more byte
-    #[arg(long, value_name = "FILE", requires = "db")]
-    pub(crate) missing_from: Option<PathBuf>,
-    /// Measure range filters: blocks per scan of an empty range, and per short scan, in both
-    /// directions. The ranges are made from the keys of the store. With cold caches only: a range
-    /// filter is asked about blocks that are not in memory
-    #[arg(long, conflicts_with_all = ["warm", "keys_from", "missing_from"])]
-    pub(crate) ranges: bool,
-    /// Sizes of the filters in bits per key, 1 to 24, of range filters 3 to 18; fractions are
-    /// allowed [default: 4,6,8,10,12,16,20; of range filters 6,8,10,12,14,16]
-    #[arg(long, value_name = "BITS", value_delimiter = ',', value_parser = bits_per_key)]
-    pub(crate) bits: Vec<f32>,
-    /// Ask for at most N keys of each kind, or ranges [default: 100000; of ranges 20000]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
-    pub(crate) asked: Option<usize>,
-    /// Measure only with cold caches: no blocks cached by the store, no pages cached by the system
-    #[arg(long)]
-    pub(crate) cold: bool,
-    /// Measure only with all blocks in the store's cache, which must fit in memory
-    #[arg(long)]
-    pub(crate) warm: bool,
-    /// Directory in which to create the store [default: the temporary directory]. On a file system
-    /// in memory, nothing is cold
-    #[arg(long, value_name = "PATH")]
-    pub(crate) dir: Option<PathBuf>,
-    /// Keep the store, and print its path
-    #[arg(long)]
-    pub(crate) keep: bool,
-    /// Plot reads per missing key, or per empty range, against bits per key, into a file ending in
-    /// .svg or .png; may be repeated
-    #[arg(long, value_name = "FILE", value_parser = tamis_bench::plot::plot_file)]
-    pub(crate) plot: Vec<PathBuf>,
-    /// Seed of the keys, their order, the sample of keys, and the filters' hash
-    #[arg(long, value_name = "N", default_value_t = 42)]
-    pub(crate) seed: u64,
-}
-
-fn bits_per_key(text: &str) -> Result<f32, String> {
-    match text.trim().parse() {
-        Ok(bits) if (1.0..=24.0).contains(&bits) => Ok(bits),
-        _ => Err("a filter takes 1 to 24 bits per key".to_owned()),
-    }
-}
-
-fn value_size(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(size) if size <= 1 << 20 => Ok(size),
-        _ => Err("a value has 0 to 1048576 bytes".to_owned()),
-    }
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err("it must be a whole number, 1 or more".to_owned()),
-    }
 }

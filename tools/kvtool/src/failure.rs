@@ -37,6 +37,8 @@ pub(crate) enum Failure {
         what: String,
         source: io::Error,
     },
+    /// What failed and is already reported.
+    Reported(Box<Failure>),
     /// Stopped by Ctrl-C, with what that means for the result.
     Interrupted(String),
     /// The reader of our output has closed the pipe: not a failure.
@@ -55,10 +57,20 @@ impl Failure {
         Failure::Io { what: "cannot write to standard output".into(), source }
     }
 
+    /// The failure of a part of the input.
+    pub(crate) fn at(self, place: impl Display) -> Failure {
+        match self {
+            Failure::Usage(what) => Failure::Usage(format!("{place}: {what}")),
+            other => other,
+        }
+    }
+
     /// The message for the user, if any.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
-            Failure::NotFound | Failure::Damaged | Failure::Unchecked | Failure::ClosedPipe => None,
+            Failure::NotFound | Failure::Damaged | Failure::Unchecked | Failure::Reported(_) | Failure::ClosedPipe => {
+                None
+            }
             Failure::Usage(what) | Failure::Gone(what) | Failure::Wrong(what) | Failure::Interrupted(what) => {
                 Some(what.clone())
             }
@@ -79,6 +91,7 @@ impl Failure {
 
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
+            Failure::Reported(failure) => return failure.exit_code(),
             Failure::ClosedPipe => 0,
             Failure::NotFound => NOT_FOUND,
             Failure::Usage(_)

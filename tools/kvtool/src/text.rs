@@ -162,7 +162,7 @@ fn is_plain(c: char) -> bool {
     }
 }
 
-fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
+pub(crate) fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&byte, after)) = rest.split_first() {

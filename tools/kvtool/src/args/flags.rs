@@ -1,10 +1,12 @@
 //! Flags that many commands have. Each command takes those that mean something to it.
 
 use std::ffi::{OsStr, OsString};
+use std::rc::Rc;
 
 use clap::{Args as Group, ValueEnum};
 
 use crate::failure::{Failure, Result};
+use crate::session::Session;
 use crate::text::Form;
 
 /// A command's own arguments, and the flags that it shares with others.
@@ -17,9 +19,16 @@ pub(crate) struct With<A: Group, F: Group = AllFlags> {
 }
 
 impl<A: Group, F: Group + Into<Common>> With<A, F> {
-    /// Runs the command.
-    pub(crate) fn run(self, command: impl FnOnce(&Common, A) -> Result<()>) -> Result<()> {
-        command(&self.flags.into(), self.args)
+    /// Runs the command, in the open store of `session` if a shell runs it.
+    pub(crate) fn run(
+        self,
+        session: Option<&Rc<Session>>,
+        command: impl FnOnce(&Common, A) -> Result<()>,
+    ) -> Result<()> {
+        let mut common: Common = self.flags.into();
+        common.session = session.cloned();
+        common.keyspace = common.keyspace.or_else(|| session?.keyspace());
+        command(&common, self.args)
     }
 }
 
@@ -116,6 +125,8 @@ pub(crate) struct Common {
     pub(crate) keyspace: Option<String>,
     form: Option<Form>,
     pub(crate) format: OutputFormat,
+    /// The shell that runs the command.
+    pub(crate) session: Option<Rc<Session>>,
 }
 
 impl FormFlags {
@@ -130,19 +141,19 @@ impl FormFlags {
 
 impl<O: Group + Into<OutputFormat>> From<AllFlags<O>> for Common {
     fn from(AllFlags { keyspace, form, output }: AllFlags<O>) -> Common {
-        Common { keyspace: keyspace.keyspace, form: form.form(), format: output.into() }
+        Common { keyspace: keyspace.keyspace, form: form.form(), format: output.into(), session: None }
     }
 }
 
 impl<O: Group + Into<OutputFormat>> From<KeyspaceFlags<O>> for Common {
     fn from(KeyspaceFlags { keyspace, output }: KeyspaceFlags<O>) -> Common {
-        Common { keyspace: keyspace.keyspace, format: output.into(), form: None }
+        Common { keyspace: keyspace.keyspace, format: output.into(), ..Common::default() }
     }
 }
 
 impl<O: Group + Into<OutputFormat>> From<ByteFlags<O>> for Common {
     fn from(ByteFlags { form, output }: ByteFlags<O>) -> Common {
-        Common { form: form.form(), format: output.into(), keyspace: None }
+        Common { form: form.form(), format: output.into(), ..Common::default() }
     }
 }
 
@@ -159,6 +170,10 @@ impl From<TableFlags> for Common {
 }
 
 impl Common {
+    pub(crate) fn in_keyspace(keyspace: Option<String>) -> Common {
+        Common { keyspace, ..Common::default() }
+    }
+
     /// Whether results are printed as JSON.
     pub(crate) fn json(&self) -> bool {
         self.format == OutputFormat::Json

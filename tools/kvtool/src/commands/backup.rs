@@ -9,8 +9,10 @@ use serde_json::json;
 use tamis::{Db, Error};
 use tamis_backup::{Base, Follow, FollowOptions, Generation, Point, Reach, Repository};
 
+use super::store::{close, open_to_copy};
 use crate::args::{Backup, Backups, Common, Restore};
 use crate::failure::{Failure, Result};
+use crate::interrupt::on_interrupt;
 use crate::output::{Output, say};
 use crate::table::{Table, number, text};
 use crate::text::{counted, size, utc};
@@ -25,7 +27,7 @@ pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
     if args.follow {
         return follow(&args);
     }
-    let db = Db::open_to_copy(&args.db)?;
+    let db = open_to_copy(&args.db, common)?;
     let repository = create(&args.repository)?;
     if !db.is_read_only() {
         // All writes are in tables then, which the next backup need not copy again. If it fails,
@@ -33,7 +35,7 @@ pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
         let _ = db.flush();
     }
     let made = repository.backup(&db)?;
-    db.close()?;
+    close(db, common)?;
     let pruned = args.keep.map(|keep| repository.prune_store(made.store, keep as usize)).transpose()?;
     let pruned = pruned.unwrap_or_default();
     if common.json() {
@@ -69,9 +71,9 @@ fn follow(args: &Backup) -> Result<()> {
     let repository = &create(&args.repository)?;
     let is_interrupted = Arc::new(AtomicBool::new(false));
     let interrupted = Arc::clone(&is_interrupted);
-    if let Err(error) = ctrlc::set_handler(move || interrupted.store(true, Ordering::Relaxed)) {
-        say(format_args!("kvtool: Ctrl-C may lose the last second: {error}"));
-    }
+    let _handled = on_interrupt("Ctrl-C may lose the last second", move || {
+        interrupted.store(true, Ordering::Relaxed);
+    });
     let mut options = FollowOptions::new().generation_every(Duration::from_secs(args.every));
     options.keep = args.keep.map(|keep| keep as usize);
     let mut follow = Follow::begin(repository, &db, options)?;

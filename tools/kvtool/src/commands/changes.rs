@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tamis::{ChangeBatch, Changes, Db, Error, IngestedTable, Operation, OperationKind};
 
+use super::store::open_read_only;
 use crate::args::{Changes as Args, Common};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, json_bytes, say};
@@ -22,7 +23,7 @@ pub(crate) fn run(common: &Common, args: Args) -> Result<()> {
     let (mut since, mut left) = (args.since, args.limit.unwrap_or(u64::MAX));
     loop {
         let begin = Instant::now();
-        let db = Db::open_read_only(&args.db)?;
+        let db = open_read_only(&args.db, common)?;
         let mut changes = open_changes(&db, since)?;
         while left > 0 {
             let Some(batch) = changes.next() else { break };

@@ -1,17 +1,18 @@
 //! `checkpoint`: a copy of a store that shares its tables by hard links.
 
 use serde_json::json;
-use tamis::{Db, ImageFile};
+use tamis::ImageFile;
 
+use super::store::{close, open_to_copy};
 use crate::args::{Checkpoint, Common};
 use crate::failure::Result;
 use crate::output::{Output, say};
 use crate::text::{counted, size};
 
 pub(crate) fn run(common: &Common, args: Checkpoint) -> Result<()> {
-    let db = Db::open_to_copy(&args.db)?;
+    let db = open_to_copy(&args.db, common)?;
     let made = db.checkpoint(&args.dir)?;
-    db.close()?;
+    close(db, common)?;
     let bytes = made.files.iter().map(|file| file.size).sum();
     if common.json() {
         let mut output = Output::new();

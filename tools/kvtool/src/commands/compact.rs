@@ -10,7 +10,7 @@ use serde_json::json;
 use tamis::inspect::{FileKind, Inspector};
 use tamis::{Stats, TableStats};
 
-use super::store::{open_existing, selected_keyspaces, stats_of};
+use super::store::{close, open_existing, selected_keyspaces, stats_of};
 use crate::args::{Common, Compact};
 use crate::failure::Result;
 use crate::output::{Output, say};
@@ -19,7 +19,7 @@ use crate::text::{Decimal, size};
 pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
     let from = common.optional_bytes("--from", args.from.as_ref())?;
     let to = common.optional_bytes("--to", args.to.as_ref())?;
-    let db = open_existing(&args.db)?;
+    let db = open_existing(&args.db, common)?;
     let keyspaces = selected_keyspaces(&db, common)?;
     // Flush first, so that entries in memory are part of the size before.
     db.flush()?;
@@ -40,7 +40,7 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
         is_in_range && kept.contains(&table.number)
     });
     // Close before checking: damage in one table must not stop the others from becoming durable.
-    db.close()?;
+    close(db, common)?;
     unread.map(|table| check(&args.db, table.number)).find(Result::is_err).transpose()?;
     let (before, after) = (bytes(&before), bytes(&after));
     if common.json() {

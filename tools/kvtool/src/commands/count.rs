@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
-use super::scan::KeyRange;
+use super::range::KeyRange;
 use super::store::open_to_read;
+use super::view::View;
 use crate::args::{Common, InRange};
 use crate::failure::Result;
 use crate::output::Output;
@@ -13,12 +14,8 @@ use crate::text;
 /// Reads all keys of the range.
 pub(crate) fn count(common: &Common, args: InRange) -> Result<()> {
     let range = KeyRange::of(common, &args.range)?;
-    let (_db, keyspace) = open_to_read(&args.db, common)?;
-    let mut count = 0u64;
-    for key in keyspace.keys(range.bounds()) {
-        key?;
-        count += 1;
-    }
+    let (db, keyspace) = open_to_read(&args.db, common)?;
+    let count = View::of(common, &db, &keyspace).count(&range)?;
     let mut output = Output::new();
     if common.json() {
         output.json(json!({ "count": count }))?

@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tamis::{FilterMode, FilterPolicy, RangeFilterPolicy, Stats};
 
-use super::scan::KeyRange;
+use super::range::KeyRange;
 use super::workload::keys::Keys;
 use super::workload::load::Load;
 use super::workload::measure::{Measured, Question, Scan, measure, measure_ranges, warm_up};

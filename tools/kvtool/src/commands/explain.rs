@@ -9,7 +9,7 @@ use tamis::{
     ScanStep,
 };
 
-use super::scan::KeyRange;
+use super::range::KeyRange;
 use super::store::open_to_read;
 use crate::args::{Common, Explain};
 use crate::failure::{Failure, Result};

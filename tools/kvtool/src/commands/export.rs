@@ -15,18 +15,19 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tamis::{Db, Keyspace, KeyspaceOptions, Parts, ReadOptions, Snapshot};
+use tamis::{Keyspace, KeyspaceOptions, Parts, ReadOptions, Snapshot};
 use tempfile::{NamedTempFile, TempPath};
 
 use super::definition::Definition;
 use super::file_names::file_names;
 use super::formats::{Codec, Format};
 use super::lines::BYTE_ORDER_MARK;
+use super::range::KeyRange;
 use super::salvage;
-use super::scan::KeyRange;
-use super::store::{existing_keyspace, selected_keyspaces};
+use super::store::{existing_keyspace, open_read_only, selected_keyspaces};
 use crate::args::{Common, Export, Operator};
 use crate::failure::{Attempt, Failure, Result};
+use crate::interrupt::on_interrupt;
 use crate::output::{Output, document, say};
 use crate::text::{Decimal, Form, count, counted, size};
 
@@ -57,7 +58,7 @@ pub(crate) fn run(common: &Common, args: Export) -> Result<()> {
             "--all-keyspaces needs a directory; only JSON lines hold several keyspaces in one file",
         ));
     }
-    let db = Db::open_read_only(&args.db)?;
+    let db = open_read_only(&args.db, common)?;
     let mut export = Exporter {
         snapshot: db.snapshot(),
         codec: Codec { format, form: common.form() },
@@ -93,9 +94,9 @@ pub(crate) fn run(common: &Common, args: Export) -> Result<()> {
         fs::create_dir_all(&file).attempt(format_args!("cannot create {}", file.display()))?;
     }
     let interrupted = Arc::clone(&export.interrupted);
-    if let Err(error) = ctrlc::set_handler(move || interrupted.store(true, Ordering::Relaxed)) {
-        say(format_args!("kvtool: a temporary file may stay after Ctrl-C: {error}"));
-    }
+    let _handled = on_interrupt("a temporary file may stay after Ctrl-C", move || {
+        interrupted.store(true, Ordering::Relaxed);
+    });
     let start = Instant::now();
     let mut written = Vec::new();
     for (keyspace, path) in &targets {

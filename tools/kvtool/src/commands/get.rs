@@ -1,10 +1,11 @@
 //! `get`: looks up one key, several, or all keys of a file and what they cost.
 
 use serde_json::{Value, json};
-use tamis::{Keyspace, ReadOptions};
+use tamis::ReadOptions;
 
 use super::look_up::look_up_all;
 use super::store::open_to_read;
+use super::view::View;
 use crate::args::{Common, Get};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, json_bytes, json_reads, say};
@@ -16,9 +17,10 @@ pub(crate) fn run(common: &Common, args: Get) -> Result<()> {
         return Err(Failure::usage("--raw prints one value: name one KEY"));
     }
     let (db, keyspace) = open_to_read(&args.db, common)?;
-    let Some(file) = &args.keys_from else { return get_keys(common, &keyspace, &keys, &args, options) };
+    let view = View::of(common, &db, &keyspace);
+    let Some(file) = &args.keys_from else { return get_keys(common, &view, &keys, &args, options) };
     let (mut output, mut printed) = (Output::new(), 0u64);
-    let summary = look_up_all(&keyspace, file, common.form(), options, |key, value| {
+    let summary = look_up_all(&view, file, common.form(), options, |key, value| {
         if value.is_some() == args.missing {
             return Ok(());
         }
@@ -49,10 +51,10 @@ fn document(common: &Common, key: &[u8], value: Option<&[u8]>) -> Value {
 }
 
 /// The keys of the command line. Fails if one is absent; with `--missing`, if none is.
-fn get_keys(common: &Common, keyspace: &Keyspace, keys: &[Vec<u8>], args: &Get, options: ReadOptions) -> Result<()> {
+fn get_keys(common: &Common, view: &View<'_>, keys: &[Vec<u8>], args: &Get, options: ReadOptions) -> Result<()> {
     let (mut output, mut absent) = (Output::new(), 0);
     for key in keys {
-        let value = keyspace.get_with(key, options)?;
+        let value = view.get(key, options)?;
         absent += usize::from(value.is_none());
         let form = common.form();
         match (&value, common.json()) {

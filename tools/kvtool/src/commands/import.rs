@@ -14,17 +14,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 use indicatif::ProgressBar;
 use serde_json::json;
-use tamis::{Db, Error, Expiry, IngestMode, IngestOptions, SstWriter, WriteBatch, WriteOptions};
+use tamis::{Error, Expiry, IngestMode, IngestOptions, SstWriter, WriteBatch, WriteOptions};
 
 use super::definition::Definition;
 use super::entries::{Entries, Position, Source};
 use super::formats::{Entry, Record};
 use super::progress::progress_bar;
 use super::sst_build;
-use super::store::settle_and_close;
+use super::store::{close, open_read_only, settle_and_close};
 use super::target::Target;
 use crate::args::{Common, Import};
 use crate::failure::{Attempt, Failure, INTERRUPTED, Result};
+use crate::interrupt::on_interrupt;
 use crate::output::{Output, say};
 use crate::text::{Decimal, count, counted, size};
 
@@ -48,7 +49,7 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     let start = Instant::now();
     let progress = progress_bar(entries.len());
     if args.sorted {
-        let imported = import_sorted(&args.db, &mut entries, &mut target, args.replace, &progress)?;
+        let imported = import_sorted(common, &args.db, &mut entries, &mut target, args.replace, &progress)?;
         progress.finish_and_clear();
         return report(common, imported, start.elapsed());
     }
@@ -67,19 +68,17 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     };
     let shared = Arc::new(Mutex::new(import));
     let interrupted = Arc::clone(&shared);
-    let handled = ctrlc::set_handler(move || {
+    let _handled = on_interrupt("no message on Ctrl-C about the progress", move || {
         let code = lock(&interrupted).interrupted();
         exit(code)
     });
-    if let Err(error) = handled {
-        say(format_args!("kvtool: no message on Ctrl-C about the progress: {error}"));
-    }
     let result = import_all(&mut entries, &shared, &progress);
     let settled = if result.is_ok() { settle(&shared, &progress) } else { Ok(()) };
-    let mut import = lock(&shared);
+    let import = lock(&shared);
     progress.finish_and_clear();
     // Imported entries stay, even if a later record is not valid.
-    let closed = import.close();
+    let closed = import.target.db.sync().map_err(Failure::from);
+    let closed = closed.and_then(|()| close(import.target.db.clone(), common));
     if let Err(failure) = result {
         import.say_how_to_resume();
         return Err(failure);
@@ -102,6 +101,7 @@ fn settle(import: &Mutex<Importer>, progress: &ProgressBar) -> Result<()> {
 /// Writes the entries of sorted files to tables beside the store, and moves these into it, perhaps
 /// in place of all that the keyspace has. Returns their number.
 fn import_sorted(
+    common: &Common,
     path: &Path,
     entries: &mut Entries,
     target: &mut Target,
@@ -112,7 +112,7 @@ fn import_sorted(
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made: Arc<Mutex<Option<PathBuf>>> = Arc::default();
     let interrupted = Arc::clone(&made);
-    let handled = ctrlc::set_handler(move || {
+    let _handled = on_interrupt("Ctrl-C will leave a directory behind", move || {
         if let Some(dir) = lock(&interrupted).take() {
             // The other thread may make a table meanwhile.
             for _ in 0..REMOVALS {
@@ -124,9 +124,6 @@ fn import_sorted(
         }
         exit(INTERRUPTED.into())
     });
-    if let Err(error) = handled {
-        say(format_args!("kvtool: Ctrl-C will leave a directory behind: {error}"));
-    }
     let dir = {
         let mut made = lock(&made);
         let dir = tempfile::Builder::new().prefix("kvtool-import-").tempdir_in(parent);
@@ -152,7 +149,7 @@ fn import_sorted(
         let files = tables.into_iter().map(|table| table.path);
         target.keyspace().ingest(files, IngestOptions::new().mode(IngestMode::Move))?;
     }
-    settle_and_close(target.db.clone())?;
+    settle_and_close(target.db.clone(), common)?;
     Ok(imported)
 }
 
@@ -204,10 +201,10 @@ fn add_record(entries: &mut Entries, import: &Mutex<Importer>, progress: &Progre
 /// Reads and checks all entries, and prints what an import would do.
 fn dry_run(common: &Common, db: &Path, mut entries: Entries) -> Result<()> {
     let name = common.keyspace.as_deref().unwrap_or("default");
-    let (has_store, has_keyspace) = match Db::open_read_only(db) {
+    let (has_store, has_keyspace) = match open_read_only(db, common) {
         Ok(store) => (true, store.existing_keyspace(name)?.is_some()),
-        Err(Error::NotFound(_)) => (false, false),
-        Err(error) => return Err(error.into()),
+        Err(Failure::Store(Error::NotFound(_))) => (false, false),
+        Err(failure) => return Err(failure),
     };
     let progress = progress_bar(entries.len());
     let checked = check_all(&mut entries, &progress);

@@ -13,7 +13,7 @@ use crate::output::{Output, say};
 use crate::text::{Decimal, counted, size};
 
 pub(crate) fn run(common: &Common, args: Ingest) -> Result<()> {
-    let db = open_existing(&args.db)?;
+    let db = open_existing(&args.db, common)?;
     let keyspace = existing_keyspace(&db, common)?;
     let mode = match (args.copy, args.move_files) {
         (true, _) => IngestMode::Copy,
@@ -24,7 +24,7 @@ pub(crate) fn run(common: &Common, args: Ingest) -> Result<()> {
     let info = keyspace.ingest(&args.files, IngestOptions::new().mode(mode))?;
     let seconds = start.elapsed().as_secs_f64();
     drop(keyspace);
-    settle_and_close(db)?;
+    settle_and_close(db, common)?;
     for file in &info.left {
         say(format_args!("kvtool: {} is in the store, and could not be removed here", file.display()));
     }

@@ -1,9 +1,9 @@
 //! `keyspaces` lists them with their options and sizes; `create-keyspace`, `drop-keyspace`.
 
 use serde_json::json;
-use tamis::{Compression, Db, FilterPolicy, KeyspaceOptions, RangeFilterPolicy};
+use tamis::{Compression, FilterPolicy, KeyspaceOptions, RangeFilterPolicy};
 
-use super::store::{no_such_keyspace, open_existing, stats_of};
+use super::store::{close, no_such_keyspace, open_existing, open_or_create, open_read_only, stats_of};
 use crate::args::{Common, NamedKeyspace, StoreDir};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -11,7 +11,7 @@ use crate::table::{Table, number, text};
 use crate::text::{count, size};
 
 pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
-    let db = Db::open_read_only(&args.db)?;
+    let db = open_read_only(&args.db, common)?;
     let mut rows = Vec::new();
     let mut documents = Vec::new();
     for stats in stats_of(&db, common)?.keyspaces {
@@ -63,12 +63,12 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
 }
 
 pub(crate) fn create(common: &Common, args: NamedKeyspace) -> Result<()> {
-    let db = Db::open(&args.db)?;
+    let db = open_or_create(&args.db, common)?;
     let is_new = db.existing_keyspace(&args.name)?.is_none();
     if is_new {
         db.keyspace(&args.name)?;
     }
-    db.close()?;
+    close(db, common)?;
     tell(common, &args.name, "created", is_new)?;
     match is_new {
         true => Ok(()),
@@ -77,9 +77,9 @@ pub(crate) fn create(common: &Common, args: NamedKeyspace) -> Result<()> {
 }
 
 pub(crate) fn remove(common: &Common, args: NamedKeyspace) -> Result<()> {
-    let db = open_existing(&args.db)?;
+    let db = open_existing(&args.db, common)?;
     let was_there = db.drop_keyspace(&args.name)?;
-    db.close()?;
+    close(db, common)?;
     tell(common, &args.name, "dropped", was_there)?;
     match was_there {
         true => Ok(()),

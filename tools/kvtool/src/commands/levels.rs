@@ -1,10 +1,10 @@
 //! `levels`: the tables of every level.
 
 use serde_json::{Value, json};
-use tamis::{Db, TableStats};
+use tamis::TableStats;
 
 use super::filters::{FilterTotals, filters_of};
-use super::store::stats_of;
+use super::store::{open_read_only, stats_of};
 use crate::args::{Common, StoreDir};
 use crate::failure::Result;
 use crate::output::{Output, json_bytes};
@@ -15,7 +15,7 @@ use crate::text::{count, percent, size, unix_time};
 const KEY_WIDTH: usize = 24;
 
 pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
-    let db = Db::open_read_only(&args.db)?;
+    let db = open_read_only(&args.db, common)?;
     let stats = stats_of(&db, common)?;
     let mut output = Output::new();
     let mut documents = Vec::new();

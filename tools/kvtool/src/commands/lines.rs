@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::scan::KeyRange;
+use super::range::KeyRange;
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::say;
 use crate::text::{EMPTY_KEY, Form, counted};

@@ -8,7 +8,8 @@ use tamis::{Keyspace, ReadOptions, ReadStats};
 
 use super::formats::{Codec, Format};
 use super::lines::Lines;
-use super::scan::KeyRange;
+use super::range::KeyRange;
+use super::view::View;
 use crate::failure::Result;
 use crate::output::say;
 use crate::text::{Decimal, Form, count, counted, size};
@@ -31,7 +32,7 @@ pub(super) fn each_key(file: &Path, form: Form, mut on_key: impl FnMut(&[u8]) ->
 /// Looks up each line of `file`, a key in `form`. Passes each key, with the value that is found, to
 /// `on_key`.
 pub(super) fn look_up_all(
-    keyspace: &Keyspace,
+    view: &View<'_>,
     file: &Path,
     form: Form,
     options: ReadOptions,
@@ -40,7 +41,7 @@ pub(super) fn look_up_all(
     let mut summary = Summary::default();
     each_key(file, form, |key| {
         let start = Instant::now();
-        let value = keyspace.get_with(key, options)?;
+        let value = view.get(key, options)?;
         summary.time += start.elapsed();
         summary.asked += 1;
         summary.found += u64::from(value.is_some());

@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod changes;
 pub(crate) mod checkpoint;
 pub(crate) mod compact;
+pub(crate) mod completions;
 pub(crate) mod count;
 mod definition;
 pub(crate) mod demo;
@@ -26,6 +27,7 @@ mod look_up;
 mod operators;
 mod progress;
 pub(crate) mod put;
+mod range;
 pub(crate) mod repair;
 mod row;
 mod salvage;
@@ -38,4 +40,53 @@ pub(crate) mod stats;
 mod store;
 mod target;
 pub(crate) mod verify;
+mod view;
 mod workload;
+
+use std::rc::Rc;
+
+use crate::args::Command;
+use crate::failure::Result;
+use crate::session::Session;
+
+/// Runs a command: in the open store of `session`, if a shell runs it.
+pub(crate) fn run(command: Command, session: Option<&Rc<Session>>) -> Result<()> {
+    match command {
+        Command::Shell(args) => shell::run(&args),
+        Command::Put(with) => with.run(session, put::put),
+        Command::Merge(with) => with.run(session, put::merge),
+        Command::Get(with) => with.run(session, get::run),
+        Command::Delete(with) => with.run(session, put::delete),
+        Command::DeleteRange(with) => with.run(session, put::delete_range),
+        Command::Scan(with) => with.run(session, scan::run),
+        Command::Count(with) => with.run(session, count::count),
+        Command::Size(with) => with.run(session, count::size),
+        Command::Changes(with) => with.run(session, changes::run),
+        Command::Import(with) => with.run(session, import::run),
+        Command::SstBuild(with) => with.run(session, sst_build::run),
+        Command::Ingest(with) => with.run(session, ingest::run),
+        Command::Export(with) => with.run(session, export::run),
+        Command::Stats(with) => with.run(session, stats::run),
+        Command::Explain(with) => with.run(session, explain::run),
+        Command::Levels(with) => with.run(session, levels::run),
+        Command::Keyspaces(with) => with.run(session, keyspaces::run),
+        Command::CreateKeyspace(with) => with.run(session, keyspaces::create),
+        Command::DropKeyspace(with) => with.run(session, keyspaces::remove),
+        Command::Compact(with) => with.run(session, compact::run),
+        Command::Backup(with) => with.run(session, backup::backup),
+        Command::Backups(with) => with.run(session, backup::list),
+        Command::Restore(with) => with.run(session, backup::restore),
+        Command::Checkpoint(with) => with.run(session, checkpoint::run),
+        Command::Sst(with) => with.run(session, sst::run),
+        Command::Dump(with) => with.run(session, dump::run),
+        Command::Verify(with) => with.run(session, verify::run),
+        Command::Repair(with) => with.run(session, repair::run),
+        Command::Filter(command) => filter::run(command, session),
+        Command::Demo(with) => with.run(session, demo::run),
+        Command::Soak(with) => with.run(session, |common, args| soak::run(common, &args)),
+        Command::SoakWorker(args) => soak::worker::run(&args),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => completions::man(&args),
+        Command::Bench(command) => bench::run(command, session),
+    }
+}

@@ -8,11 +8,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
-use tamis::{Db, Keyspace, MAX_VALUE_LEN, SeqNo, WriteBatch, WriteOptions};
+use tamis::{Db, Keyspace, MAX_VALUE_LEN, ReadOptions, WriteBatch, WriteOptions};
 
 use super::look_up::each_key;
 use super::operators::with_operator;
-use super::store::{existing_keyspace, open_existing, open_to_write, settle_and_close};
+use super::store::{self, open_existing_to_write, open_to_write, settle_and_close};
+use super::view::View;
 use crate::args::{Common, Delete, DeleteRange, Merge, Operator, Put};
 use crate::failure::{Attempt, Failure, Result};
 use crate::output::Output;
@@ -52,14 +53,10 @@ pub(crate) fn merge(common: &Common, args: Merge) -> Result<()> {
             let keyspace = db.keyspace_with(keyspace.name(), options)?;
             (db, keyspace)
         }
-        None => {
-            let db = open_existing(&args.db)?;
-            let keyspace = existing_keyspace(&db, common)?;
-            (db, keyspace)
-        }
+        None => open_existing_to_write(&args.db, common)?,
     };
     // Nobody else writes meanwhile: this process has the store's lock.
-    let (operator, value) = (Operator::of(&keyspace)?, keyspace.get(&key)?);
+    let (operator, value) = (Operator::of(&keyspace)?, View::of(common, &db, &keyspace).get(&key, ReadOptions::new())?);
     let operand = operator.operand(common, &args.operand, value.as_deref())?;
     operator.check(&key, value.as_deref(), &operand).map_err(|why| {
         let key = common.form().show(&key);
@@ -76,14 +73,14 @@ const BATCH: usize = 1000;
 pub(crate) fn delete(common: &Common, args: Delete) -> Result<()> {
     let keys = args.keys.iter().map(|key| common.bytes("KEY", key)).collect::<Result<Vec<_>>>()?;
     let range = Deleted::of(common, args.from.as_ref(), args.to.as_ref(), args.prefix.as_ref())?;
-    let db = open_existing(&args.db)?;
-    let (keyspace, mut batch) = (existing_keyspace(&db, common)?, WriteBatch::new());
+    let (db, keyspace) = open_existing_to_write(&args.db, common)?;
+    let mut batch = WriteBatch::new();
     match &args.keys_from {
         // Keys before an invalid line may be deleted by then.
         Some(file) => each_key(file, common.form(), |key| {
             batch.delete_in(&keyspace, key);
             if batch.len() >= BATCH {
-                db.write(std::mem::take(&mut batch))?;
+                store::write(common, &db, std::mem::take(&mut batch), WriteOptions::new())?;
             }
             Ok(())
         })?,
@@ -98,8 +95,8 @@ pub(crate) fn delete_range(common: &Common, args: DeleteRange) -> Result<()> {
     if matches!(range, Deleted::Range(None, None)) && !args.all {
         return Err(Failure::usage("--from, --to, --prefix or --all is needed"));
     }
-    let db = open_existing(&args.db)?;
-    let (keyspace, mut batch) = (existing_keyspace(&db, common)?, WriteBatch::new());
+    let (db, keyspace) = open_existing_to_write(&args.db, common)?;
+    let mut batch = WriteBatch::new();
     range.add_to(&mut batch, &keyspace);
     write(common, db, batch)
 }
@@ -156,8 +153,8 @@ fn read_value(file: &Path) -> Result<Vec<u8>> {
 }
 
 fn write(common: &Common, db: Db, batch: WriteBatch) -> Result<()> {
-    let seqno: SeqNo = db.write_with(batch, WriteOptions::new().sync(true))?;
-    settle_and_close(db)?;
+    let seqno = store::write(common, &db, batch, WriteOptions::new().sync(true))?;
+    settle_and_close(db, common)?;
     if !common.json() {
         return Ok(());
     }

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 use tamis::filter::RangeFilterState;
-use tamis::{Db, FilterLedger, KeyspaceStats, LevelStats, ReadOptions, ReadStats};
+use tamis::{FilterLedger, KeyspaceStats, LevelStats, ReadOptions, ReadStats};
 
 use super::filters::{EmptyRead, FilterTotals, filters_of};
 use super::look_up::{look_up_all, scan_all};
-use super::store::{existing_keyspace, stats_of};
+use super::store::{existing_keyspace, open_read_only, stats_of};
+use super::view::View;
 use crate::args::{Common, FilterUse, Stats};
 use crate::failure::Result;
 use crate::output::{Output, json_ledger, say};
@@ -15,11 +16,17 @@ use crate::text::{count, counted, percent, size};
 
 pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
     common.form_needs("--keys-from or --ranges-from", args.keys_from.is_some() || args.ranges_from.is_some())?;
-    let db = Db::open_read_only(&args.db)?;
+    let db = open_read_only(&args.db, common)?;
     let (options, form) = (ReadOptions::new().filters(args.filters.into()), common.form());
     let (mut looked_up, mut scanned) = (None, None);
     if let Some(file) = &args.keys_from {
-        looked_up = Some(look_up_all(&existing_keyspace(&db, common)?, file, form, options, |_, _| Ok(()))?);
+        looked_up = Some(look_up_all(
+            &View::of(common, &db, &existing_keyspace(&db, common)?),
+            file,
+            form,
+            options,
+            |_, _| Ok(()),
+        )?);
     }
     if let Some(file) = &args.ranges_from {
         scanned = Some(scan_all(&existing_keyspace(&db, common)?, file, form, options)?);

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use tamis::{Db, Error, Expiry, Keyspace, KeyspaceOptions, Options};
+use tamis::{Db, Error, Expiry, Keyspace, KeyspaceOptions};
 
 use super::definition::Definition;
 use super::formats::Entry;
+use super::store::{open_existing, open_or_create};
 use crate::args::{Common, Operator};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::say;
 
 pub(super) struct Target {
@@ -31,13 +32,13 @@ pub(super) struct Target {
 impl Target {
     /// Opens a store and the keyspace that the command line names; creates both if absent.
     pub(super) fn open(path: &Path, common: &Common) -> Result<Target> {
-        let (db, known) = match Options::new().create_if_missing(false).open(path) {
+        let (db, known) = match open_existing(path, common) {
             Ok(db) => {
                 let known = db.keyspace_names()?.into_iter().collect();
                 (db, known)
             }
-            Err(Error::NotFound(_)) => (Db::open(path)?, HashSet::new()),
-            Err(error) => return Err(error.into()),
+            Err(Failure::Store(Error::NotFound(_))) => (open_or_create(path, common)?, HashSet::new()),
+            Err(failure) => return Err(failure),
         };
         let base = match &common.keyspace {
             Some(name) => db.keyspace(name)?,

@@ -22,4 +22,5 @@ mod refused;
 mod repair;
 mod round_trip;
 mod sandbox;
+mod shell;
 mod soak;

@@ -2,19 +2,22 @@
 
 mod reads;
 
+use std::rc::Rc;
+
 use tamis_bench::cli::RunArgs;
 use tamis_bench::program::Program;
 use tamis_bench::tamis_engine::CONTESTANTS;
 
 use crate::args::{BenchCommand, Common};
 use crate::failure::{Failure, Result};
+use crate::session::Session;
 
 const PROGRAM: Program = Program { name: "bench", command: "cargo run --release -p kvtool -- bench run" };
 
-pub(crate) fn run(command: BenchCommand) -> Result<()> {
+pub(crate) fn run(command: BenchCommand, session: Option<&Rc<Session>>) -> Result<()> {
     match command {
-        BenchCommand::Reads(with) => with.run(reads::run),
-        BenchCommand::Run(with) => with.run(run_workloads),
+        BenchCommand::Reads(with) => with.run(session, reads::run),
+        BenchCommand::Run(with) => with.run(session, run_workloads),
     }
 }
 

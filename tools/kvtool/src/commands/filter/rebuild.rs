@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tamis::{Db, FilterBudget, FilterPolicy, Keyspace, LevelFilters};
 
 use super::super::filters::{FilterTotals, Totals, filters_of};
-use super::super::store::{open_existing, selected_keyspaces, stats_of_keyspace};
+use super::super::store::{close, open_existing, selected_keyspaces, stats_of_keyspace};
 use crate::args::{Common, FilterRebuild, Policy};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say};
@@ -20,7 +20,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
         (true, Some(bits)) => LevelFilters::Budget(FilterBudget::bits_per_key(bits).absent(args.absent)),
         _ => LevelFilters::Uniform,
     };
-    let db = open_existing(&args.db)?;
+    let db = open_existing(&args.db, common)?;
     let keyspaces = selected_keyspaces(&db, common)?;
     let start = Instant::now();
     let style = ProgressStyle::with_template("{prefix} {bar:40} {pos} of {len} tables, {eta} left");
@@ -81,7 +81,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     }
     bar.finish_and_clear();
     drop(keyspaces);
-    db.close()?;
+    close(db, common)?;
     let seconds = start.elapsed().as_secs_f64();
     say(format_args!("done in {} s", Decimal(seconds)));
     if common.json() {

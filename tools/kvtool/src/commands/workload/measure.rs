@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tamis::{Db, FilterMode, Keyspace, ReadOptions, ReadStats};
 
-use super::super::scan::KeyRange;
+use super::super::range::KeyRange;
 use super::super::store::stats_of_keyspace;
 use super::process::{Io, Moment};
 use crate::failure::{Failure, Result};

@@ -32,9 +32,20 @@ const GIVEN: [&str; 3] = [
     "kvtool filter create b.bloom --bits 8388608 --probes 6 < b.txt",
 ];
 
-/// The commands of a block: one a line, without what goes on in the next line.
+/// The commands of a block: one a line, with what goes on in the next line, and with the lines that
+/// it reads up to `END`.
 fn commands(block: &str) -> Vec<String> {
-    block.replace("\\\n", " ").lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    let text = block.replace("\\\n", " ");
+    let (mut commands, mut lines) = (Vec::new(), text.lines());
+    while let Some(line) = lines.next() {
+        let mut command = line.trim().to_owned();
+        if command.ends_with("<<'END'") {
+            let read = lines.by_ref().take_while(|line| *line != "END").map(|line| format!("\n{line}"));
+            command.extend(read.chain(["\nEND\n".to_owned()]));
+        }
+        commands.extend(Some(command).filter(|command| !command.is_empty()));
+    }
+    commands
 }
 
 /// Files that the documents speak of.

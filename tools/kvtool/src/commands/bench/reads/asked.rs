@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tamis::FilterMode;
 
 use crate::commands::look_up::SCANNED;
-use crate::commands::scan::KeyRange;
+use crate::commands::range::KeyRange;
 use crate::commands::workload::measure::{Question, Scan};
 
 pub(super) type Key = Box<[u8]>;

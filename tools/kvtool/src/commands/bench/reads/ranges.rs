@@ -11,7 +11,7 @@ use fastrand::Rng;
 use tamis::Keyspace;
 
 use super::asked::{Asked, Key, Start};
-use crate::commands::scan::KeyRange;
+use crate::commands::range::KeyRange;
 use crate::failure::{Failure, Result};
 use crate::output::say;
 use crate::text::counted;

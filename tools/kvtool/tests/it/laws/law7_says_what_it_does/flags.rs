@@ -7,14 +7,23 @@ use std::path::Path;
 
 use crate::sandbox::{DONE, Sandbox, USAGE};
 
-/// Of these no call is made twice: they run until they are interrupted, or for long. Other tests
-/// run them.
-const LONG: [&str; 7] =
-    ["demo", "soak", "bench reads", "bench run", "changes --follow", "backup --follow", "backup --every"];
+/// Of these no call is made twice: they run until they are interrupted, or for long, or need
+/// input. Other tests run them.
+const LONG: [&str; 8] = [
+    "demo",
+    "soak",
+    "bench reads",
+    "bench run",
+    "changes --follow",
+    "backup --follow",
+    "backup --every",
+    "shell --keep-going",
+];
 
 /// A command without a flag and with it. What they print, their exit codes or the files that they
 /// leave differ.
 const CALLS: &[(&str, &str)] = &[
+    ("shell absent", "shell absent --read-only"),
     ("put db 6b 76", "put db 6b 76 --hex"),
     (r"put db a\tb 76", r"put db a\tb 76 --escaped"),
     ("put db 6b 76", "put db 6b 76 --keyspace m"),

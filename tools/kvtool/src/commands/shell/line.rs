@@ -1,0 +1,98 @@
+//! The command lines of a shell: those of kvtool, without the store.
+
+use std::ffi::OsString;
+
+use clap::{Command as Clap, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use super::words::Word;
+use crate::args::{Command, with_store};
+use crate::failure::{Failure, Result};
+
+/// What a line of a shell asks for.
+#[derive(Debug, Parser)]
+#[command(name = "kvtool", no_binary_name = true)]
+struct Line {
+    #[command(subcommand)]
+    command: ShellCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ShellCommand {
+    /// Begin a transaction: `put`, `merge`, `delete`, `delete-range`, `get`, `scan` and `count`
+    /// work in it, other commands see what is committed
+    Begin,
+    /// Commit the transaction, durably
+    Commit,
+    /// Undo what the transaction has written
+    Rollback,
+    /// Work in another keyspace; without a name, as at the beginning
+    Use {
+        /// Name of the keyspace
+        name: Option<String>,
+    },
+    /// End; also `quit`, and Ctrl-D
+    #[command(alias = "quit")]
+    Exit,
+    #[command(flatten)]
+    Kvtool(Command),
+}
+
+/// Commands that need a store of their own, or one that nobody has open.
+const ELSEWHERE: [&str; 4] = ["repair", "shell", "soak", "bench"];
+
+/// The commands that lines may have, each with the shell's store.
+pub(super) struct Grammar {
+    pub(super) clap: Clap,
+}
+
+impl Grammar {
+    pub(super) fn new(db: &std::path::Path) -> Grammar {
+        let all = Line::command();
+        let mut clap =
+            Clap::new("kvtool").no_binary_name(true).subcommand_required(true).help_template("{subcommands}");
+        for command in all.get_subcommands() {
+            let name = command.get_name();
+            if (works_on_a_store(command) || !Command::has_subcommand(name)) && !ELSEWHERE.contains(&name) {
+                clap = clap.subcommand(command.clone());
+            }
+        }
+        Grammar { clap: with_store(clap, db, true) }
+    }
+
+    /// What the words of a line ask for; `None` if that is printed already.
+    pub(super) fn parse(&mut self, words: Vec<Word>) -> Result<Option<ShellCommand>> {
+        let mut words: Vec<OsString> = words.into_iter().map(|word| os_string(word.bytes)).collect::<Result<_>>()?;
+        // As in other shells for databases.
+        if let Some(name) = words[0].to_str().and_then(|name| name.strip_prefix('.')) {
+            words[0] = name.into();
+        }
+        let parsed = self.clap.try_get_matches_from_mut(words);
+        match parsed.and_then(|matches| Line::from_arg_matches(&matches)) {
+            Ok(line) => Ok(Some(line.command)),
+            Err(error) if !error.use_stderr() => {
+                error.print().map_err(Failure::output)?;
+                Ok(None)
+            }
+            Err(error) => {
+                let text = error.render().to_string();
+                Err(Failure::usage(text.trim().trim_start_matches("error: ")))
+            }
+        }
+    }
+}
+
+/// Whether a command, or one of its own, takes a store.
+fn works_on_a_store(command: &Clap) -> bool {
+    command.get_arguments().any(|argument| argument.get_id() == "db") || command.get_subcommands().any(works_on_a_store)
+}
+
+#[cfg(unix)]
+fn os_string(bytes: Vec<u8>) -> Result<OsString> {
+    Ok(std::os::unix::ffi::OsStringExt::from_vec(bytes))
+}
+
+#[cfg(not(unix))]
+fn os_string(bytes: Vec<u8>) -> Result<OsString> {
+    let text = String::from_utf8(bytes).map_err(|_| Failure::usage("bytes that are not UTF-8 need --escaped or --hex"));
+    Ok(text?.into())
+}

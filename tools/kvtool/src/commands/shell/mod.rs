@@ -1,0 +1,247 @@
+//! `shell`: commands in one open store, typed or from a script.
+
+mod complete;
+mod line;
+mod words;
+
+use std::borrow::Cow;
+use std::env;
+use std::io::{self, BufRead, IsTerminal, Read};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use rustyline::error::ReadlineError;
+use rustyline::history::FileHistory;
+use rustyline::{CompletionType, Config, Editor};
+use tamis::Db;
+
+use self::complete::Typing;
+use self::line::{Grammar, ShellCommand};
+use self::words::{Unsplit, Word, first_command};
+use super::store::existing_keyspace;
+use crate::args::{Common, Shell as Args};
+use crate::failure::{Attempt, Failure, Result};
+use crate::interrupt;
+use crate::output::{say, say_failure};
+use crate::session::Session;
+
+/// Most bytes of a command in a script: larger values are in files.
+const LONGEST: u64 = 64 << 20;
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let db = if args.read_only { Db::open_read_only(&args.db)? } else { Db::open(&args.db)? };
+    let mut shell = Shell::new(db);
+    let ran = match io::stdin().is_terminal() {
+        true => shell.run_typed(),
+        false => shell.run_script(args.keep_going),
+    };
+    let session = shell.session;
+    let left = session.is_in_transaction();
+    if left {
+        session.rollback()?;
+    }
+    let closed = super::store::settle_and_close(session.db().clone(), &Common::default());
+    ran.and(closed)?;
+    match left {
+        true => Err(Failure::usage("the transaction was not committed, and has written nothing")),
+        false => Ok(()),
+    }
+}
+
+struct Shell {
+    session: Rc<Session>,
+    grammar: Grammar,
+}
+
+/// What follows a command.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Command,
+    End,
+}
+
+impl Shell {
+    fn new(db: Db) -> Shell {
+        let grammar = Grammar::new(db.path());
+        Shell { session: Rc::new(Session::new(db)), grammar }
+    }
+
+    fn run_command(&mut self, words: Vec<Word>) -> Result<Next> {
+        let Some(command) = self.grammar.parse(words)? else { return Ok(Next::Command) };
+        let session = &self.session;
+        match command {
+            ShellCommand::Begin => session.begin()?,
+            ShellCommand::Commit => {
+                session.commit()?;
+            }
+            ShellCommand::Rollback => session.rollback()?,
+            ShellCommand::Use { name } => {
+                let common = Common::in_keyspace(name);
+                existing_keyspace(session.db(), &common)?;
+                session.use_keyspace(common.keyspace);
+            }
+            ShellCommand::Exit => return Ok(Next::End),
+            ShellCommand::Kvtool(command) => {
+                let _stops = interrupt::stop_on_interrupt();
+                super::run(command, Some(session))?;
+            }
+        }
+        Ok(Next::Command)
+    }
+
+    /// Runs the commands that standard input has.
+    fn run_script(&mut self, keep_going: bool) -> Result<()> {
+        let (mut script, mut first) = (Script::default(), Ok(()));
+        while let Some((line, words)) = script.next()? {
+            match self.run_command(words) {
+                Ok(Next::Command) | Err(Failure::NotFound) => {}
+                Ok(Next::End) => break,
+                Err(failure) => {
+                    let failure = failure.at(format_args!("line {line}"));
+                    if !keep_going {
+                        return Err(failure);
+                    }
+                    if let Some(message) = failure.message() {
+                        say_failure(message);
+                    }
+                    first = first.and(Err(Failure::Reported(Box::new(failure))));
+                }
+            }
+        }
+        first
+    }
+
+    /// Runs what is typed.
+    fn run_typed(&mut self) -> Result<()> {
+        let no_terminal = |error: ReadlineError| Failure::usage(format_args!("the terminal cannot be used: {error}"));
+        let config = Config::builder().completion_type(CompletionType::List).history_ignore_space(true);
+        let config = config.history_ignore_dups(true).map_err(no_terminal)?.auto_add_history(true).build();
+        let mut editor: Editor<Typing, FileHistory> = Editor::with_config(config).map_err(no_terminal)?;
+        editor.set_helper(Some(Typing::new(Rc::clone(&self.session), self.grammar.clap.clone())));
+        let mut history = history_file();
+        if let Some(file) = &history {
+            // The first shell has no history.
+            let _ = editor.load_history(file);
+        }
+        say("`help` lists the commands, `help COMMAND` explains one; Tab completes; `exit` ends");
+        loop {
+            match editor.readline(&self.prompt()) {
+                Ok(text) => {
+                    if let Some(file) = &history
+                        && let Err(error) = editor.append_history(file)
+                    {
+                        say(format_args!("kvtool: the history is not kept: cannot write {}: {error}", file.display()));
+                        history = None;
+                    }
+                    if self.run_text(&text) == Next::End {
+                        break;
+                    }
+                }
+                // The line is dropped.
+                Err(ReadlineError::Interrupted) => {}
+                Err(ReadlineError::Eof) => break,
+                Err(error) => return Err(no_terminal(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the commands of a text that was typed or pasted, up to one that fails.
+    fn run_text(&mut self, mut text: &str) -> Next {
+        while !text.is_empty() {
+            let ran = match first_command(text) {
+                Ok((words, end)) => {
+                    text = &text[end..];
+                    if words.is_empty() {
+                        continue;
+                    }
+                    self.run_command(words)
+                }
+                Err(Unsplit::Open { what, .. }) => Err(Failure::usage(format_args!("{what} is not closed"))),
+                Err(Unsplit::Invalid(why)) => Err(Failure::usage(why)),
+            };
+            match ran {
+                Ok(Next::Command) => {}
+                Ok(Next::End) => return Next::End,
+                Err(failure) => {
+                    say_failure(match failure {
+                        Failure::NotFound => "not found".into(),
+                        failure => failure.message().unwrap_or_default(),
+                    });
+                    break;
+                }
+            }
+        }
+        Next::Command
+    }
+
+    /// The store's name, the keyspace, and a star in a transaction.
+    fn prompt(&self) -> String {
+        let path = self.session.db().path();
+        let name = path.file_name().map_or(Cow::Borrowed("store"), |name| name.to_string_lossy());
+        let keyspace = self.session.keyspace().map(|keyspace| format!("/{keyspace}")).unwrap_or_default();
+        let star = if self.session.is_in_transaction() { "*" } else { "" };
+        format!("{name}{keyspace}{star}> ")
+    }
+}
+
+/// Where the history of typed lines is, if it is kept.
+fn history_file() -> Option<PathBuf> {
+    match env::var_os("KVTOOL_HISTORY") {
+        Some(file) => Some(file).filter(|file| !file.is_empty()).map(PathBuf::from),
+        None => env::home_dir().map(|home| home.join(".kvtool_history")),
+    }
+}
+
+/// The commands of standard input, which is read line by line: commands may read it, too.
+#[derive(Default)]
+struct Script {
+    text: String,
+    /// Lines read.
+    lines: u64,
+    /// Whether standard input is at its end.
+    is_over: bool,
+}
+
+impl Script {
+    /// The next command, and the number of its first line.
+    fn next(&mut self) -> Result<Option<(u64, Vec<Word>)>> {
+        let mut first = self.lines + 1;
+        loop {
+            match first_command(&self.text) {
+                Ok((words, _)) if !words.is_empty() => {
+                    self.text.clear();
+                    return Ok(Some((first, words)));
+                }
+                Ok(_) if self.is_over => return Ok(None),
+                // A blank line, or a comment.
+                Ok(_) => {
+                    self.text.clear();
+                    first = self.lines + 1;
+                }
+                Err(Unsplit::Open { what, .. }) if self.is_over => {
+                    return Err(Failure::usage(format_args!("{what} is not closed")).at(format_args!("line {first}")));
+                }
+                Err(Unsplit::Open { .. }) => {}
+                Err(Unsplit::Invalid(why)) => return Err(Failure::usage(why).at(format_args!("line {first}"))),
+            }
+            self.read_line()?;
+        }
+    }
+
+    fn read_line(&mut self) -> Result<()> {
+        let mut line = Vec::new();
+        let room = LONGEST + 1 - self.text.len() as u64;
+        io::stdin().lock().take(room).read_until(b'\n', &mut line).attempt("cannot read standard input")?;
+        self.lines += u64::from(!line.is_empty());
+        self.is_over = line.last() != Some(&b'\n') && (line.len() as u64) < room;
+        let at = format!("line {}", self.lines);
+        let line = String::from_utf8(line)
+            .map_err(|_| Failure::usage(r"not UTF-8; other bytes are written as $'\xff'").at(format_args!("{at}")))?;
+        self.text.push_str(&line);
+        match self.text.len() as u64 > LONGEST {
+            true => Err(Failure::usage("a command has at most 64 MiB; `put KEY --file` takes larger values").at(at)),
+            false => Ok(()),
+        }
+    }
+}
