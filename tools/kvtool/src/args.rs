@@ -4,6 +4,7 @@ mod entries;
 mod filter;
 mod flags;
 mod format;
+mod keyspace;
 mod measure;
 
 use std::ffi::{OsStr, OsString};
@@ -17,12 +18,15 @@ use tamis_bench::cli::RunArgs;
 
 use crate::text::parse_time;
 
-pub(crate) use entries::{Delete, DeleteRange, Explain, FilterUse, Get, InRange, Merge, Operator, Put, Range, Scan};
+pub(crate) use entries::{
+    Delete, DeleteRange, Diff, Explain, FilterUse, Get, InRange, Merge, Operator, Put, Range, Scan,
+};
 pub(crate) use filter::{
     FilterAdd, FilterAdvise, FilterCheck, FilterCommand, FilterCreate, FilterInfo, FilterRebuild, FilterUnion, Policy,
 };
 pub(crate) use flags::{AllFlags, ByteFlags, Common, JsonFlag, KeyspaceFlags, OutputFormat, TableFlags, With};
 pub(crate) use format::Format;
+pub(crate) use keyspace::{CreateKeyspace, KeyspaceCommand, NamedKeyspace, OptionFlags, SetKeyspace};
 pub(crate) use measure::{BenchReads, Demo, Soak, SoakWorker};
 
 const AFTER_HELP: &str = r#"Keys and values:
@@ -130,6 +134,13 @@ pub(crate) enum Command {
     Scan(With<Scan>),
     /// Print how many keys there are, or are in a range
     Count(With<InRange>),
+    /// Print the entries in which two stores differ: `-` or `+`, the keyspace if there are several,
+    /// key, value
+    ///
+    /// `-` is before an entry of the first store, `+` before one of the second. A value that
+    /// expires at another time is another one. Each store is read as of one moment, perhaps beside
+    /// a process that writes it. Exit code 1 if they differ.
+    Diff(With<Diff>),
     /// Print about how many bytes a range takes, or a keyspace, and about how many keys it has
     ///
     /// Estimated from the indexes of tables, without a read of their data. Bytes are those of the
@@ -143,6 +154,12 @@ pub(crate) enum Command {
     /// `Options::keep_log` keeps more. The store may be open elsewhere. Changes of keyspaces that
     /// were dropped are left out.
     Changes(With<Changes>),
+    /// Write many puts, merges and deletes at once: all of them or none
+    ///
+    /// A line is a command of kvtool without the store: `put`, `merge`, `delete` or `delete-range`,
+    /// in words as `shell` reads them. An invalid line is an error, and nothing is written; only
+    /// keyspaces that were absent are created. The store is created if absent.
+    Batch(With<Batch, KeyspaceFlags>),
     /// Put many keys from files or standard input; creates the store and the keyspace if absent
     ///
     /// Reads TSV, CSV, JSON lines and NUL-delimited pairs. JSON lines that `export` has written say
@@ -177,7 +194,10 @@ pub(crate) enum Command {
     /// List the keyspaces
     Keyspaces(With<StoreDir, KeyspaceFlags<TableFlags>>),
     /// Create a keyspace; the store, too, if absent
-    CreateKeyspace(With<NamedKeyspace, JsonFlag>),
+    CreateKeyspace(With<CreateKeyspace, JsonFlag>),
+    /// Change keyspaces
+    #[command(subcommand)]
+    Keyspace(KeyspaceCommand),
     /// Drop a keyspace with all that it holds
     DropKeyspace(With<NamedKeyspace, JsonFlag>),
     /// Move entries to the last level, and drop deleted and overwritten ones
@@ -205,7 +225,7 @@ pub(crate) enum Command {
     Restore(With<Restore, JsonFlag>),
     /// Print what an SSTable contains
     Sst(With<Sst, ByteFlags<TableFlags>>),
-    /// Print a file of a store as text: log, manifest, CURRENT or SSTable
+    /// Print files of a store as text: logs, manifests, CURRENT, SSTables, value files
     Dump(With<Dump, ByteFlags>),
     /// Check every file of a store; one line per fault: file, offset, kind
     Verify(With<Verify, JsonFlag>),
@@ -410,6 +430,14 @@ pub(crate) struct Shell {
 }
 
 #[derive(Debug, Group)]
+pub(crate) struct Batch {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// The lines; standard input if it is `-` or absent
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Group)]
 pub(crate) struct Completions {
     #[arg(value_enum)]
     pub(crate) shell: SystemShell,
@@ -419,14 +447,6 @@ pub(crate) struct Completions {
 pub(crate) struct Man {
     /// Directory of the pages, which is created if absent
     pub(crate) dir: PathBuf,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct NamedKeyspace {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
-    /// Name of the keyspace
-    pub(crate) name: String,
 }
 
 #[derive(Debug, Group)]
@@ -502,6 +522,7 @@ pub(crate) struct Compact {
 #[derive(Debug, Group)]
 pub(crate) struct Sst {
     /// An SSTable, or the directory of a store
+    #[arg(id = "db", value_name = "PATH")]
     pub(crate) path: PathBuf,
     /// Number of the table; required with a store
     pub(crate) number: Option<u64>,
@@ -511,12 +532,27 @@ pub(crate) struct Sst {
     /// List the entries, skipping damaged blocks: key, sequence number, kind, value
     #[arg(long)]
     pub(crate) entries: bool,
+    #[command(flatten)]
+    pub(crate) range: ListedRange,
+}
+
+/// What is listed of a table.
+#[derive(Debug, Group)]
+#[command(group = clap::ArgGroup::new("listed").args(["blocks", "entries"]).multiple(true))]
+pub(crate) struct ListedRange {
+    /// List entries, or blocks that may have some, from this key on
+    #[arg(long, value_name = "KEY", requires = "listed")]
+    pub(crate) from: Option<OsString>,
+    /// List entries, or blocks that may have some, before this key
+    #[arg(long, value_name = "KEY", requires = "listed")]
+    pub(crate) to: Option<OsString>,
 }
 
 #[derive(Debug, Group)]
 pub(crate) struct Dump {
-    /// A file of a store, under its original name
-    pub(crate) file: PathBuf,
+    /// Files of a store, under their original names
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
     /// Do not shorten keys and values
     #[arg(long)]
     pub(crate) full: bool,

@@ -42,6 +42,14 @@ impl Form {
         }
     }
 
+    /// A key at the beginning of a line.
+    pub(crate) fn show_key(self, key: &[u8]) -> String {
+        match (self, key) {
+            (Form::Plain, b"") => EMPTY_KEY.to_owned(),
+            _ => self.show(key),
+        }
+    }
+
     pub(crate) fn show(self, bytes: &[u8]) -> String {
         let mut out = Vec::new();
         // Writing to memory does not fail.

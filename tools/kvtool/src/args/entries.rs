@@ -184,6 +184,22 @@ pub(crate) struct InRange {
 }
 
 #[derive(Debug, Group)]
+pub(crate) struct Diff {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Directory of the store with which it is compared
+    pub(crate) other: PathBuf,
+    #[command(flatten)]
+    pub(crate) range: Range,
+    /// Stop after N differences
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+    /// Print how many differences there are, and none of them
+    #[arg(long)]
+    pub(crate) count: bool,
+}
+
+#[derive(Debug, Group)]
 pub(crate) struct Scan {
     /// Directory of the store
     pub(crate) db: PathBuf,

@@ -89,7 +89,7 @@ pub(crate) struct FilterRebuild {
     pub(crate) absent: f32,
 }
 
-fn range_filter(text: &str) -> Result<RangeFilterPolicy, String> {
+pub(super) fn range_filter(text: &str) -> Result<RangeFilterPolicy, String> {
     match text.parse() {
         Ok(bits_per_key) if (3.0..=18.0).contains(&bits_per_key) => Ok(RangeFilterPolicy::Ordered { bits_per_key }),
         _ if text == "none" => Ok(RangeFilterPolicy::None),

@@ -7,6 +7,7 @@ use tamis::inspect::{
     Content, FileKind, Inspector, LogEnd, LogFile, LogRecord, LoggedOperation, ManifestChange, StatedTable,
 };
 
+use super::range::KeyRange;
 use super::sst;
 use crate::args::{Common, Dump};
 use crate::failure::{Failure, Result};
@@ -17,28 +18,40 @@ use crate::text::{count, unix_time};
 const WIDTH: usize = 60;
 
 pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
-    let inspector = Inspector::new();
-    let mut output = Output::new();
-    match kind_of(&args.file)? {
-        FileKind::Current => {
-            let manifest = FileKind::Manifest(inspector.current(&args.file)?).name();
-            match common.json() {
-                true => output.json(json!({ "kind": "current", "manifest": manifest }))?,
-                false => output.line(format_args!("the current manifest is {manifest}"))?,
-            }
+    let kinds = args.files.iter().map(|file| kind_of(file)).collect::<Result<Vec<_>>>()?;
+    let (mut output, are_several) = (Output::new(), args.files.len() > 1);
+    for (i, (file, kind)) in args.files.iter().zip(kinds).enumerate() {
+        if are_several && !common.json() {
+            output.line(format_args!("{}{}:", if i == 0 { "" } else { "\n" }, file.display()))?;
         }
-        FileKind::Table(_) => sst::describe(&mut output, common, &inspector.table(&args.file)?, true)?,
-        FileKind::Values(_) => dump_values(&mut output, common, &args)?,
-        FileKind::Wal(_) | FileKind::Manifest(_) => {
-            let mut log = inspector.log(&args.file)?;
-            match common.json() {
-                true => output.json(log_json(common, &mut log)?)?,
-                false => dump_log(&mut output, common, &mut log, args.full)?,
-            }
-        }
-        _ => return Err(Failure::usage(format_args!("{} has no content to print", args.file.display()))),
+        dump(&mut output, common, file, kind, args.full)?;
     }
     output.finish()
+}
+
+fn dump(output: &mut Output, common: &Common, file: &Path, kind: FileKind, full: bool) -> Result<()> {
+    let inspector = Inspector::new();
+    match kind {
+        FileKind::Current => {
+            let manifest = FileKind::Manifest(inspector.current(file)?).name();
+            match common.json() {
+                true => output.json(json!({ "kind": "current", "manifest": manifest })),
+                false => output.line(format_args!("the current manifest is {manifest}")),
+            }
+        }
+        FileKind::Table(_) => {
+            sst::describe(output, common, &inspector.table(file)?, Some(&KeyRange::new(None, None, None)))
+        }
+        FileKind::Values(_) => dump_values(output, common, file, full),
+        FileKind::Wal(_) | FileKind::Manifest(_) => {
+            let mut log = inspector.log(file)?;
+            match common.json() {
+                true => output.json(log_json(common, &mut log)?),
+                false => dump_log(output, common, &mut log, full),
+            }
+        }
+        _ => Err(Failure::usage(format_args!("{} has no content to print", file.display()))),
+    }
 }
 
 fn kind_of(file: &Path) -> Result<FileKind> {
@@ -84,11 +97,11 @@ fn dump_log(output: &mut Output, common: &Common, log: &mut LogFile, full: bool)
     }
 }
 
-fn dump_values(output: &mut Output, common: &Common, args: &Dump) -> Result<()> {
+fn dump_values(output: &mut Output, common: &Common, file: &Path, full: bool) -> Result<()> {
     let mut documents = Vec::new();
-    for record in Inspector::new().values(&args.file)? {
+    for record in Inspector::new().values(file)? {
         let record = record.inspect_err(|_| drop(output.flush()))?;
-        let show = |bytes: &[u8]| match args.full {
+        let show = |bytes: &[u8]| match full {
             true => common.form().show(bytes),
             false => common.form().show_short(bytes, WIDTH),
         };

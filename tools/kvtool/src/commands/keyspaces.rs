@@ -3,10 +3,14 @@
 use serde_json::json;
 use tamis::{Compression, FilterPolicy, KeyspaceOptions, RangeFilterPolicy};
 
-use super::store::{close, no_such_keyspace, open_existing, open_or_create, open_read_only, stats_of};
-use crate::args::{Common, NamedKeyspace, StoreDir};
+use super::definition::Definition;
+use super::operators::with_operator;
+use super::store::{
+    close, existing_keyspace, no_such_keyspace, open_existing, open_or_create, open_read_only, stats_of,
+};
+use crate::args::{Common, CreateKeyspace, NamedKeyspace, OptionFlags, SetKeyspace, StoreDir};
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::output::{Output, say};
 use crate::table::{Table, number, text};
 use crate::text::{count, size};
 
@@ -62,17 +66,48 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
     output.finish()
 }
 
-pub(crate) fn create(common: &Common, args: NamedKeyspace) -> Result<()> {
-    let db = open_or_create(&args.db, common)?;
-    let is_new = db.existing_keyspace(&args.name)?.is_none();
+pub(crate) fn create(common: &Common, args: CreateKeyspace) -> Result<()> {
+    let (name, options) = (&args.of.name, with_flags(KeyspaceOptions::new(), &args.options));
+    // What can be seen to be wrong creates no store.
+    options.validate()?;
+    let db = open_or_create(&args.of.db, common)?;
+    let is_new = db.existing_keyspace(name)?.is_none();
     if is_new {
-        db.keyspace(&args.name)?;
+        db.keyspace_with(name, options)?;
     }
     close(db, common)?;
-    tell(common, &args.name, "created", is_new)?;
+    tell(common, name, "created", is_new)?;
     match is_new {
         true => Ok(()),
-        false => Err(Failure::usage(format_args!("keyspace {:?} exists", args.name))),
+        false => Err(Failure::usage(format_args!("keyspace {name:?} exists; `kvtool keyspace set` changes it"))),
+    }
+}
+
+pub(crate) fn set(common: &Common, args: SetKeyspace) -> Result<()> {
+    let name = args.of.name;
+    let db = open_existing(&args.of.db, common)?;
+    let keyspace = existing_keyspace(&db, &Common::in_keyspace(Some(name.clone())))?;
+    let before = keyspace.options()?;
+    let options = with_flags(before.clone(), &args.options);
+    if options == before {
+        say(format_args!("keyspace {name:?} is unchanged"));
+    } else {
+        db.keyspace_with(&name, options)?;
+    }
+    if common.json() {
+        let mut output = Output::new();
+        output.json(Definition { keyspace: name, options: keyspace.options()? }.json())?;
+        output.finish()?;
+    }
+    drop(keyspace);
+    close(db, common)
+}
+
+fn with_flags(options: KeyspaceOptions, flags: &OptionFlags) -> KeyspaceOptions {
+    let options = flags.apply(options);
+    match flags.operator {
+        Some(operator) => with_operator(options, operator.name()),
+        None => options,
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod completions;
 pub(crate) mod count;
 mod definition;
 pub(crate) mod demo;
+pub(crate) mod diff;
 pub(crate) mod dump;
 mod entries;
 pub(crate) mod explain;
@@ -45,7 +46,7 @@ mod workload;
 
 use std::rc::Rc;
 
-use crate::args::Command;
+use crate::args::{Command, KeyspaceCommand};
 use crate::failure::Result;
 use crate::session::Session;
 
@@ -60,8 +61,10 @@ pub(crate) fn run(command: Command, session: Option<&Rc<Session>>) -> Result<()>
         Command::DeleteRange(with) => with.run(session, put::delete_range),
         Command::Scan(with) => with.run(session, scan::run),
         Command::Count(with) => with.run(session, count::count),
+        Command::Diff(with) => with.run(session, diff::run),
         Command::Size(with) => with.run(session, count::size),
         Command::Changes(with) => with.run(session, changes::run),
+        Command::Batch(with) => with.run(session, shell::batch),
         Command::Import(with) => with.run(session, import::run),
         Command::SstBuild(with) => with.run(session, sst_build::run),
         Command::Ingest(with) => with.run(session, ingest::run),
@@ -71,6 +74,7 @@ pub(crate) fn run(command: Command, session: Option<&Rc<Session>>) -> Result<()>
         Command::Levels(with) => with.run(session, levels::run),
         Command::Keyspaces(with) => with.run(session, keyspaces::run),
         Command::CreateKeyspace(with) => with.run(session, keyspaces::create),
+        Command::Keyspace(KeyspaceCommand::Set(with)) => with.run(session, keyspaces::set),
         Command::DropKeyspace(with) => with.run(session, keyspaces::remove),
         Command::Compact(with) => with.run(session, compact::run),
         Command::Backup(with) => with.run(session, backup::backup),

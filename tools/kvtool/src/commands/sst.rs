@@ -9,6 +9,7 @@ use tamis::inspect::{DataBlock, FileKind, Handle, Inspector, TableFile, TablePro
 
 use super::filters::{rates_of, share};
 use super::keyspaces::compression_in_words;
+use super::range::KeyRange;
 use crate::args::{Common, Sst};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, json_bytes, say};
@@ -20,12 +21,15 @@ const KEY_WIDTH: usize = 40;
 
 pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
     let path = path_of(args.path, args.number)?;
+    let from = common.optional_bytes("--from", args.range.from.as_ref())?;
+    let to = common.optional_bytes("--to", args.range.to.as_ref())?;
+    let range = KeyRange::new(from, to, None);
     let mut output = Output::new();
     // Entries can be read even if properties, index, footer or some blocks are damaged.
     let described = Inspector::new()
         .table(&path)
         .map_err(Failure::from)
-        .and_then(|file| describe(&mut output, common, &file, args.blocks));
+        .and_then(|file| describe(&mut output, common, &file, args.blocks.then_some(&range)));
     if !args.entries || !matches!(&described, Ok(()) | Err(Failure::Store(Error::Corruption { .. }))) {
         described?;
         return output.finish();
@@ -47,6 +51,9 @@ pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
                 }
                 Err(error) => return Err(error.into()),
             };
+            if !range.contains(&entry.key) {
+                continue;
+            }
             let kind = entry.kind.to_string();
             let value = entry.value.unwrap_or_default();
             if common.json() {
@@ -83,13 +90,21 @@ fn path_of(path: PathBuf, number: Option<u64>) -> Result<PathBuf> {
     }
 }
 
-/// Prints properties, footer and filters, and the data blocks if `blocks`. Also for `dump`.
-pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, blocks: bool) -> Result<()> {
+/// Prints properties, footer and filters, and the data blocks of a range, if one is given. Also for
+/// `dump`.
+pub(super) fn describe(
+    output: &mut Output,
+    common: &Common,
+    file: &TableFile,
+    blocks: Option<&KeyRange>,
+) -> Result<()> {
     let mut listed = Vec::new();
     let mut damaged = Vec::new();
-    if blocks {
+    if let Some(range) = blocks {
         for block in file.blocks() {
             match block {
+                Ok(block) if block.last_key < range.lower => {}
+                Ok(block) if range.upper.as_ref().is_some_and(|upper| block.first_key >= *upper) => {}
                 Ok(block) => listed.push(block),
                 Err(error) => damaged.push(error),
             }
@@ -101,7 +116,7 @@ pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, b
             "filter": filter_json(file.filter()),
             "range_filter": range_filter_json(file.range_filter()),
         });
-        if blocks {
+        if blocks.is_some() {
             document["blocks"] = listed.iter().map(|block| block_json(common, block)).collect();
         }
         output.json(document)?;
@@ -111,7 +126,7 @@ pub(super) fn describe(output: &mut Output, common: &Common, file: &TableFile, b
         output.table(common, &described("filter", filter_rows(file.filter())))?;
         output.line("")?;
         output.table(common, &described("range filter", range_filter_rows(file.range_filter())))?;
-        if blocks {
+        if blocks.is_some() {
             output.line("")?;
             output.table(common, &blocks_table(common, &listed))?;
         }

@@ -6,16 +6,19 @@
     reason = "tests look at files and may fail"
 )]
 
+mod batch;
 mod bench;
 mod changes;
 mod commands;
 mod copies;
+mod diff;
 mod documents;
 mod filter_lines;
 mod filters;
 mod formats;
 mod import;
 mod ingest;
+mod keyspaces;
 mod laws;
 mod range_filters;
 mod refused;

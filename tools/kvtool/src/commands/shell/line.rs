@@ -1,6 +1,7 @@
 //! The command lines of a shell: those of kvtool, without the store.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::{Command as Clap, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -37,6 +38,9 @@ pub(super) enum ShellCommand {
     Kvtool(Command),
 }
 
+/// Commands of which a batch is made.
+const WRITES: [&str; 4] = ["put", "merge", "delete", "delete-range"];
+
 /// Commands that need a store of their own, or one that nobody has open.
 const ELSEWHERE: [&str; 4] = ["repair", "shell", "soak", "bench"];
 
@@ -46,13 +50,25 @@ pub(super) struct Grammar {
 }
 
 impl Grammar {
-    pub(super) fn new(db: &std::path::Path) -> Grammar {
+    /// The commands of a shell.
+    pub(super) fn of_shell(db: &Path) -> Grammar {
+        Grammar::with(db, |command| {
+            let name = command.get_name();
+            (works_on_a_store(command) || !Command::has_subcommand(name)) && !ELSEWHERE.contains(&name)
+        })
+    }
+
+    /// The commands of a batch.
+    pub(super) fn of_batch(db: &Path) -> Grammar {
+        Grammar::with(db, |command| WRITES.contains(&command.get_name()))
+    }
+
+    fn with(db: &Path, has: impl Fn(&Clap) -> bool) -> Grammar {
         let all = Line::command();
         let mut clap =
             Clap::new("kvtool").no_binary_name(true).subcommand_required(true).help_template("{subcommands}");
         for command in all.get_subcommands() {
-            let name = command.get_name();
-            if (works_on_a_store(command) || !Command::has_subcommand(name)) && !ELSEWHERE.contains(&name) {
+            if has(command) {
                 clap = clap.subcommand(command.clone());
             }
         }

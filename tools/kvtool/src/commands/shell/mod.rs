@@ -6,23 +6,25 @@ mod words;
 
 use std::borrow::Cow;
 use std::env;
-use std::io::{self, BufRead, IsTerminal, Read};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Config, Editor};
+use serde_json::json;
 use tamis::Db;
 
 use self::complete::Typing;
 use self::line::{Grammar, ShellCommand};
 use self::words::{Unsplit, Word, first_command};
-use super::store::existing_keyspace;
-use crate::args::{Common, Shell as Args};
+use super::store::{existing_keyspace, open_or_create, settle_and_close};
+use crate::args::{Batch, Common, Shell as Args};
 use crate::failure::{Attempt, Failure, Result};
 use crate::interrupt;
-use crate::output::{say, say_failure};
+use crate::output::{Output, say, say_failure};
 use crate::session::Session;
 
 /// Most bytes of a command in a script: larger values are in files.
@@ -33,14 +35,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut shell = Shell::new(db);
     let ran = match io::stdin().is_terminal() {
         true => shell.run_typed(),
-        false => shell.run_script(args.keep_going),
+        false => shell.run_script(&mut Script::open(None)?, args.keep_going),
     };
     let session = shell.session;
     let left = session.is_in_transaction();
     if left {
         session.rollback()?;
     }
-    let closed = super::store::settle_and_close(session.db().clone(), &Common::default());
+    let closed = settle_and_close(session.db().clone(), &Common::default());
     ran.and(closed)?;
     match left {
         true => Err(Failure::usage("the transaction was not committed, and has written nothing")),
@@ -48,9 +50,38 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
+/// `batch`: a script of writes in a transaction.
+pub(crate) fn batch(common: &Common, args: Batch) -> Result<()> {
+    let mut script = Script::open(args.file.as_deref())?;
+    let db = open_or_create(&args.db, common)?;
+    let session = common.session.clone().filter(|session| session.db().path() == db.path());
+    let session = session.unwrap_or_else(|| Rc::new(Session::new(db.clone())));
+    let mut shell = Shell { grammar: Grammar::of_batch(db.path()), session: Rc::clone(&session), ran: 0 };
+    let before = session.keyspace();
+    session.begin()?;
+    session.use_keyspace(common.keyspace.clone());
+    let ran = shell.run_script(&mut script, false);
+    session.use_keyspace(before);
+    let ended = match ran {
+        Ok(()) => session.commit(),
+        Err(failure) => session.rollback().and(Err(failure)),
+    };
+    let closed = settle_and_close(db, common);
+    let seqno = ended?;
+    closed?;
+    if common.json() {
+        let mut output = Output::new();
+        output.json(json!({ "commands": shell.ran, "seqno": seqno }))?;
+        output.finish()?;
+    }
+    Ok(())
+}
+
 struct Shell {
     session: Rc<Session>,
     grammar: Grammar,
+    /// How many commands it has run.
+    ran: u64,
 }
 
 /// What follows a command.
@@ -62,12 +93,13 @@ enum Next {
 
 impl Shell {
     fn new(db: Db) -> Shell {
-        let grammar = Grammar::new(db.path());
-        Shell { session: Rc::new(Session::new(db)), grammar }
+        let grammar = Grammar::of_shell(db.path());
+        Shell { session: Rc::new(Session::new(db)), grammar, ran: 0 }
     }
 
     fn run_command(&mut self, words: Vec<Word>) -> Result<Next> {
         let Some(command) = self.grammar.parse(words)? else { return Ok(Next::Command) };
+        self.ran += 1;
         let session = &self.session;
         match command {
             ShellCommand::Begin => session.begin()?,
@@ -89,9 +121,8 @@ impl Shell {
         Ok(Next::Command)
     }
 
-    /// Runs the commands that standard input has.
-    fn run_script(&mut self, keep_going: bool) -> Result<()> {
-        let (mut script, mut first) = (Script::default(), Ok(()));
+    fn run_script(&mut self, script: &mut Script, keep_going: bool) -> Result<()> {
+        let mut first = Ok(());
         while let Some((line, words)) = script.next()? {
             match self.run_command(words) {
                 Ok(Next::Command) | Err(Failure::NotFound) => {}
@@ -193,17 +224,26 @@ fn history_file() -> Option<PathBuf> {
     }
 }
 
-/// The commands of standard input, which is read line by line: commands may read it, too.
-#[derive(Default)]
+/// The commands of a file, or of standard input, which is read line by line: commands may read it,
+/// too.
 struct Script {
+    file: Option<BufReader<File>>,
     text: String,
     /// Lines read.
     lines: u64,
-    /// Whether standard input is at its end.
+    /// Whether the file is at its end.
     is_over: bool,
 }
 
 impl Script {
+    /// Reads standard input for `-` or nothing.
+    fn open(file: Option<&Path>) -> Result<Script> {
+        let file = file.filter(|file| *file != Path::new("-"));
+        let open = |file: &Path| File::open(file).attempt(format_args!("cannot read {}", file.display()));
+        let file = file.map(open).transpose()?.map(BufReader::new);
+        Ok(Script { file, text: String::new(), lines: 0, is_over: false })
+    }
+
     /// The next command, and the number of its first line.
     fn next(&mut self) -> Result<Option<(u64, Vec<Word>)>> {
         let mut first = self.lines + 1;
@@ -232,7 +272,11 @@ impl Script {
     fn read_line(&mut self) -> Result<()> {
         let mut line = Vec::new();
         let room = LONGEST + 1 - self.text.len() as u64;
-        io::stdin().lock().take(room).read_until(b'\n', &mut line).attempt("cannot read standard input")?;
+        let read = match &mut self.file {
+            Some(file) => file.take(room).read_until(b'\n', &mut line),
+            None => io::stdin().lock().take(room).read_until(b'\n', &mut line),
+        };
+        read.attempt("cannot read the commands")?;
         self.lines += u64::from(!line.is_empty());
         self.is_over = line.last() != Some(&b'\n') && (line.len() as u64) < room;
         let at = format!("line {}", self.lines);

@@ -69,6 +69,38 @@ const CALLS: &[(&str, &str)] = &[
     ("delete-range db --from key5", "delete-range db --from key5 --to key7"),
     ("delete-range db", "delete-range db --prefix key"),
     ("delete-range db", "delete-range db --all"),
+    ("keyspace set db m --json", "keyspace set db m --json --filter none"),
+    ("create-keyspace db n", "create-keyspace db n --filter none"),
+    ("keyspace set db m --json", "keyspace set db m --json --range-filter 12"),
+    ("create-keyspace db n", "create-keyspace db n --range-filter 12"),
+    ("keyspace set db m --json", "keyspace set db m --json --compression none"),
+    ("create-keyspace db n", "create-keyspace db n --compression none"),
+    ("keyspace set db m --json", "keyspace set db m --json --block-size 8192"),
+    ("create-keyspace db n", "create-keyspace db n --block-size 8192"),
+    ("keyspace set db m --json", "keyspace set db m --json --prefix 4"),
+    ("create-keyspace db n", "create-keyspace db n --prefix 4"),
+    ("keyspace set db m --json", "keyspace set db m --json --ttl 60"),
+    ("create-keyspace db n", "create-keyspace db n --ttl 60"),
+    ("keyspace set db m --json", "keyspace set db m --json --separate-values 2000"),
+    ("create-keyspace db n", "create-keyspace db n --separate-values 2000"),
+    ("keyspace set db m --json", "keyspace set db m --json --wal false"),
+    ("create-keyspace db n", "create-keyspace db n --wal false"),
+    ("keyspace set db m --json", "keyspace set db m --json --operator append"),
+    ("create-keyspace db n", "create-keyspace db n --operator append"),
+    ("keyspace set db m --ttl 1", "keyspace set db m --ttl 1 --json"),
+    ("diff db bad --count", "diff db bad --count --from key5"),
+    ("diff db bad --count", "diff db bad --count --to key5"),
+    ("diff db bad --count", "diff db bad --count --prefix key5"),
+    ("diff db open", "diff db open --limit 1"),
+    ("diff db open", "diff db open --count"),
+    ("diff db open", "diff db open --json"),
+    ("diff db open", "diff db open --hex"),
+    ("diff db open", "diff db open --escaped"),
+    ("diff db open", "diff db open --keyspace m"),
+    ("batch db writes", "batch db writes --json"),
+    ("batch db writes", "batch db writes --keyspace m"),
+    ("sst db 4 --entries", "sst db 4 --entries --from key5"),
+    ("sst db 4 --entries", "sst db 4 --entries --to key5"),
     ("scan db", "scan db --from key5"),
     ("scan db", "scan db --to key5"),
     ("scan db", "scan db --prefix key5"),
@@ -237,6 +269,7 @@ fn fixture() -> Sandbox {
     sandbox.text(&["put", "db", "key3", "of keyspace m", "--keyspace", "m"]);
     let lines: String = (1..9).map(|i| format!("key{i}\tnew\n")).collect();
     fs::write(sandbox.path("lines"), &lines).unwrap();
+    fs::write(sandbox.path("writes"), "put key1 new\n").unwrap();
     fs::write(sandbox.path("unsorted"), "key2\tx\nkey1\ty\n").unwrap();
     fs::write(sandbox.path("escapes"), "a\\tb\t\\x41\nkey1\t\\\\\n").unwrap();
     fs::write(sandbox.path("odd"), "\\q\tno escape\n").unwrap();
@@ -300,7 +333,8 @@ fn outcome(fixture: &Sandbox, call: &str) -> String {
         }
     }
     outcome.push_str(&format!("{}", sandbox.path("tables/000001.sst").exists()));
-    let writes = ["put", "merge", "delete", "delete-range", "import", "ingest", "restore", "filter"];
+    let writes =
+        ["put", "merge", "delete", "delete-range", "batch", "import", "ingest", "restore", "filter", "create-keyspace"];
     if writes.contains(&args[0]) {
         for store in ["db", "r"] {
             let all = sandbox.command(&["export", store, "--all-keyspaces", "--format", "jsonl"]).output().unwrap();
@@ -363,7 +397,8 @@ fn each_flag_of_each_command_changes_what_it_does() {
     let mut bases: BTreeMap<&str, String> = BTreeMap::new();
     for (without, with) in CALLS {
         let words: Vec<&str> = with.split(' ').collect();
-        let command = if words[0] == "filter" { words[..2].join(" ") } else { words[0].to_owned() };
+        let command =
+            if ["filter", "keyspace"].contains(&words[0]) { words[..2].join(" ") } else { words[0].to_owned() };
         let mut new =
             words.iter().filter(|word| word.starts_with("--") && !without.split(' ').any(|old| old == **word));
         tried.entry(command).or_default().insert((*new.next().unwrap()).to_owned());
