@@ -107,6 +107,7 @@ pub struct Options {
     pub(crate) paranoid: bool,
     pub(crate) slow_operation: Option<Duration>,
     pub(crate) refresh_every: Option<Duration>,
+    pub(crate) publish_stats: Option<Duration>,
     pub(crate) wal_mode: WalMode,
     pub(crate) keep_log: KeepLog,
     pub(crate) hash_seed: Option<u64>,
@@ -140,6 +141,7 @@ impl Default for Options {
             paranoid: false,
             slow_operation: None,
             refresh_every: None,
+            publish_stats: None,
             wal_mode: WalMode::Auto,
             keep_log: KeepLog::default(),
             hash_seed: None,
@@ -164,6 +166,7 @@ impl fmt::Debug for Options {
             .field("paranoid", &self.paranoid)
             .field("slow_operation", &self.slow_operation)
             .field("refresh_every", &self.refresh_every)
+            .field("publish_stats", &self.publish_stats)
             .field("own", &self.own)
             .field("wal_mode", &self.wal_mode)
             .field("keep_log", &self.keep_log)
@@ -389,6 +392,33 @@ impl Options {
     /// and compactions have events of their own.
     pub fn slow_operation(mut self, duration: impl Into<Option<Duration>>) -> Self {
         self.slow_operation = duration.into();
+        self
+    }
+
+    /// Has a store that is opened for writing publish its [statistics](crate::Stats) to other
+    /// processes: each time that this has passed, and at most every 10 ms, it replaces a file
+    /// `stats.prom` in its directory, until it is closed. `kvtool top` shows them as they change.
+    /// Default: `None`.
+    ///
+    /// The file has [`Stats::to_prometheus`](crate::Stats::to_prometheus), which the textfile
+    /// collector of Prometheus' node exporter takes, and, as `tamis_page_time_seconds` and
+    /// `tamis_page_interval_seconds`, when it was written and how often. It is written by a job of
+    /// the [`executor`](Options::executor), as delayed jobs are
+    /// ([`Executor::spawn_after`](crate::Executor::spawn_after)), and never synced. A failure to
+    /// write it is of no consequence: the next page is another attempt.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let path = dir.path().join("db");
+    /// use std::time::Duration;
+    ///
+    /// let db = tamis::Options::new().publish_stats(Duration::from_secs(1)).open(&path)?;
+    /// db.put("apple", "1")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn publish_stats(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.publish_stats = interval.into();
         self
     }
 

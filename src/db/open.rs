@@ -115,6 +115,7 @@ impl Store {
         store.join_environment();
         store.adopt_unfinished()?;
         store.schedule();
+        store.publish_stats();
         Ok(store)
     }
 
@@ -268,7 +269,7 @@ fn remove_unneeded(
         FileKind::Wal(number) => logs.contains(&number),
         FileKind::Table(number) => manifest.state.has_table(number),
         FileKind::Values(number) => manifest.state.has_values(number),
-        FileKind::CurrentTemp => false,
+        FileKind::CurrentTemp | FileKind::Stats | FileKind::StatsTemp => false,
         FileKind::Current | FileKind::Lock | FileKind::Partial => true,
     };
     // Before anything is removed: the report of the repair promises to keep these files.

@@ -46,6 +46,7 @@ mod repair;
 mod scheduling;
 mod seeks;
 mod space;
+mod stats_page;
 mod support;
 mod synced_log;
 mod trace;

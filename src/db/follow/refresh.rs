@@ -26,7 +26,6 @@ use crate::db::store::{Opened, Store};
 use crate::db::write::Writer;
 use crate::db::write::logs::LiveLogs;
 use crate::error::{Error, IoContext, Result};
-use crate::exec::Priority;
 use crate::format::key::SeqNo;
 use crate::options::Options;
 use crate::sync::time;
@@ -173,23 +172,14 @@ impl Store {
     /// Has the store refreshed after the time that the options say, and so on.
     fn plan_refresh(self: &Arc<Self>) {
         let Some(interval) = self.options.refresh_every else { return };
-        let store = Arc::downgrade(self);
-        let refresh = move || {
-            let Some(store) = store.upgrade().filter(|store| store.gate.check_open().is_ok()) else { return };
-            // Also after a panic.
-            let _again = NextRefresh(&store);
-            // The statistics have the error, and the next time is another attempt.
-            let _ = store.refreshed(SHORT_PATIENCE, |_| Ok(()));
-        };
-        let executor = Arc::downgrade(self.executor());
-        // What is delayed is urgent once it is due. A refresh is not: flushes of stores that share
-        // the executor go first.
-        let begin = move || {
-            if let Some(executor) = executor.upgrade() {
-                executor.spawn(Priority::Medium, Box::new(refresh));
+        self.do_later(interval, |store| {
+            if store.gate.check_open().is_ok() {
+                // Also after a panic.
+                let _again = NextRefresh(store);
+                // The statistics have the error, and the next time is another attempt.
+                let _ = store.refreshed(SHORT_PATIENCE, |_| Ok(()));
             }
-        };
-        self.executor().spawn_after(interval, Box::new(begin));
+        });
     }
 
     /// The last number that reads see.

@@ -40,6 +40,7 @@ impl Store {
         self.stop_background();
         let flushed = flushed.and_then(|()| self.store_time());
         self.tables.janitor().stop();
+        self.remove_stats_page();
         let log_ended = self.end_log(flushed.is_ok());
         self.shape.catalog().close();
         self.leave_environment();

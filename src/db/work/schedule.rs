@@ -120,6 +120,15 @@ impl Store {
         self.executor().spawn_after(delay, Box::new(job));
     }
 
+    /// Has something done after a time that is not urgent then: flushes of stores that share the
+    /// executor go first. Nothing is done if the store is gone by then.
+    pub(crate) fn do_later(self: &Arc<Self>, delay: Duration, work: impl FnOnce(&Arc<Store>) + Send + 'static) {
+        let (store, executor) = (Arc::downgrade(self), Arc::downgrade(self.executor()));
+        let job = move || _ = store.upgrade().map(|store| work(&store));
+        let begin = move || _ = executor.upgrade().map(|executor| executor.spawn(Priority::Medium, Box::new(job)));
+        self.executor().spawn_after(delay, Box::new(begin));
+    }
+
     /// Retries failed work after its back-off. Every write calls this, so it costs one load while
     /// nothing has failed.
     pub(crate) fn retry_failed(self: &Arc<Self>) {

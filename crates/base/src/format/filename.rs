@@ -16,6 +16,10 @@ pub enum FileKind {
     Lock,
     /// Present while a copy of a store is being put into the directory.
     Partial,
+    /// The statistics page of a store that is open.
+    Stats,
+    /// A statistics page that is being written.
+    StatsTemp,
     /// A log of version edits, with its number.
     Manifest(u64),
     /// A write-ahead log, with its number.
@@ -34,6 +38,8 @@ impl FileKind {
             "CURRENT.tmp" => FileKind::CurrentTemp,
             "LOCK" => FileKind::Lock,
             "PARTIAL" => FileKind::Partial,
+            "stats.prom" => FileKind::Stats,
+            "stats.prom.tmp" => FileKind::StatsTemp,
             _ => {
                 if let Some(digits) = name.strip_prefix("MANIFEST-") {
                     FileKind::Manifest(parse_number(digits)?)
@@ -53,7 +59,12 @@ impl FileKind {
     pub fn number(self) -> Option<u64> {
         match self {
             FileKind::Manifest(n) | FileKind::Wal(n) | FileKind::Table(n) | FileKind::Values(n) => Some(n),
-            FileKind::Current | FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial => None,
+            FileKind::Current
+            | FileKind::CurrentTemp
+            | FileKind::Lock
+            | FileKind::Partial
+            | FileKind::Stats
+            | FileKind::StatsTemp => None,
         }
     }
 
@@ -64,6 +75,8 @@ impl FileKind {
             FileKind::CurrentTemp => "CURRENT.tmp".into(),
             FileKind::Lock => "LOCK".into(),
             FileKind::Partial => "PARTIAL".into(),
+            FileKind::Stats => "stats.prom".into(),
+            FileKind::StatsTemp => "stats.prom.tmp".into(),
             FileKind::Manifest(n) => format!("MANIFEST-{n:06}"),
             FileKind::Wal(n) => format!("{n:06}.wal"),
             FileKind::Table(n) => format!("{n:06}.sst"),
@@ -94,6 +107,8 @@ mod tests {
             FileKind::CurrentTemp,
             FileKind::Lock,
             FileKind::Partial,
+            FileKind::Stats,
+            FileKind::StatsTemp,
             FileKind::Manifest(3),
             FileKind::Wal(8),
             FileKind::Table(1_234_567),

@@ -510,7 +510,7 @@ impl Verifier<'_> {
                     continue;
                 }
                 Some(FileKind::Current | FileKind::Lock | FileKind::Partial) => true,
-                Some(FileKind::CurrentTemp) => false,
+                Some(FileKind::CurrentTemp | FileKind::Stats | FileKind::StatsTemp) => false,
                 Some(FileKind::Manifest(number)) => number == manifest,
                 Some(FileKind::Wal(number)) => number >= state.min_log,
                 Some(FileKind::Table(number)) => {

@@ -152,7 +152,7 @@ const GREATEST_COUNTED: u64 = 1 << 55;
 /// If the operating system refuses a read, the repair ends: copy the files to another disk first.
 pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairReport> {
     let (dir, fs) = (dir.as_ref(), options.file_system);
-    let is_store = |kind: &FileKind| !matches!(kind, FileKind::Lock | FileKind::CurrentTemp | FileKind::Partial);
+    let is_store = |kind: &FileKind| kind.number().is_some() || *kind == FileKind::Current;
     let files = list(&*fs, dir)?;
     if !files.iter().any(is_store) {
         return Err(Error::NotFound(dir.to_owned()));

@@ -60,7 +60,7 @@ fn has_magic(fs: &dyn FileSystem, dir: &Path, kind: FileKind) -> Result<bool> {
         FileKind::Wal(_) => Magic::Wal,
         FileKind::Table(_) => Magic::Table,
         FileKind::Values(_) => Magic::Values,
-        FileKind::Current | FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial => return Ok(false),
+        _ => return Ok(false),
     };
     let path = kind.path(dir);
     let mut start = [0; Magic::LEN];

@@ -90,6 +90,7 @@ impl Plan {
     pub(super) fn needs(&self, kind: FileKind) -> bool {
         match kind {
             FileKind::Current | FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial => true,
+            FileKind::Stats | FileKind::StatsTemp => true,
             FileKind::Manifest(_) => false,
             FileKind::Wal(number) => self.min_log.is_some_and(|min_log| number >= min_log),
             FileKind::Table(number) => self.state.has_table(number),

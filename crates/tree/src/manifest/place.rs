@@ -118,11 +118,12 @@ impl DirContent {
         let mut content = DirContent::default();
         for name in names {
             match FileKind::parse(&name) {
-                Some(FileKind::Current | FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial) => {}
                 Some(kind @ FileKind::Manifest(_)) => content.add(fs, dir, kind, Magic::Manifest)?,
                 Some(kind @ FileKind::Wal(_)) => content.add(fs, dir, kind, Magic::Wal)?,
                 Some(kind @ FileKind::Table(_)) => content.add(fs, dir, kind, Magic::Table)?,
                 Some(kind @ FileKind::Values(_)) => content.add(fs, dir, kind, Magic::Values)?,
+                Some(FileKind::Stats | FileKind::StatsTemp) => content.foreign.push(name),
+                Some(_) => {}
                 None if name == LOST_AND_FOUND => {}
                 None => content.foreign.push(name),
             }
