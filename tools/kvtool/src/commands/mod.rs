@@ -38,4 +38,5 @@ pub(crate) mod stats;
 mod store;
 mod target;
 pub(crate) mod verify;
+mod whole_file;
 mod workload;
