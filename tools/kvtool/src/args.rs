@@ -3,6 +3,7 @@
 mod filter;
 mod flags;
 mod format;
+mod report;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ pub(crate) use filter::{
 };
 pub(crate) use flags::{AllFlags, ByteFlags, Common, JsonFlag, KeyspaceFlags, OutputFormat, TableFlags, With};
 pub(crate) use format::Format;
+pub(crate) use report::Report;
 
 const AFTER_HELP: &str = r#"Keys and values:
   Arguments are bytes as typed; the shell's quotes and nothing else change them.
@@ -121,6 +123,8 @@ pub(crate) enum Command {
     Export(With<Export>),
     /// Print the levels, filters and memory of a store, and what reads cost
     Stats(With<Stats, AllFlags<TableFlags>>),
+    /// Write a report on a store as one page of HTML: levels, filters, reads saved, advice, costs
+    Report(With<Report, AllFlags<report::Html>>),
     /// Look up a key and show the steps: memtables, tables, filter answers, blocks read
     Explain(With<Explain, AllFlags<TableFlags>>),
     /// Print the tables of every level

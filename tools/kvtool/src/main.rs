@@ -12,6 +12,7 @@ mod args;
 mod commands;
 mod failure;
 mod json;
+mod markup;
 mod output;
 mod table;
 mod text;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Export(with) => with.run(commands::export::run),
         Command::Stats(with) => with.run(commands::stats::run),
         Command::Explain(with) => with.run(commands::explain::run),
+        Command::Report(with) => with.run(commands::report::run),
         Command::Levels(with) => with.run(commands::levels::run),
         Command::Keyspaces(with) => with.run(commands::keyspaces::run),
         Command::CreateKeyspace(with) => with.run(commands::keyspaces::create),

@@ -27,6 +27,7 @@ mod operators;
 mod progress;
 pub(crate) mod put;
 pub(crate) mod repair;
+pub(crate) mod report;
 mod row;
 mod salvage;
 pub(crate) mod scan;
