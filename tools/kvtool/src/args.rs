@@ -6,6 +6,7 @@ mod flags;
 mod format;
 mod keyspace;
 mod measure;
+mod report;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ pub(crate) use flags::{AllFlags, ByteFlags, Common, JsonFlag, KeyspaceFlags, Out
 pub(crate) use format::Format;
 pub(crate) use keyspace::{CreateKeyspace, KeyspaceCommand, NamedKeyspace, OptionFlags, SetKeyspace};
 pub(crate) use measure::{BenchReads, Demo, Soak, SoakWorker};
+pub(crate) use report::Report;
 
 const AFTER_HELP: &str = r#"Keys and values:
   Arguments are bytes as typed; the shell's quotes and nothing else change them.
@@ -187,6 +189,8 @@ pub(crate) enum Command {
     Export(With<Export>),
     /// Print the levels, filters and memory of a store, and what reads cost
     Stats(With<Stats, AllFlags<TableFlags>>),
+    /// Write a report on a store as one page of HTML: levels, filters, reads saved, advice, costs
+    Report(With<Report, AllFlags<report::Html>>),
     /// Look up a key and show the steps: memtables, tables, filter answers, blocks read
     Explain(With<Explain, AllFlags<TableFlags>>),
     /// Print the tables of every level

@@ -81,7 +81,7 @@ impl Failure {
             }
             Failure::Store(Error::Locked { path, holder }) => Some(format!(
                 "{} is locked by {holder}; close it there. Beside it work the commands that only read: get, scan, export, \
-                 stats, explain, levels, keyspaces, changes, verify, sst-build, backup, checkpoint",
+                 stats, report, explain, levels, keyspaces, changes, verify, sst-build, backup, checkpoint",
                 path.display()
             )),
             Failure::Store(error) => Some(error.to_string()),

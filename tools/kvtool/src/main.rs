@@ -13,6 +13,7 @@ mod commands;
 mod failure;
 mod interrupt;
 mod json;
+mod markup;
 mod output;
 mod session;
 mod table;

@@ -4,11 +4,13 @@
 //! with all of its columns. In a terminal it fits the width: first long heads and text are wrapped,
 //! then the least important columns are left out, and named below. Where not even the important
 //! ones fit, each row becomes a block of lines. The plain form has a line for each row, with tabs.
+//! Reports have tables of HTML.
 
 use std::fmt::Display;
 
 use comfy_table::{CellAlignment, ColumnConstraint, LineStyle, Width, presets};
 
+use crate::markup::{Markup, element, words};
 use crate::text::wrapped;
 
 /// Text is wrapped to no less than this, if it is longer.
@@ -95,6 +97,25 @@ impl Table {
         let mut figures = tamis_figures::Table::new(name, command, &heads).text_columns(text_columns);
         self.rows.iter().for_each(|row| figures.row(row));
         figures
+    }
+
+    /// The table as HTML.
+    pub(crate) fn markup(&self) -> Markup {
+        let row = |name: &'static str, cells: Vec<&str>| -> Markup {
+            let cells = self.columns.iter().zip(cells).enumerate().map(|(at, (column, cell))| {
+                let class = if column.holds == Holds::Numbers { "number" } else { "text" };
+                match (name, at) {
+                    ("th", _) => element("th", &[("class", &class), ("scope", &"col")], words(cell)),
+                    (_, 0) => element("th", &[("class", &class), ("scope", &"row")], words(cell)),
+                    _ => element("td", &[("class", &class)], words(cell)),
+                }
+            });
+            element("tr", &[], cells.collect())
+        };
+        let heads = row("th", self.columns.iter().map(|column| &*column.head).collect());
+        let rows = self.rows.iter().map(|cells| row("td", cells.iter().map(|cell| &**cell).collect()));
+        let table = element("thead", &[], heads).and(element("tbody", &[], rows.collect()));
+        element("div", &[("class", &"wide")], element("table", &[], table))
     }
 
     /// The lines of the table, and how many of them are heads.
@@ -308,6 +329,16 @@ mod tests {
         let table = Table::new([text("first key").key(), text("last key").key()], [row(&["a", "b"]), row(&["c", "d"])]);
         let (lines, _) = table.lay_out(Layout::Within(10));
         assert_eq!(lines, ["first key  a", "last key   b", "", "first key  c", "last key   d"]);
+    }
+
+    #[test]
+    fn a_report_gets_all_columns_and_nothing_unescaped() {
+        let table = Table::new([text("key"), number("size")], [row(&["<script>", "12 B"])]);
+        let html = table.markup().to_string().replace('\n', "");
+        let heads = "<th class=\"text\" scope=\"col\">key</th><th class=\"number\" scope=\"col\">size</th>";
+        assert!(html.contains(heads), "{html}");
+        let cells = "<th class=\"text\" scope=\"row\">&lt;script&gt;</th><td class=\"number\">12 B</td>";
+        assert!(html.contains(cells), "{html}");
     }
 
     #[test]

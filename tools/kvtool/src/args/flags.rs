@@ -63,8 +63,8 @@ pub(crate) struct ByteFlags<O: Group = JsonFlag> {
 
 #[derive(Debug, Group)]
 struct KeyspaceFlag {
-    /// The keyspace to work in. Without it: `default`, or every keyspace for `stats`, `levels`,
-    /// `changes`, `diff`, `compact`, `keyspaces` and `filter rebuild`
+    /// The keyspace to work in. Without it: `default`, or every keyspace for `stats`, `report`,
+    /// `levels`, `changes`, `diff`, `compact`, `keyspaces` and `filter rebuild`
     #[arg(long, value_name = "NAME")]
     keyspace: Option<String>,
 }

@@ -5,7 +5,7 @@
 //! other when all are written. Only a crash or an error between two renames leaves some of them
 //! old, and a second run replaces these as well.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,6 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tamis::{Keyspace, KeyspaceOptions, Parts, ReadOptions, Snapshot};
-use tempfile::{NamedTempFile, TempPath};
 
 use super::definition::Definition;
 use super::file_names::file_names;
@@ -25,6 +24,7 @@ use super::lines::BYTE_ORDER_MARK;
 use super::range::KeyRange;
 use super::salvage;
 use super::store::{existing_keyspace, open_read_only, selected_keyspaces};
+use super::whole_file::{Written, cannot_write, write_whole};
 use crate::args::{Common, Export, Operator};
 use crate::failure::{Attempt, Failure, Result};
 use crate::interrupt::on_interrupt;
@@ -143,41 +143,6 @@ fn refuse_directory(path: &Path) -> Result<()> {
     }
 }
 
-fn cannot_write(path: &Path, source: io::Error) -> Failure {
-    Failure::Io { what: format!("cannot write {}", path.display()), source }
-}
-
-/// A complete file, and where it is to stand.
-struct Written {
-    temporary: TempPath,
-    path: PathBuf,
-}
-
-impl Written {
-    fn put_in_place(self) -> Result<()> {
-        let Written { temporary, path } = self;
-        temporary.persist(&path).map_err(|error| cannot_write(&path, error.error))?;
-        sync_dir_of(&path).map_err(|source| cannot_write(&path, source))
-    }
-}
-
-/// The directory that holds `path`.
-fn dir_of(path: &Path) -> &Path {
-    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Makes the name of a new file durable.
-#[cfg(unix)]
-fn sync_dir_of(path: &Path) -> io::Result<()> {
-    fs::File::open(dir_of(path))?.sync_all()
-}
-
-/// A rename needs no sync here.
-#[cfg(not(unix))]
-fn sync_dir_of(_path: &Path) -> io::Result<()> {
-    Ok(())
-}
-
 struct Exporter {
     snapshot: Snapshot,
     codec: Codec,
@@ -248,28 +213,8 @@ impl Exporter {
 
     /// Writes the file that is to stand at `path`, durably. A device or pipe is written to at once.
     fn write_file(&mut self, keyspace: &Keyspace, path: &Path) -> Result<Option<Written>> {
-        let failed = |source| cannot_write(path, source);
-        let existing = fs::metadata(path).ok();
         let progress = self.progress_bar(keyspace)?;
-        if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
-            let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-            let mut out = BufWriter::with_capacity(BUFFER, file);
-            self.copy(keyspace, &mut out, &progress, failed)?;
-            out.flush().map_err(failed)?;
-            return Ok(None);
-        }
-        // The file that a link points to is replaced, not the link.
-        let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let temporary = new_file_beside(&place).map_err(failed)?;
-        if let Some(existing) = existing {
-            temporary.as_file().set_permissions(existing.permissions()).map_err(failed)?;
-        }
-        let mut out = BufWriter::with_capacity(BUFFER, temporary);
-        self.copy(keyspace, &mut out, &progress, failed)?;
-        let temporary = out.into_inner().map_err(|error| failed(error.into_error()))?;
-        // The content is durable before the name points to it.
-        temporary.as_file().sync_all().map_err(failed)?;
-        Ok(Some(Written { temporary: temporary.into_temp_path(), path: place }))
+        write_whole(path, |out| self.copy(keyspace, out, &progress, |source| cannot_write(path, source)))
     }
 
     fn copy(
@@ -419,13 +364,4 @@ fn combine(keyspace: &Keyspace, parts: &Parts<'_>) -> Result<Option<Vec<u8>>, St
     }
     let operator = Operator::of(keyspace).map_err(|failure| failure.message().unwrap_or_default())?;
     operator.combine(parts.key, parts.value, parts.operands).map(Some).map_err(|why| why.to_string())
-}
-
-/// A temporary file in the directory of `path`, with the permissions of a new file.
-fn new_file_beside(path: &Path) -> io::Result<NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".kvtool-export-");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(dir_of(path))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tamis::TableStats;
 use tamis::filter::{FilterState, RangeFilterState, RangeRates};
-use tamis::inspect::{FileKind, Inspector};
+use tamis::inspect::{FileKind, Inspector, TableFile};
 
 use crate::failure::Result;
 use crate::text::{Decimal, count, counted, size};
@@ -172,9 +172,11 @@ pub(super) fn share(rate: u32) -> f64 {
 /// The filters of `tables` in directory `dir`.
 pub(super) fn filters_of(dir: &Path, tables: &[TableStats]) -> Result<FilterTotals> {
     let inspector = Inspector::new();
-    let of = |table: &TableStats| {
-        let file = inspector.table(&FileKind::Table(table.number).path(dir))?;
-        Ok(FilterTotals { points: Totals::of_points(file.filter()), ranges: Totals::of_ranges(file.range_filter()) })
-    };
+    let of = |table: &TableStats| Ok(filters_in(&inspector.table(&FileKind::Table(table.number).path(dir))?));
     tables.iter().map(of).sum()
+}
+
+/// The filters of a table.
+pub(super) fn filters_in(file: &TableFile) -> FilterTotals {
+    FilterTotals { points: Totals::of_points(file.filter()), ranges: Totals::of_ranges(file.range_filter()) }
 }

@@ -1,7 +1,7 @@
 //! `keyspaces` lists them with their options and sizes; `create-keyspace`, `drop-keyspace`.
 
 use serde_json::json;
-use tamis::{Compression, FilterPolicy, KeyspaceOptions, RangeFilterPolicy};
+use tamis::{Compression, FilterPolicy, KeyspaceOptions, KeyspaceStats, RangeFilterPolicy};
 
 use super::definition::Definition;
 use super::operators::with_operator;
@@ -36,34 +36,44 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
             "wal": options.wal,
             "separate_values": options.separate_values,
         }));
-        rows.push(vec![
-            stats.name.clone(),
-            filter_in_words(&options),
-            range_filter_in_words(options.range_filter),
-            compression_in_words(options.compression).to_owned(),
-            size(options.block_size.into()),
-            options.merge_operator_name().unwrap_or("none").to_owned(),
-            count(tables as u64),
-            size(stats.size()),
-        ]);
+        rows.push(row(&stats, &options));
     }
     let mut output = Output::new();
     if common.json() {
         output.json(json!({ "keyspaces": documents }))?;
     } else {
-        let columns = [
-            text("keyspace").key(),
-            text("filter"),
-            text("range filter"),
-            text("compression").detail(),
-            number("block").detail(),
-            text("merge operator").detail(),
-            number("tables"),
-            number("size").key(),
-        ];
-        output.table(common, &Table::new(columns, rows))?;
+        output.table(common, &table(rows))?;
     }
     output.finish()
+}
+
+/// Rows of [`row`].
+pub(super) fn table(rows: Vec<Vec<String>>) -> Table {
+    let columns = [
+        text("keyspace").key(),
+        text("filter"),
+        text("range filter"),
+        text("compression").detail(),
+        number("block").detail(),
+        text("merge operator").detail(),
+        number("tables"),
+        number("size").key(),
+    ];
+    Table::new(columns, rows)
+}
+
+pub(super) fn row(stats: &KeyspaceStats, options: &KeyspaceOptions) -> Vec<String> {
+    let tables: usize = stats.levels.iter().map(|level| level.tables.len()).sum();
+    vec![
+        stats.name.clone(),
+        filter_in_words(options),
+        range_filter_in_words(options.range_filter),
+        compression_in_words(options.compression).to_owned(),
+        size(options.block_size.into()),
+        options.merge_operator_name().unwrap_or("none").to_owned(),
+        count(tables as u64),
+        size(stats.size()),
+    ]
 }
 
 pub(crate) fn create(common: &Common, args: CreateKeyspace) -> Result<()> {

@@ -30,6 +30,7 @@ mod progress;
 pub(crate) mod put;
 mod range;
 pub(crate) mod repair;
+pub(crate) mod report;
 mod row;
 mod salvage;
 pub(crate) mod scan;
@@ -42,6 +43,7 @@ mod store;
 mod target;
 pub(crate) mod verify;
 mod view;
+mod whole_file;
 mod workload;
 
 use std::rc::Rc;
@@ -71,6 +73,7 @@ pub(crate) fn run(command: Command, session: Option<&Rc<Session>>) -> Result<()>
         Command::Export(with) => with.run(session, export::run),
         Command::Stats(with) => with.run(session, stats::run),
         Command::Explain(with) => with.run(session, explain::run),
+        Command::Report(with) => with.run(session, report::run),
         Command::Levels(with) => with.run(session, levels::run),
         Command::Keyspaces(with) => with.run(session, keyspaces::run),
         Command::CreateKeyspace(with) => with.run(session, keyspaces::create),

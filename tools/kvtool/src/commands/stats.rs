@@ -153,7 +153,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
 }
 
 /// Why tables have no usable filter.
-fn notes(filters: &FilterTotals) -> Vec<String> {
+pub(super) fn notes(filters: &FilterTotals) -> Vec<String> {
     let none = (filters.points.none > 0).then(|| {
         format!(
             "{} without a filter: the keyspace's policy or budget gave none when they were written (`kvtool keyspaces`); \
@@ -185,19 +185,19 @@ fn notes(filters: &FilterTotals) -> Vec<String> {
 }
 
 /// What the levels cost a look-up.
-fn look_up(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
+pub(super) fn look_up(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
     let points = filters.iter().map(|filters| &filters.points);
     EmptyRead::through(keyspace.levels.iter().map(|level| level.level).zip(points))
 }
 
 /// What the levels cost a scan.
-fn empty_scan(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
+pub(super) fn empty_scan(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
     let ranges = filters.iter().map(|filters| &filters.ranges);
     EmptyRead::through(keyspace.levels.iter().map(|level| level.level).zip(ranges))
 }
 
 /// Content of the levels. Range filters are listed where some table was to have one.
-fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Table {
+pub(super) fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Table {
     let with_ranges = filters.iter().any(|filters| filters.ranges.are_wanted());
     let bits = |bits: Option<f64>| bits.map_or_else(|| "–".into(), |bits| format!("{bits:.2}"));
     let row = |name: String, level: &LevelStats, filters: &FilterTotals| {
@@ -241,7 +241,7 @@ fn layout(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Table {
 }
 
 /// The filters' answers by level, and how many were right.
-fn answers(keyspace: &KeyspaceStats) -> Table {
+pub(super) fn answers(keyspace: &KeyspaceStats) -> Table {
     let row = |ledger: FilterLedger| {
         let reads = ledger.reads;
         let classes = [reads.probes, reads.negatives, reads.true_positives, reads.false_positives];
@@ -282,7 +282,7 @@ fn answered(asked: &str) -> [Column; 4] {
 }
 
 /// The cost of reads by level. What filters save is known only of reads that did not trust them.
-fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> Table {
+pub(super) fn costs(keyspace: &KeyspaceStats, filters: FilterUse) -> Table {
     let knows_savings = matches!(filters, FilterUse::Shadow);
     let row = |ledger: FilterLedger| {
         let reads = ledger.reads;

@@ -23,6 +23,7 @@ mod laws;
 mod range_filters;
 mod refused;
 mod repair;
+mod report;
 mod round_trip;
 mod sandbox;
 mod shell;

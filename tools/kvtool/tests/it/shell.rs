@@ -284,7 +284,7 @@ mod typed {
         terminal.runs("get doc\r", r#"$'{"a":\n1}'"#);
         terminal.runs("get nobody\r", "not found");
         terminal.runs("begin\r", "");
-        terminal.types("put key5 new\r", "db*> ");
+        terminal.runs("put key5 new\r", "");
         terminal.runs("commit\r", "");
         // The line before, from the history, which has no line that begins with a blank.
         terminal.runs(" get secret\r", "not found");

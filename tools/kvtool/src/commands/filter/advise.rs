@@ -7,12 +7,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tamis::filter::{FilterState, Run, allocate, expected_rate, filter_bytes};
 use tamis::inspect::{FileKind, Inspector};
-use tamis::{FilterPolicy, Found, Keyspace, KeyspaceStats, ReadSource, TableStats};
+use tamis::{Explanation, FilterPolicy, Found, KeyspaceStats, ReadSource, TableStats};
 
-use self::ranges::RangeAdvice;
+pub(crate) use self::ranges::RangeAdvice;
 use super::super::look_up::each_key;
 use super::super::sst::range_filter_json;
-use super::super::store::{open_to_read, stats_of};
+use super::super::store::{open_to_read, stats_of_keyspace};
 use crate::args::{Common, FilterAdvise};
 use crate::failure::Result;
 use crate::output::{Output, say};
@@ -25,72 +25,48 @@ const BITS: std::ops::RangeInclusive<u8> = 4..=20;
 pub(crate) fn run(common: &Common, args: &FilterAdvise) -> Result<()> {
     common.form_needs("--trace or --ranges-from", args.trace.is_some() || args.ranges_from.is_some())?;
     let (db, keyspace) = open_to_read(&args.db, common)?;
-    let stats = stats_of(&db, common)?;
-    let levels = stats.keyspaces.iter().find(|stats| stats.name == keyspace.name());
-    let run_tables = levels.map_or_else(Vec::new, run_tables);
-    let mut tree = Runs::of(db.path(), &run_tables)?;
-    let look_ups = match &args.trace {
-        Some(file) => Some(tree.weigh(&keyspace, common, file)?),
-        None => None,
-    };
-    let mut ranges = RangeAdvice::of(db.path(), &run_tables)?;
+    let stats = stats_of_keyspace(&db, &keyspace);
+    let mut advice = Advice::of(db.path(), &stats)?;
+    if let Some(file) = &args.trace {
+        let mut misses = Misses::default();
+        each_key(file, common.form(), |key| {
+            let explained = keyspace.explain(key)?;
+            advice.count(&mut misses, &explained);
+            explained.outcome?;
+            Ok(())
+        })?;
+        advice.weigh(&misses);
+    }
+    let mut ranges = RangeAdvice::of(db.path(), &stats)?;
     if let Some(file) = &args.ranges_from {
         ranges.weigh(&keyspace, common, file)?;
     }
-    let rows: Vec<Row> = BITS.map(|bits| tree.row(bits)).collect();
     let mut output = Output::new();
     if common.json() {
         output.json(json!({
             "keyspace": keyspace.name(),
-            "look_ups": look_ups,
-            "runs": tree.runs.iter().map(OneRun::json).collect::<Vec<Value>>(),
-            "now": { "bytes": tree.bytes(), "wasted_reads": tree.wasted_now() },
-            "choices": rows.iter().map(Row::json).collect::<Vec<Value>>(),
+            "look_ups": advice.look_ups,
+            "runs": advice.runs.iter().map(OneRun::json).collect::<Vec<Value>>(),
+            "now": { "bytes": advice.bytes(), "wasted_reads": advice.wasted_now() },
+            "choices": advice.rows().iter().map(Row::json).collect::<Vec<Value>>(),
             "ranges": ranges.json(),
         }))?;
         return output.finish();
     }
-    let columns = [
-        text("run").key(),
-        number("keys"),
-        number("look-ups that miss"),
-        number("filters now").key(),
-        number("expected false now"),
-    ];
-    output.table(common, &Table::new(columns, tree.runs.iter().map(OneRun::cells)))?;
-    output.line("")?;
-    let mut cells = vec![vec![
-        "now".into(),
-        size(tree.bytes()),
-        String::new(),
-        reads(tree.wasted_now()),
-        String::new(),
-        String::new(),
-    ]];
-    cells.extend(rows.iter().map(Row::cells));
-    let columns = [
-        number("bits per key").key(),
-        number("memory").key(),
-        number("false positives"),
-        number("wasted reads").key(),
-        number("if shared out"),
-        text("bits of each run").detail(),
-    ];
-    output.table(common, &Table::new(columns, cells))?;
-    output.line("")?;
-    ranges.print(&mut output, common)?;
-    output.finish()?;
-    match look_ups {
-        Some(look_ups) => say(format_args!(
-            "Wasted reads are per look-up of the trace, which has {}. A look-up misses if it reaches a run that lacks the key.",
-            count(look_ups)
-        )),
-        None => say("Wasted reads are per look-up of an absent key that lies in the key range of every run."),
+    let tables = [advice.runs_table(), advice.choices_table(), ranges.runs_table(), ranges.choices_table()];
+    for (i, table) in tables.iter().enumerate() {
+        if i > 0 {
+            output.line("")?;
+        }
+        output.table(common, table)?;
     }
+    output.finish()?;
+    say(advice.in_words());
     say(
         "`kvtool filter rebuild --bits N` gives every run N bits per key; with --allocate it shares the same memory out.",
     );
-    ranges.say();
+    say(ranges.in_words());
+    say("`kvtool filter rebuild --range-filter BITS` adds range filters.");
     Ok(())
 }
 
@@ -116,8 +92,17 @@ fn run_tables(keyspace: &KeyspaceStats) -> Vec<RunTables<'_>> {
 }
 
 /// The runs of a keyspace, in the order in which a read visits them.
-struct Runs {
+pub(crate) struct Advice {
     runs: Vec<OneRun>,
+    /// Look-ups that weight the runs.
+    look_ups: Option<u64>,
+}
+
+/// Look-ups, and how many of them missed in each run.
+#[derive(Default)]
+pub(crate) struct Misses {
+    look_ups: u64,
+    of_runs: Vec<u64>,
 }
 
 /// A table of level 0, or all tables of a level below.
@@ -134,42 +119,84 @@ struct OneRun {
     rate: f64,
 }
 
-impl Runs {
-    fn of(dir: &Path, runs: &[RunTables<'_>]) -> Result<Runs> {
-        let runs = runs.iter().map(|run| OneRun::of(dir, run)).collect::<Result<_>>()?;
-        Ok(Runs { runs })
+impl Advice {
+    pub(crate) fn of(dir: &Path, keyspace: &KeyspaceStats) -> Result<Advice> {
+        let runs = run_tables(keyspace).iter().map(|run| OneRun::of(dir, run)).collect::<Result<_>>()?;
+        Ok(Advice { runs, look_ups: None })
     }
 
-    /// Looks up every line of a trace and returns the number of look-ups. Sets each run's weight to
-    /// the share of look-ups that miss there.
-    fn weigh(&mut self, keyspace: &Keyspace, common: &Common, file: &Path) -> Result<u64> {
-        let mut look_ups = 0u64;
-        let mut misses = vec![0u64; self.runs.len()];
-        each_key(file, common.form(), |key| {
-            let explained = keyspace.explain(key)?;
-            explained.outcome?;
-            look_ups += 1;
-            for step in explained.steps.iter().filter(|step| step.found == Some(Found::Absent)) {
-                let ReadSource::Table { level, number } = step.source else { continue };
-                let is_it = |run: &OneRun| run.level == level && run.table.is_none_or(|table| table == number);
-                if let Some(at) = self.runs.iter().position(is_it) {
-                    misses[at] += 1;
-                }
+    /// Counts a look-up, and the runs in which it missed.
+    pub(crate) fn count(&self, misses: &mut Misses, explained: &Explanation) {
+        misses.look_ups += 1;
+        misses.of_runs.resize(self.runs.len(), 0);
+        for step in explained.steps.iter().filter(|step| step.found == Some(Found::Absent)) {
+            let ReadSource::Table { level, number } = step.source else { continue };
+            let is_it = |run: &OneRun| run.level == level && run.table.is_none_or(|table| table == number);
+            if let Some(at) = self.runs.iter().position(is_it) {
+                misses.of_runs[at] += 1;
             }
-            Ok(())
-        })?;
-        for (run, misses) in self.runs.iter_mut().zip(misses) {
-            run.run.weight = misses as f64 / look_ups.max(1) as f64;
         }
-        Ok(look_ups)
     }
 
-    fn bytes(&self) -> u64 {
+    /// Sets each run's weight to the share of look-ups that miss there.
+    pub(crate) fn weigh(&mut self, misses: &Misses) {
+        for (at, run) in self.runs.iter_mut().enumerate() {
+            let missed = misses.of_runs.get(at).copied().unwrap_or_default();
+            run.run.weight = missed as f64 / misses.look_ups.max(1) as f64;
+        }
+        self.look_ups = Some(misses.look_ups);
+    }
+
+    /// Bytes of the filters that there are.
+    pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.bytes).sum()
     }
 
-    fn wasted_now(&self) -> f64 {
+    /// Reads that a look-up wastes with these.
+    pub(crate) fn wasted_now(&self) -> f64 {
         self.runs.iter().map(|run| run.run.weight * run.rate).sum()
+    }
+
+    /// Choices for all runs, from few bits to many.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        BITS.map(|bits| self.row(bits)).collect()
+    }
+
+    pub(crate) fn runs_table(&self) -> Table {
+        let columns = [
+            text("run").key(),
+            number("keys"),
+            number("look-ups that miss"),
+            number("filters now").key(),
+            number("expected false now"),
+        ];
+        Table::new(columns, self.runs.iter().map(OneRun::cells))
+    }
+
+    pub(crate) fn choices_table(&self) -> Table {
+        let none = String::new;
+        let now = ["now".into(), size(self.bytes()), none(), reads(self.wasted_now()), none(), none()];
+        let columns = [
+            number("bits per key").key(),
+            number("memory").key(),
+            number("false positives"),
+            number("wasted reads").key(),
+            number("if shared out"),
+            text("bits of each run").detail(),
+        ];
+        Table::new(columns, std::iter::once(now.into()).chain(self.rows().iter().map(Row::cells)))
+    }
+
+    /// What wasted reads are counted by.
+    pub(crate) fn in_words(&self) -> String {
+        match self.look_ups {
+            Some(look_ups) => format!(
+                "Wasted reads are per look-up of the trace, which has {}. A look-up misses if it reaches a run that lacks the \
+                 key.",
+                count(look_ups)
+            ),
+            None => "Wasted reads are per look-up of an absent key that lies in the key range of every run.".to_owned(),
+        }
     }
 
     fn row(&self, bits: u8) -> Row {
@@ -231,14 +258,14 @@ impl OneRun {
 }
 
 /// Filters of `bits` bits per key, in every run or on average.
-struct Row {
-    bits: u8,
-    memory: u64,
+pub(crate) struct Row {
+    pub(crate) bits: u8,
+    pub(crate) memory: u64,
     rate: f64,
     /// Wasted reads per look-up with equal bits in every run.
-    wasted: f64,
+    pub(crate) wasted: f64,
     /// Wasted reads per look-up if the memory is shared out.
-    shared: f64,
+    pub(crate) shared: f64,
     /// Bits per key of each run if the memory is shared out.
     each: Vec<f32>,
 }

@@ -1,7 +1,7 @@
 //! `filter`: filters of stores, and filters of text lines in files of their own.
 
 mod add;
-mod advise;
+pub(super) mod advise;
 mod check;
 mod create;
 mod file;

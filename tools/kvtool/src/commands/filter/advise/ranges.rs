@@ -9,14 +9,14 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tamis::filter::RangeFilterState;
 use tamis::inspect::{FileKind, Inspector};
-use tamis::{FilterMode, Keyspace, RangeFilterPolicy, ReadOptions, TableStats};
+use tamis::{FilterMode, Keyspace, KeyspaceStats, RangeFilterPolicy, ReadOptions, TableStats};
 
 use super::super::super::filters::{filters_of, rates_of, share};
 use super::super::super::look_up::{SCANNED, each_range};
-use super::{RunTables, reads};
+use super::{RunTables, reads, run_tables};
 use crate::args::Common;
 use crate::failure::Result;
-use crate::output::{Output, say};
+use crate::output::say;
 use crate::table::{Table, number, text};
 use crate::text::{count, counted, percent, size};
 
@@ -27,7 +27,7 @@ const SHOWN: usize = 3;
 /// Most tables of a level below level 0 that are read.
 const SAMPLED: usize = 4;
 
-pub(super) struct RangeAdvice {
+pub(crate) struct RangeAdvice {
     runs: Vec<RangeRun>,
     /// Ranges that were scanned to weigh the runs.
     scans: Option<u64>,
@@ -61,8 +61,8 @@ struct Choice {
 }
 
 impl RangeAdvice {
-    pub(super) fn of(dir: &Path, runs: &[RunTables<'_>]) -> Result<RangeAdvice> {
-        let runs = runs.iter().map(|run| RangeRun::of(dir, run)).collect::<Result<_>>()?;
+    pub(crate) fn of(dir: &Path, keyspace: &KeyspaceStats) -> Result<RangeAdvice> {
+        let runs = run_tables(keyspace).iter().map(|run| RangeRun::of(dir, run)).collect::<Result<_>>()?;
         Ok(RangeAdvice { runs, scans: None })
     }
 
@@ -140,7 +140,7 @@ impl RangeAdvice {
         })
     }
 
-    pub(super) fn print(&self, output: &mut Output, common: &Common) -> Result<()> {
+    pub(crate) fn runs_table(&self) -> Table {
         let at = format!("with {} bits per key", BITS[SHOWN]);
         let columns = [
             text("run").key(),
@@ -151,8 +151,10 @@ impl RangeAdvice {
             number("blocks for nothing"),
             text("range filters now"),
         ];
-        output.table(common, &Table::new(columns, self.runs.iter().map(RangeRun::cells)))?;
-        output.line("")?;
+        Table::new(columns, self.runs.iter().map(RangeRun::cells))
+    }
+
+    pub(crate) fn choices_table(&self) -> Table {
         let without = self.blocks_without();
         let row = |name: &str, bytes: u64, blocks: f64| {
             let saved = reads(without - blocks);
@@ -177,23 +179,30 @@ impl RangeAdvice {
             number("saved"),
             number("runs declined"),
         ];
-        output.table(common, &Table::new(columns, cells))
+        Table::new(columns, cells)
     }
 
-    pub(super) fn say(&self) {
+    /// What blocks are counted by.
+    pub(super) fn in_words(&self) -> String {
         match self.scans {
-            Some(scans) => say(format_args!(
+            Some(scans) => format!(
                 "Blocks are per scan of {}, up to {SCANNED} entries each: those entered for nothing.",
                 counted(scans, "range")
-            )),
-            None => say(
-                "Blocks are per scan of a short empty range that lies in the key range of every run. How often your program's \
-                 scans read blocks for nothing, the program counts from the opening of its store on: \
-                 `ReadStats::scan_reads_unused`, in Prometheus tamis_scan_reads_unused_total. This command has no such count; \
-                 --ranges-from FILE measures ranges of yours.",
             ),
+            None => "Blocks are per scan of a short empty range that lies in the key range of every run. How often your \
+                     program's scans read blocks for nothing, the program counts from the opening of its store on: \
+                     `ReadStats::scan_reads_unused`, in Prometheus tamis_scan_reads_unused_total. This command has no such \
+                     count; --ranges-from FILE measures ranges of yours."
+                .to_owned(),
         }
-        say("`kvtool filter rebuild --range-filter BITS` adds range filters.");
+    }
+
+    /// What range filters of the default size would save that there are not now, if any: their
+    /// bytes, and blocks per scan of a short empty range without and with them.
+    pub(crate) fn gain(&self) -> Option<(u64, f64, f64)> {
+        let choice = self.choices().nth(SHOWN)?;
+        let gains = self.bytes_now() == 0 && choice.declined == 0 && choice.bytes > 0.0;
+        gains.then(|| (whole(choice.bytes), self.blocks_without(), choice.blocks))
     }
 }
 

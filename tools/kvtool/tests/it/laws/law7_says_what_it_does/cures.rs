@@ -53,11 +53,12 @@ fn a_locked_store_names_what_works_beside_the_writer_and_that_does() {
     let said = sandbox.words(&["put", "db", "k", "v"], IO);
     let (_, commands) = said.trim_end().split_once("work the commands that only read: ").unwrap();
     let named: Vec<&str> = commands.split(", ").collect();
-    let calls: [&[&str]; 12] = [
+    let calls: [&[&str]; 13] = [
         &["get", "db", "key001"],
         &["scan", "db"],
         &["export", "db"],
         &["stats", "db"],
+        &["report", "db"],
         &["explain", "db", "key001"],
         &["levels", "db"],
         &["keyspaces", "db"],
