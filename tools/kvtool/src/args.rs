@@ -193,6 +193,13 @@ pub(crate) enum Command {
     Report(With<Report, AllFlags<report::Html>>),
     /// Look up a key and show the steps: memtables, tables, filter answers, blocks read
     Explain(With<Explain, AllFlags<TableFlags>>),
+    /// Show a store in use, as it changes: writes, reads, memory, levels and what writes wait for
+    ///
+    /// A store that publishes its statistics (`Options::publish_stats`) shows all of it. Of any
+    /// other, what can be read beside its process is shown: writes, sizes and levels.
+    Top(Top),
+    /// Print a line of figures of a store in use every second; see `top`
+    Watch(With<Watch, JsonFlag>),
     /// Print the tables of every level
     Levels(With<StoreDir, AllFlags<TableFlags>>),
     /// List the keyspaces
@@ -439,6 +446,34 @@ pub(crate) struct Batch {
     pub(crate) db: PathBuf,
     /// The lines; standard input if it is `-` or absent
     pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Top {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = pause)]
+    pub(crate) interval: f64,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Watch {
+    /// Directory of the store
+    pub(crate) db: PathBuf,
+    /// Seconds between two lines
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = pause)]
+    pub(crate) interval: f64,
+    /// End after N lines
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+}
+
+fn pause(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.05..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("it is a number of seconds, 0.05 or more".to_owned()),
+    }
 }
 
 #[derive(Debug, Group)]

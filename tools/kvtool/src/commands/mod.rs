@@ -24,6 +24,7 @@ pub(crate) mod ingest;
 pub(crate) mod keyspaces;
 pub(crate) mod levels;
 mod lines;
+mod live;
 mod look_up;
 mod operators;
 mod progress;
@@ -74,6 +75,8 @@ pub(crate) fn run(command: Command, session: Option<&Rc<Session>>) -> Result<()>
         Command::Stats(with) => with.run(session, stats::run),
         Command::Explain(with) => with.run(session, explain::run),
         Command::Report(with) => with.run(session, report::run),
+        Command::Top(args) => live::top(&args),
+        Command::Watch(with) => with.run(session, live::watch),
         Command::Levels(with) => with.run(session, levels::run),
         Command::Keyspaces(with) => with.run(session, keyspaces::run),
         Command::CreateKeyspace(with) => with.run(session, keyspaces::create),

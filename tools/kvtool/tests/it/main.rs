@@ -20,6 +20,7 @@ mod import;
 mod ingest;
 mod keyspaces;
 mod laws;
+mod live;
 mod range_filters;
 mod refused;
 mod repair;

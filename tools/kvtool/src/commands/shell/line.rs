@@ -42,7 +42,7 @@ pub(super) enum ShellCommand {
 const WRITES: [&str; 4] = ["put", "merge", "delete", "delete-range"];
 
 /// Commands that need a store of their own, or one that nobody has open.
-const ELSEWHERE: [&str; 4] = ["repair", "shell", "soak", "bench"];
+const ELSEWHERE: [&str; 6] = ["repair", "shell", "soak", "bench", "top", "watch"];
 
 /// The commands that lines may have, each with the shell's store.
 pub(super) struct Grammar {

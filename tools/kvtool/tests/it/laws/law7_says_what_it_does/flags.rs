@@ -9,7 +9,7 @@ use crate::sandbox::{DONE, Sandbox, USAGE};
 
 /// Of these no call is made twice: they run until they are interrupted, or for long, or need
 /// input. Other tests run them.
-const LONG: [&str; 8] = [
+const LONG: [&str; 11] = [
     "demo",
     "soak",
     "bench reads",
@@ -18,6 +18,9 @@ const LONG: [&str; 8] = [
     "backup --follow",
     "backup --every",
     "shell --keep-going",
+    "top",
+    "watch --interval",
+    "watch --count",
 ];
 
 /// A command without a flag and with it. What they print, their exit codes or the files that they
@@ -167,6 +170,7 @@ const CALLS: &[(&str, &str)] = &[
     ("export db", "export db --escaped"),
     ("export db", "export db --json"),
     ("export db", "export db --keyspace m"),
+    ("watch db --count 1 --interval 0.05", "watch db --count 1 --interval 0.05 --json"),
     ("stats db", "stats db --keys-from lines"),
     ("stats db", "stats db --ranges-from lines"),
     ("stats db --keys-from lines", "stats db --keys-from lines --filters shadow"),
