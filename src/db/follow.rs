@@ -127,6 +127,7 @@ struct History {
     next_file_number: u64,
     min_log: u64,
     flushed: SeqNo,
+    durable: SeqNo,
 }
 
 impl History {
@@ -137,6 +138,7 @@ impl History {
             next_file_number: state.next_file_number,
             min_log: state.min_log,
             flushed: state.flushed_seqno,
+            durable: state.durable_seqno(),
         }
     }
 
@@ -157,6 +159,7 @@ impl History {
         } else if later.next_file_number < self.next_file_number
             || later.min_log < self.min_log
             || later.flushed_seqno < self.flushed
+            || later.durable_seqno() < self.durable
         {
             Some("the manifest is older than the one before")
         } else {
@@ -165,9 +168,13 @@ impl History {
     }
 }
 
-/// The memtables of a log.
+/// Bytes of entries up to which a memtable takes the next log, too. A small store may have 8 logs
+/// of one entry each, and a memtable for each takes half a millisecond.
+const SMALL_PART: usize = 1 << 20;
+
+/// A memtable of a log, or of several short ones.
 struct FollowedPart {
-    /// The log's number.
+    /// Number of the last log.
     log: u64,
     /// The first number in it that the memtable may have.
     first: SeqNo,
@@ -207,8 +214,9 @@ impl Sink for Adding<'_> {
     }
 
     fn begin_log(&mut self, log: u64, first: SeqNo) {
-        if self.parts.last().is_none_or(|part| part.log != log) {
-            self.begin(log, first);
+        match self.parts.last_mut() {
+            Some(part) if part.log == log || part.memtable.used() < SMALL_PART => part.log = log,
+            _ => self.begin(log, first),
         }
     }
 

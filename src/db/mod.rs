@@ -481,8 +481,8 @@ impl Db {
     }
 
     /// Every write up to this sequence number survives a power cut, except those to keyspaces
-    /// without a log. Reopening may lower it: writes recovered from logs count as durable once they
-    /// are in tables.
+    /// without a log. Reopening may lower it: unless the logs prove that all writes in them were
+    /// durable, these count as durable once they are in tables.
     pub fn synced_seqno(&self) -> SeqNo {
         self.store().sequence.durable()
     }
@@ -568,15 +568,19 @@ impl Db {
         Ok(())
     }
 
-    /// Closes the store: flushes all memtables, ends background work and releases the lock. Other
-    /// handles then fail with [`Error::Closed`](crate::Error::Closed). Open iterators continue, as
-    /// no file is removed until the store is opened again. That open removes replaced tables, and
-    /// an older iterator that has not opened such a file yet then fails with
+    /// Closes the store: makes all writes durable, ends background work and releases the lock.
+    /// Other handles then fail with [`Error::Closed`](crate::Error::Closed). Open iterators
+    /// continue, as no file is removed until the store is opened again. That open removes replaced
+    /// tables, and an older iterator that has not opened such a file yet then fails with
     /// [`Error::Io`](crate::Error::Io).
     ///
     /// Closing happens once: every call, during or after it, waits for the end and returns its
     /// result. It may be called from within [`read`](Db::read), and by a listener of
     /// [`on_event`](Options::on_event).
+    ///
+    /// What is in no table yet stays in the logs if they are short: up to 8 logs with up to 4 MiB
+    /// together, or a quarter of [`memtable_size`](Options::memtable_size) if that is less. The
+    /// next opening reads them. Longer logs, and writes to keyspaces without a log, are flushed.
     ///
     /// A running compaction ends soon, and the next opening goes on with it. Until then each of its
     /// threads ends its table, and one thread merges up to an eighth of a table more; in a merge of

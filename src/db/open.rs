@@ -78,12 +78,18 @@ impl Store {
         let (previous, previous_len) = logs.newest().unwrap_or_default();
         let header = FileHeader { number: log_number, first, previous, previous_len, ..FileHeader::default() };
         let first_size = environment.first_size(options.memtable_size);
-        let memtable = Arc::new(Memtable::new(log_number, first_size, seed, environment.memtables()));
         let clock = clock_of(&options, &start.state, &recovered);
-        let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), recovered.memtable)?;
-        let tables_time = phases.next();
+        let new_memtable = || Arc::new(Memtable::new(log_number, first_size, seed, environment.memtables()));
         // Without recovered memtables, tables hold all entries.
-        let min_log = if view.sealed.is_empty() { log_number } else { start.state.min_log };
+        let min_log = if recovered.memtable.is_none() { log_number } else { start.state.min_log };
+        // Entries that are not known to be durable have to go to tables: see `await_recovered`.
+        let may_stay = recovered.durable == recovered.last_seqno && logs.are_short_from(min_log, options.memtable_size);
+        let (memtable, sealed) = match recovered.memtable {
+            Some(memtable) if may_stay => (memtable, None),
+            sealed => (new_memtable(), sealed),
+        };
+        let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), sealed)?;
+        let tables_time = phases.next();
         let manifest = start.put_in_force(&*options.file_system, &dir, recovered.flushed, min_log)?;
         remove_void(&*options.file_system, &dir, &void)?;
         logs.take_before(manifest.state.min_log);
@@ -100,7 +106,7 @@ impl Store {
         let store = Arc::new(Store::new(Opened {
             environment,
             clock,
-            sequence: Sequence::new(recovered.last_seqno, recovered.flushed),
+            sequence: Sequence::new(recovered.last_seqno, recovered.flushed, recovered.durable),
             writer: Writer::new(Some(Commit::new(memtable, header)), logs, seat, &view),
             shape: Shape::new(view, tables.epoch(), next_file, Some(manifest)),
             lock: Some(Arc::clone(&lock)),
@@ -344,7 +350,7 @@ fn view_of(
     clock: &Arc<Clock>,
     tables: &Arc<TableContext>,
     active: Arc<Memtable>,
-    recovered: Option<Arc<Memtable>>,
+    sealed: Option<Arc<Memtable>>,
 ) -> Result<ReadView> {
     let table = |meta: &TableMeta| Table::new(Arc::clone(tables), meta.clone());
     let tree = |(&id, keyspace): (&u32, &KeyspaceState)| -> Result<Tree> {
@@ -356,7 +362,7 @@ fn view_of(
         Ok(Tree::new(id, keyspace, entries, ranges.collect::<Result<_>>()?, clock, tables.values()))
     };
     let trees = state.keyspaces.iter().map(tree).collect::<Result<_>>()?;
-    Ok(ReadView { active, sealed: recovered.into_iter().collect(), trees, horizon: Arc::default() })
+    Ok(ReadView { active, sealed: sealed.into_iter().collect(), trees, horizon: Arc::default() })
 }
 
 fn list_files(options: &Options, dir: &Path) -> Result<Vec<FileKind>> {

@@ -21,13 +21,13 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// The numbers of a store just opened: `last` is the last write recovered, and tables hold the
-    /// writes up to `flushed`.
-    pub(super) fn new(last: SeqNo, flushed: SeqNo) -> Sequence {
+    /// The numbers of a store just opened: `last` is the last write recovered, tables hold the
+    /// writes up to `flushed`, and those up to `durable` are durable.
+    pub(super) fn new(last: SeqNo, flushed: SeqNo, durable: SeqNo) -> Sequence {
         Sequence {
             visible: AtomicU64::new(last),
             logged: AtomicU64::new(last),
-            durable: AtomicU64::new(flushed),
+            durable: AtomicU64::new(durable),
             flushed: AtomicU64::new(flushed),
             recovered: last,
         }
@@ -65,9 +65,9 @@ impl Sequence {
         self.recovered
     }
 
-    /// Whether tables hold everything that opening recovered.
-    pub(super) fn is_recovery_flushed(&self) -> bool {
-        self.flushed() >= self.recovered
+    /// Whether everything that opening recovered is durable: the logs prove it, or tables hold it.
+    pub(super) fn is_recovery_durable(&self) -> bool {
+        self.durable() >= self.recovered
     }
 
     /// Notes that the log has all writes up to `seqno`. Only the thread that holds the commit lock

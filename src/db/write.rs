@@ -99,6 +99,11 @@ impl Writer {
         self.stalls.read()
     }
 
+    /// Whether a keyspace may have been without a log since the store was opened.
+    pub(crate) fn has_unlogged(&self) -> bool {
+        self.has_unlogged.load(Ordering::Acquire)
+    }
+
     /// Notes that a keyspace may be without a log from now on.
     pub(crate) fn note_unlogged(&self) {
         self.has_unlogged.store(true, Ordering::Release);

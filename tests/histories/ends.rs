@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tamis::inspect::FileKind;
+use tamis::inspect::{Content, FileKind, Inspector, ManifestChange};
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{Db, Error, RepairOptions, Result};
 
@@ -187,10 +187,14 @@ impl World {
         self.left = Some(left);
     }
 
-    /// Numbers of files are never used again. The exception is a file that was removed before an
-    /// edit named it: another process may use its number.
+    /// Numbers of files are never used again. The exception is a file that a process created and
+    /// removed, if the manifest that it leaves in force does not count the number as used: another
+    /// process may use it.
+    ///
+    /// The order of the calls does not tell: an edit states the next number before it is synced,
+    /// and a thread that holds no lock may take that number meanwhile.
     pub(super) fn note_files(&mut self) {
-        let (mut unnamed, mut given_up) = (BTreeMap::new(), BTreeSet::new());
+        let (mut created, mut removed) = (BTreeMap::new(), BTreeSet::new());
         let events = self.fs.events.lock();
         for Event { what, path, .. } in events[self.born..].iter().filter(|event| event.ok) {
             if path.parent() != Some(Path::new(&self.dir)) {
@@ -199,20 +203,40 @@ impl World {
             match (*what, number(path)) {
                 ("create" | "rename" | "link", Some(number)) => {
                     assert!(self.numbers.insert(number), "{path:?} takes a number that was used before");
-                    unnamed.insert(number, *what);
+                    created.insert(number, *what);
                 }
-                ("remove", Some(number)) => match unnamed.remove(&number) {
+                ("remove", Some(number)) => match created.get(&number) {
                     // What cannot be linked is copied.
-                    Some("link") => _ = self.numbers.remove(&number),
-                    Some(_) => _ = given_up.insert(number),
+                    Some(&"link") => _ = self.numbers.remove(&number),
+                    Some(_) => _ = removed.insert(number),
                     None => {}
                 },
-                ("sync", Some(_)) if path.to_string_lossy().contains("MANIFEST") => unnamed.clear(),
                 _ => {}
             }
         }
         self.born = events.len();
-        self.numbers.retain(|number| !given_up.contains(number));
+        drop(events);
+        if !removed.is_empty() {
+            let next = self.next_number();
+            self.numbers.retain(|number| *number < next || !removed.contains(number));
+        }
+    }
+
+    /// The next file number, as the manifest in force states it; 0 without one.
+    fn next_number(&self) -> u64 {
+        let (inspector, dir) = (Inspector::on(Arc::new(self.fs.fs.kill())), Path::new(&self.dir));
+        let Ok(manifest) = inspector.current(&FileKind::Current.path(dir)) else { return 0 };
+        let mut manifest = inspector.log(&FileKind::Manifest(manifest).path(dir)).unwrap();
+        let mut next = 0;
+        while let Some(record) = manifest.next_record().unwrap() {
+            let Content::Edit(changes) = record.content else { continue };
+            for change in changes {
+                if let ManifestChange::NextFileNumber(number) = change {
+                    next = number;
+                }
+            }
+        }
+        next
     }
 
     /// Only numbers of files that are there are in use.

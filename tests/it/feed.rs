@@ -242,6 +242,7 @@ fn logs_are_kept_up_to_a_size_and_found_again() {
     fill(&db, 1);
     db.sync().unwrap();
     assert_eq!(numbers(&mut db.changes_since(600).unwrap()), [(601, 603)]);
+    db.flush().unwrap();
     db.close().unwrap();
     // Without the option, opening removes them.
     let db = self::options(&fs).open("/db").unwrap();

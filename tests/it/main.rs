@@ -45,6 +45,7 @@ mod refresh;
 mod repair;
 mod scheduling;
 mod seeks;
+mod short_logs;
 mod space;
 mod stats_page;
 mod support;

@@ -477,6 +477,7 @@ fn every_damaged_byte_of_a_value_file_gives_an_error_or_the_right_values() {
     let fs = SimFileSystem::new();
     let db = options(&fs).open("/db").unwrap();
     (0..3).for_each(|i| _ = db.put(key(i), long(i, 1)).unwrap());
+    db.flush().unwrap();
     db.close().unwrap();
     let (number, len) = value_files(&fs)[0];
     let path = FileKind::Values(number).path(Path::new("/db"));

@@ -2,7 +2,8 @@
 //! numbers.
 //!
 //! A batch is one record, so it is replayed as a whole or not at all. Recovered batches may not
-//! have been durable: until they are in tables, no later write may be acknowledged as synced.
+//! have been durable: unless the logs prove that they are, no later write may be acknowledged as
+//! synced until they are in tables.
 //!
 //! Log files are not recycled. To populate the pages of a file that was written back costs 523 ns
 //! per record of 160 bytes, fresh zeros 40 to 90 ns.
@@ -80,6 +81,8 @@ pub struct WalEnd {
     pub torn: Option<(PathBuf, u64)>,
     /// Number and length of the last log. Behind that may be prepared zeros, or a torn record.
     pub last_log: Option<(u64, u64)>,
+    /// Manifest and logs prove that everything up to this sequence number was on stable storage.
+    pub synced: SeqNo,
 }
 
 /// A log that holds synced entries.
@@ -125,7 +128,8 @@ pub fn recover<'a>(
         relay.finish()?;
         replayed
     })?;
-    let end = WalEnd { last_seqno: replayed.next - 1, torn: replayed.torn, last_log: replayed.end };
+    let synced = replayed.synced.max(durable).max(flushed);
+    let end = WalEnd { last_seqno: replayed.next - 1, torn: replayed.torn, last_log: replayed.end, synced };
     Ok((end, LogChain::of(read)))
 }
 
@@ -208,7 +212,7 @@ mod tests {
             (300, vec![], Some(vec![]), 103),
         ];
         assert_eq!(applied, expected);
-        let expected = WalEnd { last_seqno: 103, torn: None, last_log: Some((8, golden.len() as u64)) };
+        let expected = WalEnd { last_seqno: 103, torn: None, last_log: Some((8, golden.len() as u64)), synced: 103 };
         assert_eq!(end, expected);
     }
 

@@ -123,6 +123,10 @@ pub trait WritableFile: Send + Sync {
     /// change. A full disk is an error.
     fn reserve(&self, len: u64) -> io::Result<()>;
 
+    /// Gives back space that was reserved or prepared and is not used, as far as the file system
+    /// can. Neither the length nor what reads return changes. Does nothing by default.
+    fn release(&self) {}
+
     /// Lengthens the file to `len` bytes with allocated zeros, so that an append within them
     /// changes only data, and its sync writes nothing else. Returns whether it did: where this
     /// gains nothing, and by default, the file stays as it is.

@@ -266,6 +266,11 @@ impl WritableFile for OsWritable {
     }
 
     #[cfg(target_os = "linux")]
+    fn release(&self) {
+        self.tail.release(&self.file, self.end.load(Ordering::Relaxed));
+    }
+
+    #[cfg(target_os = "linux")]
     fn prepare(&self, len: u64) -> io::Result<bool> {
         self.tail.prepare(&self.file, self.end.load(Ordering::Relaxed), len)
     }

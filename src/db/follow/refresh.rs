@@ -85,7 +85,7 @@ impl Store {
         let (operations, last_seqno) = (follower.operations(), follower.last());
         let logs = LiveLogs::found(Vec::new(), options.keep_log);
         let store = Arc::new(Store::new(Opened {
-            sequence: Sequence::new(last_seqno, state.flushed_seqno),
+            sequence: Sequence::new(last_seqno, state.flushed_seqno, state.flushed_seqno),
             writer: Writer::new(None, logs, environment.reader_seat(options.memtable_size), &view),
             shape: Shape::new(view, tables.epoch(), state.next_file_number, None),
             environment,

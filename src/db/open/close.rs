@@ -1,8 +1,13 @@
 //! Closing a store.
 //!
 //! ```text
-//! no more operations → last flush → no more work → janitor and log end → lock released
+//! no more operations → last flush → no more work → last sync
+//! → janitor and log end → lock released
 //! ```
+//!
+//! A memtable whose logs are short is not flushed: the next opening reads them, and goes on filling
+//! the memtable. Otherwise every process that writes one entry would make a table of it. The logs
+//! are synced instead, and the manifest names the last entry.
 //!
 //! Every caller waits for the end and gets its result. Nothing removes or writes a file after the
 //! lock is released.
@@ -12,7 +17,9 @@ use std::sync::Arc;
 
 use crate::db::store::Store;
 use crate::db::work::background::Waiting;
+use crate::db::write::commit::Commit;
 use crate::error::{Error, Result};
+use crate::log::wal::SyncedLog;
 use crate::tree::manifest::VersionEdit;
 
 impl Store {
@@ -38,7 +45,7 @@ impl Store {
         }
         let flushed = sealed.and_then(|()| self.await_last_flush());
         self.stop_background();
-        let flushed = flushed.and_then(|()| self.store_time());
+        let flushed = flushed.and_then(|()| self.end_manifest());
         self.tables.janitor().stop();
         self.remove_stats_page();
         let log_ended = self.end_log(flushed.is_ok());
@@ -49,7 +56,7 @@ impl Store {
     }
 
     /// Refuses operations from now on, and seals the memtable, which holds every acknowledged write
-    /// that is in no table. Fails if the store is poisoned.
+    /// that is in no table, unless it may stay in the logs. Fails if the store is poisoned.
     fn end_writes(self: &Arc<Self>) -> Result<()> {
         // The flag first: writers that wait for room leave, whatever keeps it from them.
         self.gate.shut();
@@ -59,9 +66,23 @@ impl Store {
         if let Some(commit) = commit.as_mut()
             && !commit.memtable.is_empty()
         {
-            self.rotate(commit)?;
+            // The numbers of what the log does not store count as used, too.
+            self.append_unlogged(commit)?;
+            if !self.may_stay_in_logs(commit)? {
+                self.rotate(commit)?;
+            }
         }
         Ok(())
+    }
+
+    /// Whether the active memtable need not be flushed when the store is closed.
+    fn may_stay_in_logs(&self, commit: &Commit) -> Result<bool> {
+        let oldest_log = self.shape.catalog().lock()?.state.min_log;
+        let view = self.shape.view();
+        let is_unlogged = |(id, _): &(u32, u64)| view.tree(*id).is_some_and(|tree| !tree.options.wal);
+        Ok(view.sealed.is_empty()
+            && self.writer.logs().are_short_from(oldest_log, self.options.memtable_size)
+            && !(self.writer.has_unlogged() && commit.memtable.keyspaces().iter().any(is_unlogged)))
     }
 
     fn await_last_flush(self: &Arc<Self>) -> Result<()> {
@@ -69,23 +90,41 @@ impl Store {
         self.gate.check_poison()
     }
 
-    /// Stores the latest time by which a read may have found something expired.
-    fn store_time(&self) -> Result<()> {
-        let mark = self.clock.mark();
-        if !self.clock.has_deadlines() || mark <= self.shape.catalog().lock()?.state.expired_by {
+    /// Makes all entries durable. Stores the last one that is in a log only, so that its loss is
+    /// damage, and the latest time by which a read may have found something expired.
+    fn end_manifest(self: &Arc<Self>) -> Result<()> {
+        self.sync_through(self.sequence.logged())?;
+        let (last, mark) = (self.sequence.logged(), self.clock.mark());
+        let (synced, expired_by) = {
+            let state = &self.shape.catalog().lock()?.state;
+            (state.durable_seqno(), state.expired_by)
+        };
+        let unnamed = self.writer.logs().part(last).filter(|_| last > synced && self.has_space_for_edit());
+        let edit = VersionEdit {
+            synced_log: unnamed.map(|part| SyncedLog { number: part.number, seqno: last }),
+            expired_by: Some(mark).filter(|mark| self.clock.has_deadlines() && *mark > expired_by),
+            ..VersionEdit::default()
+        };
+        if edit.synced_log.is_none() && edit.expired_by.is_none() {
             return Ok(());
         }
-        self.install(VersionEdit { expired_by: Some(mark), ..VersionEdit::default() }, |_| ())
+        self.install(edit, |_| ())
     }
 
     fn end_log(self: &Arc<Self>, is_flushed: bool) -> Result<()> {
         let Some(mut commit) = self.writer.lock().take() else { return Ok(()) };
         if is_flushed {
-            // All entries are in tables. A final marker in the log says so, and exposes a manifest
-            // that has lost its last edits.
-            if self.shape.catalog().has_new_manifest() {
+            // All entries are durable. A final marker in the log says so, and exposes a manifest
+            // that has lost its last edits. No log is begun for entries that stay in older ones.
+            let is_log_ended = if commit.memtable.is_empty() {
+                !self.shape.catalog().has_new_manifest()
+            } else {
+                commit.states(self.sequence.durable())
+            };
+            if !is_log_ended {
                 let _ = self.append_marker(&mut commit);
             }
+            commit.release_space();
             return Ok(());
         }
         if self.gate.is_poisoned() {

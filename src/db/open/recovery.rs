@@ -1,7 +1,8 @@
 //! Recovery: replays the logs that the manifest still needs.
 //!
 //! Full memtables rebuilt from the logs become new tables. The last memtable, which is not full,
-//! stays in memory with its logs. For a store that is opened read-only, see `follow`.
+//! stays in memory with its logs: opening has it flushed, or goes on filling it. For a store that
+//! is opened read-only, see `follow`.
 //!
 //! An ingest whose edit is missing in the manifest is applied when its record is replayed. Long
 //! logs are read by one thread while another inserts (`crates/log/src/wal/relay.rs`).
@@ -36,6 +37,8 @@ pub(super) struct Recovered {
     pub(super) last_seqno: SeqNo,
     /// Tables hold every entry up to this one.
     pub(super) flushed: SeqNo,
+    /// Every entry up to this one is durable: the last one if the logs prove that, else `flushed`.
+    pub(super) durable: SeqNo,
     /// The entries after `flushed`.
     pub(super) memtable: Option<Arc<Memtable>>,
     /// Whether one of these entries has a deadline.
@@ -222,8 +225,9 @@ impl Recovery<'_> {
             options.file_system.sync_dir(dir).during("sync", dir)?;
         }
         let memtable = current;
-        let wal::WalEnd { last_seqno, last_log, .. } = end;
-        Ok(Recovered { last_seqno, flushed, memtable, has_deadlines, operations, has_ingested, last_log })
+        let wal::WalEnd { last_seqno, last_log, synced, .. } = end;
+        let durable = if synced >= last_seqno { last_seqno } else { flushed };
+        Ok(Recovered { last_seqno, flushed, durable, memtable, has_deadlines, operations, has_ingested, last_log })
     }
 
     /// Writes a recovered memtable to tables of level 0.

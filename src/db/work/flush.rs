@@ -148,8 +148,8 @@ impl Store {
                 view.trees.change(keyspace, |tree| tree.gaps = Arc::new(tree.gaps.emptied()));
             }
         })?;
-        self.writer.logs().note_flushed(number);
         // A recovered memtable may come from several logs.
+        self.writer.logs().note_durable_before(newer.log_number());
         let gone: Vec<u64> = self.writer.logs().take_before(newer.log_number());
         for log in gone {
             // If this fails, the next open removes the log.

@@ -139,6 +139,18 @@ impl Commit {
         self.log.as_ref().map_or(0, LogWriter::stated)
     }
 
+    /// Whether the log, if there is one, states that everything up to `durable` is.
+    pub(crate) fn states(&self, durable: SeqNo) -> bool {
+        self.log.is_none() || self.stated() >= durable
+    }
+
+    /// Gives back the space that the log does not use: nothing more is appended.
+    pub(crate) fn release_space(&self) {
+        if let Some(log) = &self.log {
+            log.file().release();
+        }
+    }
+
     pub(super) fn log_len(&self) -> u64 {
         self.log.as_ref().map_or(0, LogWriter::len)
     }

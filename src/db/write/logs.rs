@@ -28,6 +28,15 @@ use crate::vfs::{FileSystem, ReadableFile, WritableFile};
 const BYTES_PER_FILE: u64 = 16 << 10;
 const LEAST_FILES: usize = 1000;
 
+/// Most bytes of logs whose entries are in no table when a store is closed.
+const MOST_UNFLUSHED_BYTES: u64 = 4 << 20;
+/// In stores with small memtables less, as a divisor of a memtable's size: an opening should not
+/// have to write tables.
+const UNFLUSHED_PART: u64 = 4;
+/// Most such logs: a process that writes to the store begins one. To read one, and the zeros that
+/// it was prepared with, takes an opening a quarter of a millisecond.
+const MOST_UNFLUSHED_LOGS: usize = 8;
+
 /// Files that a limit of `bytes` bytes allows.
 fn most_files(bytes: u64) -> usize {
     usize::try_from(bytes / BYTES_PER_FILE).unwrap_or(usize::MAX).max(LEAST_FILES)
@@ -185,6 +194,14 @@ impl LiveLogs {
         needed.map(|file| (file.number, file.tail.len())).filter(|(_, len)| *len > 0).collect()
     }
 
+    /// Whether entries may stay in the logs from number `oldest` on when a store is closed or
+    /// opened: the next opening reads all of these logs.
+    pub(crate) fn are_short_from(&self, oldest: u64, memtable_size: usize) -> bool {
+        let lengths = self.lengths_from(oldest);
+        let most_bytes = MOST_UNFLUSHED_BYTES.min(memtable_size as u64 / UNFLUSHED_PART);
+        lengths.len() <= MOST_UNFLUSHED_LOGS && lengths.iter().map(|(_, len)| len).sum::<u64>() <= most_bytes
+    }
+
     /// Adds a log just created.
     pub(super) fn add(&self, log: &LogWriter) {
         self.unsynced.lock().push(LiveLog::of(log));
@@ -205,14 +222,10 @@ impl LiveLogs {
         self.unsynced.lock().clone()
     }
 
-    /// Notes that the logs before `number` are sealed and synced. Log `number` goes on growing.
-    pub(super) fn note_synced(&self, number: u64) {
+    /// Notes that the logs before `number` need no sync any more: they are sealed and synced, or
+    /// tables hold their entries.
+    pub(crate) fn note_durable_before(&self, number: u64) {
         self.unsynced.lock().retain(|log| log.number >= number);
-    }
-
-    /// Notes that the memtable of log `number` is in tables: the log needs no sync any more.
-    pub(crate) fn note_flushed(&self, number: u64) {
-        self.unsynced.lock().retain(|log| log.number != number);
     }
 
     /// Notes that recovery needs no log before `number`. Returns the numbers of the logs that

@@ -705,14 +705,13 @@ impl Store {
     pub(crate) fn rotate(self: &Arc<Self>, commit: &mut Commit) -> Result<()> {
         self.append_unlogged(commit)?;
         let number = self.shape.catalog().new_file_number();
-        let header = FileHeader {
-            number,
-            first: commit.next(),
-            previous: commit.header.number,
-            previous_len: commit.log_len(),
-            features: commit.header.features,
-            ..FileHeader::default()
+        // A recovered memtable may have got no write, and so no log of its own.
+        let (previous, previous_len) = match &commit.log {
+            Some(log) => (log.number(), log.len()),
+            None => (commit.header.previous, commit.header.previous_len),
         };
+        let (first, features) = (commit.next(), commit.header.features);
+        let header = FileHeader { number, first, previous, previous_len, features, ..FileHeader::default() };
         self.writer.seat.renew();
         let size = self.environment.first_size(self.options.memtable_size);
         let memtable = Arc::new(Memtable::new(number, size, self.seed, self.environment.memtables()));

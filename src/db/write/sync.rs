@@ -45,7 +45,7 @@ impl Store {
         self.mark_synced()
     }
 
-    /// Syncs what the logs hold. What opening recovered must be in tables.
+    /// Syncs what the logs hold. What opening recovered must be durable.
     pub(super) fn sync_in_turn(&self, lead: &mut Lead<'_>) -> Result<()> {
         self.gate.check_poison()?;
         lead.begin();
@@ -57,15 +57,15 @@ impl Store {
         Ok(())
     }
 
-    /// Waits until tables hold the entries recovered on opening. Syncing their old logs would not
-    /// make them durable: a sync that failed in an earlier process may have left their pages in
-    /// memory but marked clean by the system.
+    /// Waits until tables hold the entries recovered on opening, unless the logs prove that these
+    /// are durable. Syncing their old logs would not make them durable: a sync that failed in an
+    /// earlier process may have left their pages in memory but marked clean by the system.
     pub(crate) fn await_recovered(self: &Arc<Self>) -> Result<()> {
-        let is_flushed = || self.sequence.is_recovery_flushed();
-        if is_flushed() {
+        let is_durable = || self.sequence.is_recovery_durable();
+        if is_durable() {
             return Ok(());
         }
-        self.writer.stalls.measure(Cause::Flush, || self.wait_for_progress(Waiting::Flush, is_flushed))
+        self.writer.stalls.measure(Cause::Flush, || self.wait_for_progress(Waiting::Flush, is_durable))
     }
 
     /// Syncs the logs that may need it, and returns them, oldest first.
@@ -85,7 +85,7 @@ impl Store {
         self.check_lock()?;
         // Sealed logs are synced for good; the last one goes on growing.
         if let Some(current) = logs.last() {
-            self.writer.logs.note_synced(current.number);
+            self.writer.logs.note_durable_before(current.number);
         }
         Ok(logs)
     }
@@ -99,14 +99,18 @@ impl Store {
     fn name_synced_log(&self, logs: &[LiveLog], target: SeqNo) -> Result<()> {
         let Some(log) = logs.iter().rfind(|log| log.first <= target) else { return Ok(()) };
         let is_needless = log.is_named.load(Ordering::Acquire) || self.sequence.flushed() >= target;
-        if is_needless || self.fs().free_space(self.dir()).is_ok_and(|free| free < self.shape.catalog().max_edit_len())
-        {
+        if is_needless || !self.has_space_for_edit() {
             return Ok(());
         }
         let synced_log = Some(SyncedLog { number: log.number, seqno: target });
         self.install(VersionEdit { synced_log, ..VersionEdit::default() }, |_| ())?;
         log.is_named.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether the disk has space for the next edit, as far as is known.
+    pub(crate) fn has_space_for_edit(&self) -> bool {
+        !self.fs().free_space(self.dir()).is_ok_and(|free| free < self.shape.catalog().max_edit_len())
     }
 
     /// Appends proof to the log that all earlier writes are durable, unless it is there or a later
@@ -190,9 +194,9 @@ mod tests {
         let db = open(&fs);
         let logs = || fs.paths().into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "wal"));
         let found: Vec<_> = logs().collect();
-        assert!(!db.store().sequence.is_recovery_flushed());
+        assert!(!db.store().sequence.is_recovery_durable());
         db.sync().unwrap();
-        assert!(db.store().sequence.is_recovery_flushed());
+        assert!(db.store().sequence.is_recovery_durable());
         assert!(logs().all(|log| found.contains(&log)), "the store is idle");
         for seed in 0..20 {
             assert_eq!(open(&fs.crash(seed)).get("k").unwrap().as_deref(), Some(&b"v"[..]), "{seed}");

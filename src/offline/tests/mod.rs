@@ -35,6 +35,7 @@ fn sample_store() -> SimFileSystem {
         db.put(format!("key{i:03}"), "new").unwrap();
     }
     db.delete("key009").unwrap();
+    db.flush().unwrap();
     db.close().unwrap();
     fs
 }

@@ -292,6 +292,11 @@ impl ManifestState {
         Ok(dead)
     }
 
+    /// Every entry up to this one was on stable storage, as far as the manifest knows.
+    pub fn durable_seqno(&self) -> SeqNo {
+        self.synced_log.map_or(0, |log| log.seqno).max(self.flushed_seqno)
+    }
+
     fn note_synced(&mut self, synced: SyncedLog) -> Decoded<()> {
         if synced.number >= self.next_file_number {
             return Err(Malformed("a log's number was not taken from the counter"));

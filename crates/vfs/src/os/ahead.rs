@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -75,6 +76,19 @@ impl PreparedTail {
     /// Notes that space is reserved for a file of `len` bytes: windows will reach that far.
     pub(super) fn note_reserved(&self, len: u64) {
         self.reserved.store(len, Ordering::Relaxed);
+    }
+
+    /// Frees the blocks after `end`: what is prepared there reads as zeros without any.
+    pub(super) fn release(&self, file: &File, end: u64) {
+        let start = end.next_multiple_of(rustix::param::page_size() as u64);
+        let zeros = self.prepared.load(Ordering::Relaxed).saturating_sub(start);
+        if zeros > 0 {
+            let _ = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, zeros);
+        }
+        // Setting the length frees what is reserved beyond it.
+        if self.reserved.load(Ordering::Relaxed) > 0 {
+            let _ = file.metadata().and_then(|metadata| file.set_len(metadata.len()));
+        }
     }
 
     pub(super) fn prepare(&self, file: &File, end: u64, len: u64) -> io::Result<bool> {

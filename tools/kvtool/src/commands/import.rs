@@ -350,9 +350,10 @@ impl Importer {
         Ok(())
     }
 
-    /// Makes the imported entries durable, and closes the store.
+    /// Makes the imported entries durable, and closes the store. They go to tables, with filters,
+    /// even if they are few enough to stay in the log.
     fn close(&mut self) -> Result<()> {
-        self.target.db.sync()?;
+        self.target.db.flush()?;
         Ok(self.target.db.clone().close()?)
     }
 
