@@ -54,7 +54,7 @@ impl Store {
 
     /// Removes the page: what it says no longer holds.
     pub(crate) fn remove_stats_page(&self) {
-        if self.options.publish_stats.is_some() {
+        if self.options.publish_stats.is_some() && self.gate.is_lock_in_force() {
             let _page = self.report.page_turn();
             for kind in [FileKind::Stats, FileKind::StatsTemp] {
                 // What is left goes with the next opening.

@@ -12,7 +12,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use clap::{Args as Group, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args as Group, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell as SystemShell;
 use tamis_backup::StoreId;
 use tamis_bench::cli::RunArgs;
@@ -53,7 +55,8 @@ const AFTER_HELP: &str = r#"Keys and values:
 
 The store:
   Commands take its directory as their first operand. If KVTOOL_DB names one, they take
-  none: `KVTOOL_DB=fruit.db kvtool get apple`; --db STORE then names another.
+  none: `KVTOOL_DB=fruit.db kvtool get apple`; --db STORE then names another. A first
+  operand that is a store all the same is refused.
 
 Exit codes:
   0    success
@@ -84,7 +87,17 @@ impl Args {
             Some(db) => with_store(Args::command(), Path::new(db), false),
             None => Args::command(),
         };
-        Args::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+        let mut parser = command.clone();
+        let matches = command.get_matches();
+        if db.is_some()
+            && let Some(store) = misplaced_store(&parser, &matches)
+        {
+            let message = format!(
+                "{store} is a store, and KVTOOL_DB names the one to work in: use --db {store}, or unset KVTOOL_DB"
+            );
+            parser.error(ErrorKind::ArgumentConflict, message).exit()
+        }
+        Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 }
 
@@ -94,6 +107,20 @@ pub(crate) fn with_store(command: clap::Command, db: &Path, is_hidden: bool) -> 
     // Of the process, which has one command line or one shell.
     let default: &'static OsStr = OsString::from(db).leak();
     with_default_store(command, default, is_hidden)
+}
+
+/// The first operand, if it is a store though the command takes its store from `KVTOOL_DB`: the
+/// command line was meant for no such variable.
+fn misplaced_store(command: &clap::Command, matches: &ArgMatches) -> Option<String> {
+    if let Some((name, below)) = matches.subcommand() {
+        // The one with which it is compared.
+        return if name == "diff" { None } else { misplaced_store(command.find_subcommand(name)?, below) };
+    }
+    let is_default = |id| matches.value_source(id) == Some(ValueSource::DefaultValue);
+    let takes_it = command.get_arguments().any(|argument| argument.get_id() == "db" && is_default("db"));
+    let first = command.get_positionals().next().filter(|_| takes_it)?;
+    let operand = matches.get_raw(first.get_id().as_str())?.next()?;
+    Path::new(operand).join("CURRENT").exists().then(|| operand.to_string_lossy().into_owned())
 }
 
 fn with_default_store(command: clap::Command, db: &'static OsStr, is_hidden: bool) -> clap::Command {
@@ -585,6 +612,9 @@ pub(crate) struct ListedRange {
     /// List entries, or blocks that may have some, before this key
     #[arg(long, value_name = "KEY", requires = "listed")]
     pub(crate) to: Option<OsString>,
+    /// List entries, or blocks that may have some, of keys that begin with this
+    #[arg(long, requires = "listed")]
+    pub(crate) prefix: Option<OsString>,
 }
 
 #[derive(Debug, Group)]

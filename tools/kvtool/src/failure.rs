@@ -39,6 +39,11 @@ pub(crate) enum Failure {
     },
     /// What failed and is already reported.
     Reported(Box<Failure>),
+    /// What failed, and where in the input.
+    At {
+        place: String,
+        failure: Box<Failure>,
+    },
     /// Stopped by Ctrl-C, with what that means for the result.
     Interrupted(String),
     /// The reader of our output has closed the pipe: not a failure.
@@ -59,10 +64,7 @@ impl Failure {
 
     /// The failure of a part of the input.
     pub(crate) fn at(self, place: impl Display) -> Failure {
-        match self {
-            Failure::Usage(what) => Failure::Usage(format!("{place}: {what}")),
-            other => other,
-        }
+        Failure::At { place: place.to_string(), failure: Box::new(self) }
     }
 
     /// The message for the user, if any.
@@ -71,6 +73,7 @@ impl Failure {
             Failure::NotFound | Failure::Damaged | Failure::Unchecked | Failure::Reported(_) | Failure::ClosedPipe => {
                 None
             }
+            Failure::At { place, failure } => failure.message().map(|what| format!("{place}: {what}")),
             Failure::Usage(what) | Failure::Gone(what) | Failure::Wrong(what) | Failure::Interrupted(what) => {
                 Some(what.clone())
             }
@@ -80,8 +83,9 @@ impl Failure {
                 Some(format!("{} is damaged at offset {offset}: {rule}; {}", file.display(), cure_of(file)))
             }
             Failure::Store(Error::Locked { path, holder }) => Some(format!(
-                "{} is locked by {holder}; close it there. Beside it work the commands that only read: get, scan, export, \
-                 stats, report, explain, levels, keyspaces, changes, verify, sst-build, backup, checkpoint",
+                "{} is locked by {holder}; close it there. Beside it work the commands that only read: get, scan, count, \
+                 size, diff, export, stats, report, explain, levels, keyspaces, changes, dump, verify, sst-build, \
+                 filter advise, backup, checkpoint, watch",
                 path.display()
             )),
             Failure::Store(error) => Some(error.to_string()),
@@ -91,7 +95,7 @@ impl Failure {
 
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Failure::Reported(failure) => return failure.exit_code(),
+            Failure::Reported(failure) | Failure::At { failure, .. } => return failure.exit_code(),
             Failure::ClosedPipe => 0,
             Failure::NotFound => NOT_FOUND,
             Failure::Usage(_)

@@ -13,11 +13,26 @@ pub(crate) struct Session {
     /// The keyspace in which commands work that name none.
     keyspace: RefCell<Option<String>>,
     transaction: RefCell<Option<Transaction>>,
+    /// Whether keyspaces that are absent are created in a transaction, which cannot undo that.
+    creates_keyspaces: bool,
 }
 
 impl Session {
     pub(crate) fn new(db: Db) -> Session {
-        Session { db, keyspace: RefCell::default(), transaction: RefCell::default() }
+        Session { db, keyspace: RefCell::default(), transaction: RefCell::default(), creates_keyspaces: false }
+    }
+
+    /// The session of a batch.
+    pub(crate) fn of_batch(db: Db) -> Session {
+        Session { creates_keyspaces: true, ..Session::new(db) }
+    }
+
+    /// Fails if a keyspace must not be created or changed now.
+    pub(crate) fn may_change_keyspaces(&self) -> Result<()> {
+        match self.is_in_transaction() && !self.creates_keyspaces {
+            true => Err(Failure::usage("a transaction creates and changes no keyspaces: do it before `begin`")),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn db(&self) -> &Db {

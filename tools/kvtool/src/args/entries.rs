@@ -12,7 +12,7 @@ pub(crate) struct Put {
     pub(crate) db: PathBuf,
     pub(crate) key: OsString,
     /// The value; `-` reads it from standard input, like `--file -`
-    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    #[arg(required_unless_present = "file", conflicts_with = "file", allow_hyphen_values = true)]
     pub(crate) value: Option<OsString>,
     /// Use the bytes of FILE as the value (`-` for standard input), including a final newline
     #[arg(long, value_name = "FILE")]
@@ -192,7 +192,7 @@ pub(crate) struct Diff {
     #[command(flatten)]
     pub(crate) range: Range,
     /// Stop after N differences
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
     /// Print how many differences there are, and none of them
     #[arg(long)]

@@ -27,6 +27,7 @@ impl<A: Group, F: Group + Into<Common>> With<A, F> {
     ) -> Result<()> {
         let mut common: Common = self.flags.into();
         common.session = session.cloned();
+        common.is_keyspace_named = common.keyspace.is_some();
         common.keyspace = common.keyspace.or_else(|| session?.keyspace());
         command(&common, self.args)
     }
@@ -123,6 +124,8 @@ impl From<TableFlags> for OutputFormat {
 #[derive(Debug, Default)]
 pub(crate) struct Common {
     pub(crate) keyspace: Option<String>,
+    /// Whether the command line names the keyspace, and not only the shell's `use`.
+    pub(crate) is_keyspace_named: bool,
     form: Option<Form>,
     pub(crate) format: OutputFormat,
     /// The shell that runs the command.
@@ -141,7 +144,7 @@ impl FormFlags {
 
 impl<O: Group + Into<OutputFormat>> From<AllFlags<O>> for Common {
     fn from(AllFlags { keyspace, form, output }: AllFlags<O>) -> Common {
-        Common { keyspace: keyspace.keyspace, form: form.form(), format: output.into(), session: None }
+        Common { keyspace: keyspace.keyspace, form: form.form(), format: output.into(), ..Common::default() }
     }
 }
 

@@ -8,6 +8,7 @@ use tamis::{ChangeBatch, Changes, Db, Error, IngestedTable, Operation, Operation
 use super::store::open_read_only;
 use crate::args::{Changes as Args, Common};
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::output::{Output, json_bytes, say};
 use crate::text::{Form, unix_time};
 
@@ -26,6 +27,7 @@ pub(crate) fn run(common: &Common, args: Args) -> Result<()> {
         let db = open_read_only(&args.db, common)?;
         let mut changes = open_changes(&db, since)?;
         while left > 0 {
+            interrupt::check()?;
             let Some(batch) = changes.next() else { break };
             if print(&mut output, common, &batch.map_err(in_words)?, args.full)? {
                 left -= 1;

@@ -13,7 +13,7 @@ use crate::args::{Common, Diff};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::output::{Output, json_bytes, say};
-use crate::text::{count, utc_or_unix};
+use crate::text::{Form, count, utc_or_unix};
 
 /// What is different about a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,8 @@ struct Counts {
     removed: u64,
     added: u64,
     changed: u64,
+    /// Keyspaces that one store alone has.
+    keyspaces: u64,
 }
 
 impl Counts {
@@ -79,6 +81,12 @@ pub(crate) fn run(common: &Common, args: Diff) -> Result<()> {
         left: args.limit.unwrap_or(u64::MAX),
     };
     for name in &names {
+        let (is_old, is_new) = (old.db.existing_keyspace(name)?.is_some(), new.db.existing_keyspace(name)?.is_some());
+        if is_old != is_new {
+            let side = if is_old { "first" } else { "second" };
+            say(format_args!("keyspace {} is only in the {side} store", Form::Plain.show(name.as_bytes())));
+            printer.counts.keyspaces += 1;
+        }
         let (old, new) = (old.entries(name, &range)?, new.entries(name, &range)?);
         compare(name, &range, old, new, &mut printer)?;
     }
@@ -167,7 +175,10 @@ impl Printer<'_> {
         let form = self.common.form();
         for (sign, entry) in [("-", old), ("+", new)] {
             let Some(Entry { key, value, deadline }) = entry else { continue };
-            let keyspace = if self.shows_keyspace { format!("{keyspace}\t") } else { String::new() };
+            let keyspace = match self.shows_keyspace {
+                true => format!("{}\t", Form::Plain.show_key(keyspace.as_bytes())),
+                false => String::new(),
+            };
             self.output.write(format!("{sign}\t{keyspace}").as_bytes())?;
             let until = deadline.map_or_else(String::new, |at| format!("\tuntil {}", utc_or_unix(at)));
             self.output.line(format_args!("{}\t{}{until}", form.show_key(key), form.show(value)))?;
@@ -176,8 +187,8 @@ impl Printer<'_> {
     }
 
     fn finish(mut self) -> Result<()> {
-        let Counts { equal, removed, added, changed } = self.counts;
-        let summary = json!({ "equal": equal, "removed": removed, "added": added, "changed": changed });
+        let Counts { equal, removed, added, changed, keyspaces } = self.counts;
+        let summary = json!({ "equal": equal, "removed": removed, "added": added, "changed": changed, "keyspaces_in_one": keyspaces });
         match (self.is_quiet, self.common.json()) {
             (_, true) => self.output.json(json!({ "summary": summary }))?,
             (true, false) => self.output.line(self.counts.differences())?,
@@ -192,7 +203,7 @@ impl Printer<'_> {
             count(added),
             count(changed)
         ));
-        match removed + added + changed {
+        match removed + added + changed + keyspaces {
             0 => Ok(()),
             _ => Err(Failure::NotFound),
         }

@@ -12,13 +12,15 @@ use crate::args::{Common, CreateKeyspace, NamedKeyspace, OptionFlags, SetKeyspac
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say};
 use crate::table::{Table, number, text};
-use crate::text::{count, size};
+use crate::text::{Form, count, size};
 
 pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
     let db = open_read_only(&args.db, common)?;
     let mut rows = Vec::new();
     let mut documents = Vec::new();
-    for stats in stats_of(&db, common)?.keyspaces {
+    // All, also those in which a shell does not work now.
+    let stats = if common.is_keyspace_named { stats_of(&db, common)? } else { db.stats() };
+    for stats in stats.keyspaces {
         let Some(keyspace) = db.existing_keyspace(&stats.name)? else { continue };
         let options = keyspace.options()?;
         let tables: usize = stats.levels.iter().map(|level| level.tables.len()).sum();
@@ -65,7 +67,7 @@ pub(super) fn table(rows: Vec<Vec<String>>) -> Table {
 pub(super) fn row(stats: &KeyspaceStats, options: &KeyspaceOptions) -> Vec<String> {
     let tables: usize = stats.levels.iter().map(|level| level.tables.len()).sum();
     vec![
-        stats.name.clone(),
+        Form::Plain.show(stats.name.as_bytes()),
         filter_in_words(options),
         range_filter_in_words(options.range_filter),
         compression_in_words(options.compression).to_owned(),
@@ -124,6 +126,10 @@ fn with_flags(options: KeyspaceOptions, flags: &OptionFlags) -> KeyspaceOptions 
 pub(crate) fn remove(common: &Common, args: NamedKeyspace) -> Result<()> {
     let db = open_existing(&args.db, common)?;
     let was_there = db.drop_keyspace(&args.name)?;
+    // A shell goes on in the default keyspace: it would make the dropped one anew.
+    if let Some(session) = common.session.as_ref().filter(|session| session.keyspace().as_ref() == Some(&args.name)) {
+        session.use_keyspace(None);
+    }
     close(db, common)?;
     tell(common, &args.name, "dropped", was_there)?;
     match was_there {

@@ -9,7 +9,7 @@ use crate::args::{Common, StoreDir};
 use crate::failure::Result;
 use crate::output::{Output, json_bytes};
 use crate::table::{Table, number, text};
-use crate::text::{count, percent, size, unix_time};
+use crate::text::{Form, count, percent, size, unix_time};
 
 /// Characters shown of a key.
 const KEY_WIDTH: usize = 24;
@@ -44,7 +44,7 @@ pub(crate) fn run(common: &Common, args: StoreDir) -> Result<()> {
                 number("expected false"),
                 number("of ranges").detail(),
             ];
-            output.line(format_args!("keyspace {}", keyspace.name))?;
+            output.line(format_args!("keyspace {}", Form::Plain.show(keyspace.name.as_bytes())))?;
             output.table(common, &Table::new(columns, rows))?;
             output.line("")?;
         }

@@ -11,6 +11,7 @@ use super::lines::Lines;
 use super::range::KeyRange;
 use super::view::View;
 use crate::failure::Result;
+use crate::interrupt;
 use crate::output::say;
 use crate::text::{Decimal, Form, count, counted, size};
 
@@ -40,6 +41,7 @@ pub(super) fn look_up_all(
 ) -> Result<Summary> {
     let mut summary = Summary::default();
     each_key(file, form, |key| {
+        interrupt::check()?;
         let start = Instant::now();
         let value = view.get(key, options)?;
         summary.time += start.elapsed();

@@ -12,7 +12,7 @@ use tamis::{Db, Keyspace, MAX_VALUE_LEN, ReadOptions, WriteBatch, WriteOptions};
 
 use super::look_up::each_key;
 use super::operators::with_operator;
-use super::store::{self, open_existing_to_write, open_to_write, settle_and_close};
+use super::store::{self, may_change_keyspaces, open_existing_to_write, open_to_write, settle_and_close};
 use super::view::View;
 use crate::args::{Common, Delete, DeleteRange, Merge, Operator, Put};
 use crate::failure::{Attempt, Failure, Result};
@@ -49,9 +49,15 @@ pub(crate) fn merge(common: &Common, args: Merge) -> Result<()> {
             // What can be seen to be wrong creates no store.
             operator.operand(common, &args.operand, None)?;
             let (db, keyspace) = open_to_write(&args.db, common)?;
-            let options = with_operator(keyspace.options()?, operator.name());
-            let keyspace = db.keyspace_with(keyspace.name(), options)?;
-            (db, keyspace)
+            let before = keyspace.options()?;
+            let options = with_operator(before.clone(), operator.name());
+            if options == before {
+                (db, keyspace)
+            } else {
+                may_change_keyspaces(&args.db, common)?;
+                let keyspace = db.keyspace_with(keyspace.name(), options)?;
+                (db, keyspace)
+            }
         }
         None => open_existing_to_write(&args.db, common)?,
     };

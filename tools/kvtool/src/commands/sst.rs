@@ -23,7 +23,8 @@ pub(crate) fn run(common: &Common, args: Sst) -> Result<()> {
     let path = path_of(args.path, args.number)?;
     let from = common.optional_bytes("--from", args.range.from.as_ref())?;
     let to = common.optional_bytes("--to", args.range.to.as_ref())?;
-    let range = KeyRange::new(from, to, None);
+    let prefix = common.optional_bytes("--prefix", args.range.prefix.as_ref())?;
+    let range = KeyRange::new(from, to, prefix);
     let mut output = Output::new();
     // Entries can be read even if properties, index, footer or some blocks are damaged.
     let described = Inspector::new()

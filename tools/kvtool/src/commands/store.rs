@@ -70,10 +70,21 @@ pub(crate) fn open_to_write(path: &Path, common: &Common) -> Result<(Db, Keyspac
         None => Db::open(path)?,
     };
     let keyspace = match &common.keyspace {
-        Some(name) => db.keyspace(name)?,
         None => db.default_keyspace().clone(),
+        Some(name) => match db.existing_keyspace(name)? {
+            Some(keyspace) => keyspace,
+            None => {
+                may_change_keyspaces(path, common)?;
+                db.keyspace(name)?
+            }
+        },
     };
     Ok((db, keyspace))
+}
+
+/// Fails in a shell's transaction, which cannot undo what is done to keyspaces.
+pub(crate) fn may_change_keyspaces(path: &Path, common: &Common) -> Result<()> {
+    session_of(path, common).map_or(Ok(()), Session::may_change_keyspaces)
 }
 
 /// Opens an existing store and keyspace for [`write`].

@@ -74,7 +74,7 @@ fn report(verified: &Verified) {
         ));
     }
     if verified.being_written {
-        say("another process is writing to the store: the end of its log and files in no version were not checked");
+        say("the store is open for writing: the end of its log and files in no version were not checked");
     }
     match (verified.damaged, verified.unchecked) {
         (0, 0) => say("no damage"),

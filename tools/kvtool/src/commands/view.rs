@@ -22,6 +22,10 @@ impl View<'_> {
         View { keyspace, session: session_of(db.path(), common) }
     }
 
+    pub(super) fn is_in_transaction(&self) -> bool {
+        self.session.is_some_and(Session::is_in_transaction)
+    }
+
     /// The value of a key. A transaction takes no options.
     pub(super) fn get(&self, key: &[u8], options: ReadOptions) -> Result<Option<Value>> {
         let read = self.session.and_then(|session| session.in_transaction(|tx| tx.keyspace(self.keyspace).get(key)));
@@ -36,8 +40,7 @@ impl View<'_> {
         read.unwrap_or_else(|| count(self.keyspace.keys(range.bounds())))
     }
 
-    /// Passes the entries of a range to `on_entry`, with their deadlines, of which a transaction
-    /// knows none, until it returns false.
+    /// Passes the entries of a range to `on_entry`, with their deadlines, until it returns false.
     pub(super) fn scan(
         &self,
         range: &KeyRange,
@@ -46,10 +49,12 @@ impl View<'_> {
     ) -> Result<()> {
         let read = self.session.and_then(|session| {
             session.in_transaction(|tx| {
-                let mut entries = tx.keyspace(self.keyspace).range(range.bounds());
+                let view = tx.keyspace(self.keyspace);
+                let mut entries = view.range(range.bounds());
                 while let Some(entry) = if reverse { entries.next_back() } else { entries.next() } {
                     let (key, value) = entry?;
-                    if !on_entry(&key, &value, None)? {
+                    let deadline = view.get_with_expiry(&key)?.and_then(|(_, deadline)| deadline);
+                    if !on_entry(&key, &value, deadline)? {
                         break;
                     }
                     interrupt::check()?;

@@ -64,7 +64,11 @@ fn differences_can_be_limited() {
     );
     let (out, said) = diff(&sandbox, &["db", "copy", "--prefix", "key", "--limit", "1"], NOT_FOUND);
     assert!(out == "-\tdefault\tkey1\tvalue 1\n" && said.contains("perhaps more"), "{out}{said}");
-    assert_eq!(diff(&sandbox, &["db", "copy", "--prefix", "key0"], DONE).0, "");
+    assert_eq!(diff(&sandbox, &["db", "copy", "--prefix", "key0", "--keyspace", "default"], DONE).0, "");
+    // A keyspace that one of them lacks is a difference, too.
+    let (out, said) = diff(&sandbox, &["db", "copy", "--prefix", "key0"], NOT_FOUND);
+    assert!(out.is_empty() && said.contains("keyspace only there is only in the second store"), "{said}");
+    diff(&sandbox, &["db", "copy", "--limit", "0"], USAGE);
     let (json, _) = diff(&sandbox, &["db", "copy", "--json", "--from", "key3", "--to", "key4"], NOT_FOUND);
     let first: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
     assert_eq!((&first["key"], &first["old"]["deadline"]), (&"key3".into(), &serde_json::Value::Null));

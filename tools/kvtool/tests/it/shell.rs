@@ -51,10 +51,7 @@ fn what_is_written_stays() {
                 .delete a\nget b\n.use m\nscan\nuse\ncount\n";
     assert_eq!(printed(&sandbox, text), "2 3\nk\t$'{\"x\": [1,\\n2]}'\n1\n");
     assert_eq!(sandbox.text(&["get", "db", "b"]), "2 3\n");
-    assert_eq!(
-        sandbox.text(&["get", "db", "n", "--hex", "--keyspace", "c"].map(|w| if w == "n" { "6e" } else { w })),
-        "0000000000000005\n"
-    );
+    assert_eq!(sandbox.text(&["get", "db", "6e", "--hex", "--keyspace", "c"]), "0000000000000005\n");
     sandbox.check(&["get", "db", "a"], NOT_FOUND);
 }
 
@@ -113,7 +110,7 @@ fn the_first_failure_ends_a_script_unless_it_goes_on() {
     assert_eq!(sandbox.text(&["scan", "db"]), "a\t1\nc\t3\n");
     for (text, why) in [
         ("nonsense\n", "unrecognized subcommand"),
-        ("repair\n", "unrecognized subcommand"),
+        ("repair\n", "not in a shell"),
         ("use nowhere\n", "no keyspace"),
         ("get $'\\q'\n", "invalid escape"),
         ("help nonsense\n", "unrecognized subcommand"),
@@ -126,6 +123,91 @@ fn the_first_failure_ends_a_script_unless_it_goes_on() {
     assert!(printed(&sandbox, "help\n").contains("rollback"));
     assert!(printed(&sandbox, "help get\n").contains("--keys-from"));
     assert_eq!(printed(&sandbox, "count\nexit\ncount\n"), "2\n");
+}
+
+#[test]
+fn lines_name_no_other_store() {
+    let sandbox = Sandbox::with_store(3, 1, &[]);
+    sandbox.text(&["put", "other", "a", "1"]);
+    for line in ["put --db other a 2", "get --db=other a", "begin --db other"] {
+        let (_, said) = script(&sandbox, &[], &format!("{line}\n"), USAGE);
+        assert!(said.contains("--db"), "{line}: {said}");
+    }
+    assert_eq!(sandbox.text(&["get", "other", "a"]), "1\n");
+    // Quoted, it is a key like any other.
+    assert_eq!(printed(&sandbox, "put '--db' 3\nget '--db'\nput k -5\nget k\nget '-x' '--db'\n"), "3\n-5\n--db\t3\n");
+    let (_, said) = script(&sandbox, &[], "get '-x' --json\n", USAGE);
+    assert!(said.contains("flags come before"), "{said}");
+}
+
+#[test]
+fn a_transaction_leaves_keyspaces_alone() {
+    let sandbox = Sandbox::with_store(3, 1, &[]);
+    for line in
+        ["put a 1 --keyspace new", "merge n 1 --operator add-big --keyspace new", "merge n 1 --operator add-big"]
+    {
+        let (_, said) = script(&sandbox, &[], &format!("begin\n{line}\n"), USAGE);
+        assert!(said.contains("creates and changes no keyspaces"), "{line}: {said}");
+    }
+    assert_eq!(sandbox.text(&["keyspaces", "db", "--format", "plain"]).lines().count(), 2);
+    // A keyspace that was dropped does not come back with the next write.
+    let text = "create-keyspace m --ttl 50\nuse m\ndrop-keyspace m\nput y 1\n.keyspaces --format plain\nget y\n";
+    let out = printed(&sandbox, text);
+    assert!(out.lines().count() == 3 && out.ends_with("\n1\n"), "{out}");
+    // `use` limits what commands read, not the list of keyspaces.
+    assert_eq!(printed(&sandbox, "create-keyspace m\nuse m\nkeyspaces --format plain\n").lines().count(), 3);
+    // Deadlines are seen in a transaction, too.
+    let text = "put a 1 --ttl 1000\nbegin\nput b 1 --ttl 1000\nscan --json --to c\ncommit\n";
+    assert_eq!(printed(&sandbox, text).matches("deadline").count(), 2);
+    let (_, said) = script(&sandbox, &[], "begin\nscan --skip-damaged\n", USAGE);
+    assert!(said.contains("not in a transaction"), "{said}");
+}
+
+#[test]
+fn a_script_may_be_long_and_have_odd_ends() {
+    let sandbox = Sandbox::new();
+    // Text in an open quote is not split again for each of its lines.
+    let text =
+        format!("put quoted 'it is\n{}'\nput json [{}0]\n", "a line\n".repeat(60_000), "{\"a\": 1},\n".repeat(60_000));
+    printed(&sandbox, &text);
+    assert_eq!(sandbox.text(&["get", "db", "quoted", "--raw"]).lines().count(), 60_001);
+    assert_eq!(sandbox.text(&["get", "db", "json", "--raw"]).lines().count(), 60_001);
+    assert_eq!(printed(&sandbox, "\u{feff}put a 1\r\n get a \r\n# done"), "1\n");
+    assert_eq!(printed(&sandbox, "put v \\\n 2 # a comment\nget v"), "2\n");
+    let (_, said) = script(&sandbox, &["--keep-going"], "get $'\\q'\nput after 1\nput x {\"a\":}\n", USAGE);
+    assert!(said.contains("line 1: ") && said.contains("line 3: ") && said.contains("not JSON"), "{said}");
+    assert_eq!(sandbox.text(&["get", "db", "after"]), "1\n");
+    let (_, said) = script(&sandbox, &[], "\nrepair\n", USAGE);
+    assert!(said.contains("line 2: not in a shell"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_a_script() {
+    use std::io::Write;
+    let sandbox = Sandbox::with_store(1, 1, &[]);
+    for flags in [&[][..], &["--keep-going"]] {
+        let mut command = sandbox.command(&[&["shell", "db"], flags].concat());
+        let mut child =
+            command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"put before 1\n").unwrap();
+        let begin = std::time::Instant::now();
+        while !sandbox.command(&["get", "db", "before"]).output().unwrap().status.success() {
+            assert!(begin.elapsed().as_secs() < 60);
+        }
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        // It is noted while the shell waits for a line.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let _ = stdin.write_all(b"put during 1\nput after 1\n");
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(crate::sandbox::INTERRUPTED), "{said}");
+        sandbox.check(&["get", "db", "after"], NOT_FOUND);
+        sandbox.text(&["delete", "db", "before", "during"]);
+    }
 }
 
 #[test]
@@ -172,6 +254,12 @@ fn kvtool_db_names_the_store() {
     assert_eq!(sandbox.text(&["count", "copy"]), "4\n");
     let (code, said) = run(&["get", "--help"]);
     assert!(code == Some(DONE) && said.contains("--db <STORE>") && !said.contains("<DB>"), "{said}");
+    // Meant for no such variable: what is a store is not taken for a key.
+    for args in [&["delete", "other", "a"][..], &["put", "other", "k"], &["get", "other"]] {
+        let (code, said) = run(args);
+        assert!(code == Some(USAGE) && said.contains("other is a store"), "{args:?}: {said}");
+    }
+    assert_eq!(run(&["diff", "other", "--count"]).0, Some(NOT_FOUND));
     // One that is empty names none.
     let output = sandbox.command(&["count", "db"]).env("KVTOOL_DB", "").output().unwrap();
     assert_eq!(output.stdout, b"4\n");

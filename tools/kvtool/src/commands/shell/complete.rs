@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use clap::{Arg, Command as Clap};
-use rustyline::completion::{Completer, Pair};
+use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
@@ -24,15 +24,16 @@ const LISTED: usize = 50;
 pub(super) struct Typing {
     session: Rc<Session>,
     clap: Clap,
+    files: FilenameCompleter,
 }
 
 impl Typing {
     pub(super) fn new(session: Rc<Session>, clap: Clap) -> Typing {
-        Typing { session, clap }
+        Typing { session, clap, files: FilenameCompleter::new() }
     }
 
     /// Where the last word of `text` begins, and what it may become.
-    fn candidates(&self, text: &str) -> (usize, Vec<Pair>) {
+    fn candidates(&self, text: &str) -> rustyline::Result<(usize, Vec<Pair>)> {
         // Of several commands, the last one is being typed.
         let mut begin = 0;
         let (words, last) = loop {
@@ -40,55 +41,63 @@ impl Typing {
                 Ok((_, end)) if begin + end < text.len() => begin += end,
                 Ok((mut found, _)) => {
                     let is_ended = text.ends_with(char::is_whitespace);
-                    let new = Word { bytes: Vec::new(), start: text.len() - begin };
+                    let new = Word { bytes: Vec::new(), start: text.len() - begin, is_quoted: false };
                     let last = if is_ended { new } else { found.pop().unwrap_or(new) };
                     break (found, last);
                 }
                 Err(Unsplit::Open { before, word, .. }) => break (before, word),
-                Err(Unsplit::Invalid(_)) => return (text.len(), Vec::new()),
+                Err(Unsplit::Invalid(_)) => return Ok((text.len(), Vec::new())),
             }
         };
         let words: Vec<&str> = words.iter().map(|word| std::str::from_utf8(&word.bytes).unwrap_or_default()).collect();
-        (begin + last.start, self.continuations(&words, &last.bytes))
+        match self.continuations(&words, &last) {
+            Some(pairs) => Ok((begin + last.start, pairs)),
+            None => self.files.complete_path(text, text.len()),
+        }
     }
 
-    /// What may follow `words` and begins with `typed`.
-    fn continuations(&self, words: &[&str], typed: &[u8]) -> Vec<Pair> {
+    /// What may follow `words` and begins with the last one; `None` if that is the name of a file.
+    fn continuations(&self, words: &[&str], last: &Word) -> Option<Vec<Pair>> {
+        let typed = &last.bytes;
         let text = std::str::from_utf8(typed).unwrap_or_default();
         let Some((name, mut rest)) = words.split_first() else {
             let (dot, name) = text.strip_prefix('.').map_or(("", text), |name| (".", name));
-            return matching(name, commands(&self.clap).map(|command| format!("{dot}{command}")), dot);
+            return Some(matching(name, commands(&self.clap).map(|command| format!("{dot}{command}")), dot));
         };
         let name = name.trim_start_matches('.');
         if name == "help" {
-            return matching(text, commands(&self.clap), "");
+            return Some(matching(text, commands(&self.clap), ""));
         }
-        let Some(mut command) = self.clap.find_subcommand(name) else { return Vec::new() };
+        let Some(mut command) = self.clap.find_subcommand(name) else { return Some(Vec::new()) };
         while let Some((next, after)) = rest.split_first()
             && let Some(below) = command.find_subcommand(next)
         {
             (command, rest) = (below, after);
         }
         if command.has_subcommands() {
-            return matching(text, commands(command), "");
+            return Some(matching(text, commands(command), ""));
         }
         let flag = rest.last().and_then(|word| word.strip_prefix("--"));
         let flag = flag.and_then(|flag| command.get_arguments().find(|argument| argument.get_long() == Some(flag)));
         if let Some(flag) = flag.filter(|flag| flag.get_action().takes_values()) {
             return match flag.get_id().as_str() {
-                "keyspace" => self.keyspaces(text),
-                "from" | "to" | "prefix" => self.keys(rest, typed),
-                _ => matching(text, values(flag), ""),
+                "keyspace" => Some(self.keyspaces(text)),
+                "from" | "to" | "prefix" => Some(self.keys(rest, typed)),
+                "file" | "keys_from" | "ranges_from" | "trace" | "output" => None,
+                _ => Some(matching(text, values(flag), "")),
             };
         }
-        let operand = command.get_positionals().next().map(Arg::get_id);
-        match text.starts_with('-') {
-            true => {
-                let flags = command.get_arguments().filter(|argument| !argument.is_hide_set());
-                matching(text, flags.filter_map(|flag| Some(format!("--{}", flag.get_long()?))), "")
-            }
-            false if operand.is_some_and(|id| id == "name") => self.keyspaces(text),
-            false => self.keys(rest, typed),
+        if text.starts_with('-') && !last.is_quoted {
+            let flags = command.get_arguments().filter(|argument| !argument.is_hide_set());
+            return Some(matching(text, flags.filter_map(|flag| Some(format!("--{}", flag.get_long()?))), ""));
+        }
+        match command.get_positionals().next().map(|operand| operand.get_id().as_str()) {
+            Some("name") => Some(self.keyspaces(text)),
+            Some("keys") => Some(self.keys(rest, typed)),
+            // What follows it is a value.
+            Some("key") if !has_operand(command, rest) => Some(self.keys(rest, typed)),
+            Some("files" | "file" | "other" | "dir" | "repository" | "out") => None,
+            _ => Some(Vec::new()),
         }
     }
 
@@ -114,6 +123,17 @@ impl Typing {
         };
         keys.into_iter().map(pair).collect()
     }
+}
+
+/// Whether words have an operand: one that is no flag, and follows none that takes a value.
+fn has_operand(command: &Clap, words: &[&str]) -> bool {
+    let takes_value = |word: &str| {
+        let flag = word.strip_prefix("--");
+        flag.and_then(|flag| command.get_arguments().find(|argument| argument.get_long() == Some(flag)))
+            .is_some_and(|argument| argument.get_action().takes_values())
+    };
+    let before = [""].iter().chain(words);
+    words.iter().zip(before).any(|(word, before)| !word.starts_with("--") && !takes_value(before))
 }
 
 /// The words that begin with `typed`; what is printed of them is after `hidden`.
@@ -155,8 +175,10 @@ fn keys(keyspace: &Keyspace, prefix: &[u8]) -> tamis::Result<Vec<(Vec<u8>, bool)
         let Some(key) = cursor.key().filter(|key| *key <= last.as_slice()) else { break };
         let part = key[..(common + character_len(&key[common..])).min(key.len())].to_vec();
         let is_whole = key == part;
-        let Some(next) = successor(&part) else { break };
+        // Behind a whole key there are those that it begins.
+        let next = if is_whole { Some([&part[..], &[0]].concat()) } else { successor(&part) };
         parts.push((part, is_whole));
+        let Some(next) = next else { break };
         seek = next;
     }
     Ok(parts)
@@ -172,14 +194,14 @@ impl Completer for Typing {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
-        Ok(self.candidates(&line[..at]))
+        self.candidates(&line[..at])
     }
 }
 
 impl Validator for Typing {
-    /// Enter begins a new line within quotes and JSON; on an empty line it ends the command.
+    /// Enter begins a new line within quotes and JSON; a second empty line ends the command.
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        let (mut text, is_given_up) = (context.input(), context.input().ends_with("\n"));
+        let (mut text, is_given_up) = (context.input(), context.input().ends_with("\n\n"));
         while !text.is_empty() && !is_given_up {
             match first_command(text) {
                 Ok((_, end)) => text = &text[end..],
@@ -198,3 +220,48 @@ impl Hinter for Typing {
 impl Highlighter for Typing {}
 
 impl Helper for Typing {}
+
+#[cfg(test)]
+mod tests {
+    use tamis::Db;
+
+    use super::*;
+    use crate::commands::shell::line::Grammar;
+
+    /// What Tab offers after a text, in a store with these keys.
+    fn offered(keys: impl Iterator<Item = String>, texts: &[&str]) -> Vec<Vec<String>> {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path().join("db")).unwrap();
+        db.keyspace("users").unwrap();
+        keys.for_each(|key| _ = db.put(key, "").unwrap());
+        let clap = Grammar::of_shell(db.path()).clap;
+        let typing = Typing::new(Rc::new(Session::new(db)), clap);
+        let offers =
+            |text: &&str| typing.candidates(text).unwrap().1.into_iter().map(|pair| pair.replacement).collect();
+        texts.iter().map(offers).collect()
+    }
+
+    #[test]
+    fn keys_are_offered_where_keys_belong() {
+        let keys = ["apple", "a b", "-v", "user:1"].map(str::to_owned).into_iter();
+        let texts =
+            ["get a", "get '-", "put user:1 us", "begin u", "use u", ".sca", "get --filters s", "scan --prefix ap"];
+        let offers = offered(keys, &texts);
+        assert_eq!(offers[0], ["'a b' ", "apple "]);
+        assert_eq!(offers[1], ["$'-v' "]);
+        assert!(offers[2].is_empty() && offers[3].is_empty());
+        assert_eq!(offers[4..], [["users "], [".scan "], ["shadow "], ["apple "]]);
+    }
+
+    #[test]
+    fn of_many_keys_their_beginnings_are_offered() {
+        let many = || (0..100).map(|i| format!("user:{i}"));
+        // Ten keys, and what the others of nine of them begin with.
+        assert_eq!(offered(many(), &["get u"])[0].len(), 19);
+        // A key that begins all others is not the only one.
+        let offers = offered(many().chain(["user".into()]), &["get u"]);
+        assert_eq!(offers[0], ["user ", "user:"]);
+        let offers = offered(many().chain(["".into()]), &["get "]);
+        assert_eq!(offers[0], ["'' ", "u"]);
+    }
+}

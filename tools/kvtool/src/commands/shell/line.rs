@@ -42,7 +42,7 @@ pub(super) enum ShellCommand {
 const WRITES: [&str; 4] = ["put", "merge", "delete", "delete-range"];
 
 /// Commands that need a store of their own, or one that nobody has open.
-const ELSEWHERE: [&str; 6] = ["repair", "shell", "soak", "bench", "top", "watch"];
+const ELSEWHERE: [&str; 7] = ["repair", "shell", "soak", "soak-worker", "bench", "top", "watch"];
 
 /// The commands that lines may have, each with the shell's store.
 pub(super) struct Grammar {
@@ -54,7 +54,8 @@ impl Grammar {
     pub(super) fn of_shell(db: &Path) -> Grammar {
         Grammar::with(db, |command| {
             let name = command.get_name();
-            (works_on_a_store(command) || !Command::has_subcommand(name)) && !ELSEWHERE.contains(&name)
+            let is_here = works_on_a_store(command) || !Command::has_subcommand(name) || name == "dump";
+            is_here && !ELSEWHERE.contains(&name)
         })
     }
 
@@ -77,12 +78,7 @@ impl Grammar {
 
     /// What the words of a line ask for; `None` if that is printed already.
     pub(super) fn parse(&mut self, words: Vec<Word>) -> Result<Option<ShellCommand>> {
-        let mut words: Vec<OsString> = words.into_iter().map(|word| os_string(word.bytes)).collect::<Result<_>>()?;
-        // As in other shells for databases.
-        if let Some(name) = words[0].to_str().and_then(|name| name.strip_prefix('.')) {
-            words[0] = name.into();
-        }
-        let parsed = self.clap.try_get_matches_from_mut(words);
+        let parsed = self.clap.try_get_matches_from_mut(arguments(words)?);
         match parsed.and_then(|matches| Line::from_arg_matches(&matches)) {
             Ok(line) => Ok(Some(line.command)),
             Err(error) if !error.use_stderr() => {
@@ -91,10 +87,44 @@ impl Grammar {
             }
             Err(error) => {
                 let text = error.render().to_string();
+                let text = text.split("\n\nFor more information").next().unwrap_or_default();
                 Err(Failure::usage(text.trim().trim_start_matches("error: ")))
             }
         }
     }
+}
+
+/// The arguments that the words of a line are.
+fn arguments(words: Vec<Word>) -> Result<Vec<OsString>> {
+    let mut arguments: Vec<OsString> = Vec::new();
+    // After the user's `--`, or after one that stands for the quotes of a word.
+    let (mut are_operands, mut are_quoted) = (false, false);
+    for (i, word) in words.into_iter().enumerate() {
+        let (is_flag, is_quoted) = (word.bytes.starts_with(b"-") && word.bytes.len() > 1, word.is_quoted);
+        if i == 0 {
+            // As in other shells for databases.
+            let name = word.bytes.strip_prefix(b".").unwrap_or(&word.bytes).to_vec();
+            if let Some(name) = std::str::from_utf8(&name).ok().filter(|name| ELSEWHERE.contains(name)) {
+                return Err(Failure::usage(format_args!(
+                    "not in a shell, which has the store open: `kvtool {name}` does it outside"
+                )));
+            }
+            arguments.push(os_string(name)?);
+            continue;
+        }
+        if is_flag && !is_quoted && !are_operands && (word.bytes == b"--db" || word.bytes.starts_with(b"--db=")) {
+            return Err(Failure::usage("--db: the store is the one that is open"));
+        }
+        if is_flag && is_quoted && !are_operands {
+            arguments.push("--".into());
+            (are_operands, are_quoted) = (true, true);
+        } else if is_flag && !is_quoted && are_quoted {
+            return Err(Failure::usage("flags come before a quoted word that begins with a dash"));
+        }
+        are_operands |= word.bytes == b"--" && !is_quoted;
+        arguments.push(os_string(word.bytes)?);
+    }
+    Ok(arguments)
 }
 
 /// Whether a command, or one of its own, takes a store.

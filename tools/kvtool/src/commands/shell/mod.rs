@@ -19,13 +19,15 @@ use tamis::Db;
 
 use self::complete::Typing;
 use self::line::{Grammar, ShellCommand};
-use self::words::{Unsplit, Word, first_command};
+use self::words::{Closing, Unsplit, Word, first_command};
+use super::lines::BYTE_ORDER_MARK;
 use super::store::{existing_keyspace, open_or_create, settle_and_close};
 use crate::args::{Batch, Common, Shell as Args};
 use crate::failure::{Attempt, Failure, Result};
 use crate::interrupt;
 use crate::output::{Output, say, say_failure};
 use crate::session::Session;
+use crate::text::Form;
 
 /// Most bytes of a command in a script: larger values are in files.
 const LONGEST: u64 = 64 << 20;
@@ -55,7 +57,7 @@ pub(crate) fn batch(common: &Common, args: Batch) -> Result<()> {
     let mut script = Script::open(args.file.as_deref())?;
     let db = open_or_create(&args.db, common)?;
     let session = common.session.clone().filter(|session| session.db().path() == db.path());
-    let session = session.unwrap_or_else(|| Rc::new(Session::new(db.clone())));
+    let session = session.unwrap_or_else(|| Rc::new(Session::of_batch(db.clone())));
     let mut shell = Shell { grammar: Grammar::of_batch(db.path()), session: Rc::clone(&session), ran: 0 };
     let before = session.keyspace();
     session.begin()?;
@@ -114,7 +116,6 @@ impl Shell {
             }
             ShellCommand::Exit => return Ok(Next::End),
             ShellCommand::Kvtool(command) => {
-                let _stops = interrupt::stop_on_interrupt();
                 super::run(command, Some(session))?;
             }
         }
@@ -122,14 +123,22 @@ impl Shell {
     }
 
     fn run_script(&mut self, script: &mut Script, keep_going: bool) -> Result<()> {
+        let _stops = interrupt::stop_on_interrupt();
         let mut first = Ok(());
-        while let Some((line, words)) = script.next()? {
-            match self.run_command(words) {
+        loop {
+            let (line, ran) = match script.next()? {
+                Some((line, Ok(words))) => (line, self.run_command(words)),
+                Some((line, Err(why))) => (line, Err(Failure::usage(why))),
+                None => return first,
+            };
+            match ran {
                 Ok(Next::Command) | Err(Failure::NotFound) => {}
-                Ok(Next::End) => break,
+                Ok(Next::End) => return first,
+                // Nobody reads what is printed.
+                Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
                 Err(failure) => {
                     let failure = failure.at(format_args!("line {line}"));
-                    if !keep_going {
+                    if !keep_going || interrupt::check().is_err() {
                         return Err(failure);
                     }
                     if let Some(message) = failure.message() {
@@ -138,8 +147,8 @@ impl Shell {
                     first = first.and(Err(Failure::Reported(Box::new(failure))));
                 }
             }
+            interrupt::check().map_err(|failure| failure.at(format_args!("after line {line}")))?;
         }
-        first
     }
 
     /// Runs what is typed.
@@ -164,6 +173,7 @@ impl Shell {
                         say(format_args!("kvtool: the history is not kept: cannot write {}: {error}", file.display()));
                         history = None;
                     }
+                    let _stops = interrupt::stop_on_interrupt();
                     if self.run_text(&text) == Next::End {
                         break;
                     }
@@ -188,7 +198,7 @@ impl Shell {
                     }
                     self.run_command(words)
                 }
-                Err(Unsplit::Open { what, .. }) => Err(Failure::usage(format_args!("{what} is not closed"))),
+                Err(Unsplit::Open { what, .. }) => Err(Failure::usage(what)),
                 Err(Unsplit::Invalid(why)) => Err(Failure::usage(why)),
             };
             match ran {
@@ -210,7 +220,11 @@ impl Shell {
     fn prompt(&self) -> String {
         let path = self.session.db().path();
         let name = path.file_name().map_or(Cow::Borrowed("store"), |name| name.to_string_lossy());
-        let keyspace = self.session.keyspace().map(|keyspace| format!("/{keyspace}")).unwrap_or_default();
+        let keyspace = self
+            .session
+            .keyspace()
+            .map(|keyspace| format!("/{}", Form::Plain.show(keyspace.as_bytes())))
+            .unwrap_or_default();
         let star = if self.session.is_in_transaction() { "*" } else { "" };
         format!("{name}{keyspace}{star}> ")
     }
@@ -235,6 +249,9 @@ struct Script {
     is_over: bool,
 }
 
+/// A command of a script: the number of its first line, and its words, or why it has none.
+type Command = (u64, Result<Vec<Word>, String>);
+
 impl Script {
     /// Reads standard input for `-` or nothing.
     fn open(file: Option<&Path>) -> Result<Script> {
@@ -244,32 +261,44 @@ impl Script {
         Ok(Script { file, text: String::new(), lines: 0, is_over: false })
     }
 
-    /// The next command, and the number of its first line.
-    fn next(&mut self) -> Result<Option<(u64, Vec<Word>)>> {
-        let mut first = self.lines + 1;
-        loop {
-            match first_command(&self.text) {
-                Ok((words, _)) if !words.is_empty() => {
-                    self.text.clear();
-                    return Ok(Some((first, words)));
-                }
-                Ok(_) if self.is_over => return Ok(None),
-                // A blank line, or a comment.
-                Ok(_) => {
-                    self.text.clear();
-                    first = self.lines + 1;
-                }
-                Err(Unsplit::Open { what, .. }) if self.is_over => {
-                    return Err(Failure::usage(format_args!("{what} is not closed")).at(format_args!("line {first}")));
-                }
-                Err(Unsplit::Open { .. }) => {}
-                Err(Unsplit::Invalid(why)) => return Err(Failure::usage(why).at(format_args!("line {first}"))),
+    /// The next command, if there is one.
+    fn next(&mut self) -> Result<Option<Command>> {
+        while !self.is_over {
+            self.text.clear();
+            if let Some(command) = self.next_of_lines()? {
+                return Ok(Some(command));
             }
-            self.read_line()?;
+        }
+        Ok(None)
+    }
+
+    /// The command that begins with the next line; `None` if that is blank, or a comment.
+    fn next_of_lines(&mut self) -> Result<Option<Command>> {
+        let first = self.lines + 1;
+        let mut closing: Option<Closing> = None;
+        loop {
+            let begin = self.text.len();
+            if let Err(why) = self.read_line()? {
+                return Ok(Some((self.lines, Err(why))));
+            }
+            let may_close = closing.as_mut().is_none_or(|closing| closing.may_close(&self.text[begin..]));
+            if !may_close && !self.is_over {
+                continue;
+            }
+            return Ok(match first_command(&self.text) {
+                Ok((words, _)) => Some(words).filter(|words| !words.is_empty()).map(|words| (first, Ok(words))),
+                Err(Unsplit::Open { what, .. }) if self.is_over => Some((first, Err(what.to_string()))),
+                Err(Unsplit::Open { what, word, .. }) => {
+                    closing = Some(Closing::new(what, &self.text[word.start..]));
+                    continue;
+                }
+                Err(Unsplit::Invalid(why)) => Some((first, Err(why))),
+            });
         }
     }
 
-    fn read_line(&mut self) -> Result<()> {
+    /// Adds a line to the text; or says why it is none.
+    fn read_line(&mut self) -> Result<Result<(), String>> {
         let mut line = Vec::new();
         let room = LONGEST + 1 - self.text.len() as u64;
         let read = match &mut self.file {
@@ -278,14 +307,19 @@ impl Script {
         };
         read.attempt("cannot read the commands")?;
         self.lines += u64::from(!line.is_empty());
-        self.is_over = line.last() != Some(&b'\n') && (line.len() as u64) < room;
-        let at = format!("line {}", self.lines);
-        let line = String::from_utf8(line)
-            .map_err(|_| Failure::usage(r"not UTF-8; other bytes are written as $'\xff'").at(format_args!("{at}")))?;
-        self.text.push_str(&line);
-        match self.text.len() as u64 > LONGEST {
-            true => Err(Failure::usage("a command has at most 64 MiB; `put KEY --file` takes larger values").at(at)),
-            false => Ok(()),
+        if line.len() as u64 == room {
+            let why = Failure::usage("a command has at most 64 MiB; `put KEY --file` takes larger values");
+            return Err(why.at(format_args!("line {}", self.lines)));
         }
+        self.is_over = line.last() != Some(&b'\n');
+        let line = match self.lines {
+            1 => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line),
+            _ => &line,
+        };
+        match std::str::from_utf8(line) {
+            Ok(line) => self.text.push_str(line),
+            Err(_) => return Ok(Err(r"not UTF-8; other bytes are written as $'\xff'".into())),
+        }
+        Ok(Ok(()))
     }
 }

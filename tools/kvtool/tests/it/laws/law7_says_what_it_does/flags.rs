@@ -104,6 +104,7 @@ const CALLS: &[(&str, &str)] = &[
     ("batch db writes", "batch db writes --keyspace m"),
     ("sst db 4 --entries", "sst db 4 --entries --from key5"),
     ("sst db 4 --entries", "sst db 4 --entries --to key5"),
+    ("sst db 4 --entries", "sst db 4 --entries --prefix key5"),
     ("scan db", "scan db --from key5"),
     ("scan db", "scan db --to key5"),
     ("scan db", "scan db --prefix key5"),
