@@ -34,7 +34,7 @@ const MOST_UNFLUSHED_BYTES: u64 = 4 << 20;
 /// have to write tables.
 const UNFLUSHED_PART: u64 = 4;
 /// Most such logs: a process that writes to the store begins one. To read one, and the zeros that
-/// it was prepared with, takes an opening a quarter of a millisecond.
+/// it was prepared with, takes an opening about 0.4 ms.
 const MOST_UNFLUSHED_LOGS: usize = 8;
 
 /// Files that a limit of `bytes` bytes allows.

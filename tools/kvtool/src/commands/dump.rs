@@ -21,8 +21,13 @@ pub(crate) fn run(common: &Common, args: Dump) -> Result<()> {
     let kinds = args.files.iter().map(|file| kind_of(file)).collect::<Result<Vec<_>>>()?;
     let (mut output, are_several) = (Output::new(), args.files.len() > 1);
     for (i, (file, kind)) in args.files.iter().zip(kinds).enumerate() {
-        if are_several && !common.json() {
-            output.line(format_args!("{}{}:", if i == 0 { "" } else { "\n" }, file.display()))?;
+        match common.json() {
+            // Before each document, of which file it is.
+            true if are_several => output.json(json!({ "file": file.display().to_string() }))?,
+            false if are_several => {
+                output.line(format_args!("{}{}:", if i == 0 { "" } else { "\n" }, file.display()))?
+            }
+            _ => {}
         }
         dump(&mut output, common, file, kind, args.full)?;
     }
