@@ -83,9 +83,8 @@ fn a_page_says_what_stats_say() {
     let said = words(&document);
     let look_up = &keyspace["look_up"];
     let wasted = look_up["wasted_reads_per_100"].as_f64().unwrap() / 100.0;
-    let asks = look_up["filters"].as_u64().unwrap();
-    let filters = if asks == 1 { "1 filter".to_owned() } else { format!("{asks} filters") };
-    assert!(said.contains(&format!("asks {filters} and reads {wasted:.4} blocks")), "{said}");
+    assert!((look_up["filters"].as_f64().unwrap() - 1.0).abs() < 1e-9);
+    assert!(said.contains(&format!("asks 1 filter and reads {wasted:.4} blocks")), "{said}");
     assert!(said.contains("About 4,999 keys") && said.contains("No table has been read in this run"), "{said}");
     // The advice, as the command has it.
     let advice = sandbox.json(&["filter", "advise", "db"]);
@@ -98,6 +97,24 @@ fn a_page_says_what_stats_say() {
     }
     let pictures = document.descendants().filter(|node| node.has_tag_name("svg")).count();
     assert_eq!(pictures, 4, "levels, filters, sizes, disk");
+}
+
+#[test]
+fn a_get_meets_only_the_tables_of_level_0_that_are_over_its_key() {
+    let sandbox = Sandbox::new();
+    for batch in 0..8 {
+        let lines: String = (0..200).map(|i| format!("key{batch}{i:03}\tvalue\n")).collect();
+        add_table(&sandbox, &lines, &[]);
+    }
+    let absent: String = (0..8).map(|batch| format!("key{batch}100x\n")).collect();
+    fs::write(sandbox.path("keys"), absent).unwrap();
+    let page = sandbox.text(&["report", "db", "--keys-from", "keys"]);
+    let document = parse(&page);
+    let said = words(&document);
+    assert!(said.contains("8 tables, 1 over one key"), "{said}");
+    assert!(said.contains("absent key asks 1 filter and reads") && said.contains("filters it would read 1."), "{said}");
+    // As measured.
+    assert_eq!(table(&document, &["look-ups of"])[0][5], "1.0000");
 }
 
 #[test]

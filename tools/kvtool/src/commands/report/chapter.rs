@@ -3,6 +3,7 @@
 use tamis::{FilterLedger, LevelStats, TableStats};
 
 use super::super::filter::advise::{Advice, RangeAdvice};
+use super::super::filters::{average, averaged};
 use super::super::stats;
 use super::charts::{Bar, Curve, Group, Rate, Unit, bars, curves, rates};
 use super::facts::{Facts, KeyspaceFacts};
@@ -32,7 +33,7 @@ pub(super) fn overview(keyspaces: &[KeyspaceFacts]) -> Markup {
             facts.keys.map_or_else(|| "–".to_owned(), count),
             size(facts.stats.size()),
             count(facts.tables()),
-            count(facts.runs()),
+            average(facts.tables_over_a_key()),
             format!("{:.4}", facts.absent_get().wasted_reads),
         ]
     };
@@ -41,7 +42,7 @@ pub(super) fn overview(keyspaces: &[KeyspaceFacts]) -> Markup {
         number("keys, about"),
         number("size"),
         number("tables"),
-        number("runs"),
+        number("over a key"),
         number("reads per get of an absent key"),
     ];
     Table::new(columns, keyspaces.iter().map(row)).markup()
@@ -54,9 +55,9 @@ pub(super) fn gets(facts: &KeyspaceFacts) -> String {
     format!(
         "A get of an absent key asks {} and reads {} blocks on average; without filters it would read {}. A get of a key \
          that is in a table reads {} blocks{apart}.",
-        counted(absent.filters, "filter"),
+        averaged(absent.filters, "filter"),
         Decimal(absent.wasted_reads),
-        count(facts.runs()),
+        average(facts.tables_over_a_key()),
         Decimal(facts.present_get())
     )
 }
@@ -86,7 +87,7 @@ fn levels(facts: &KeyspaceFacts) -> Markup {
         let mut parts: Vec<f64> = ends.collect();
         parts.pop();
         let overlap = match (level.level, filled.get(at + 1)) {
-            (0, _) if level.tables.len() > 1 => format!(", {} over one key", count(depth(&level.tables))),
+            (0, _) if level.tables.len() > 1 => format!(", {} over one key", count(facts.most_over_one_key())),
             (1.., Some(next)) => format!(", each over {} below", Decimal(overlap(&level.tables, &next.tables))),
             _ => String::new(),
         };
@@ -115,20 +116,6 @@ fn levels(facts: &KeyspaceFacts) -> Markup {
         )));
     }
     all
-}
-
-/// How many tables of level 0 hold one key in their range, at most.
-fn depth(tables: &[TableStats]) -> u64 {
-    // A table that ends at a key still holds it when another begins there.
-    let mut ends: Vec<(&[u8], i8)> =
-        tables.iter().flat_map(|table| [(&*table.smallest, -1), (&*table.largest, 1)]).collect();
-    ends.sort_unstable();
-    let (mut open, mut most) = (0u64, 0);
-    for (_, end) in ends {
-        open = if end < 0 { open + 1 } else { open - 1 };
-        most = most.max(open);
-    }
-    most
 }
 
 /// Tables of the level below that the key range of a table meets, on average.
@@ -178,7 +165,7 @@ fn filters(facts: &KeyspaceFacts) -> Markup {
     }
     let mut notes = stats::notes(&all);
     if all.ranges.are_wanted() {
-        let scan = stats::empty_scan(&facts.stats, &facts.filters);
+        let scan = stats::empty_scan(&facts.filters);
         notes.push(format!("{}.", capital(&scan.in_words("a scan of a short empty range", "range filter"))));
     }
     markup.and(notes.into_iter().map(paragraph).collect())

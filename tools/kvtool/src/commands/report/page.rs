@@ -229,6 +229,7 @@ fn options(facts: &[KeyspaceFacts]) -> Markup {
 
 fn about() -> Markup {
     let text = "Sizes and expected rates are from the tables' indexes and properties; data were read only where it says so. \
+                What a get costs is an average over the keys in tables. \
                 `kvtool stats`, `levels` and `filter advise` print the same figures, with --json for programs.";
     element("footer", &[], prose(text))
 }
