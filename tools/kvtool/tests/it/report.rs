@@ -154,6 +154,28 @@ fn look_ups_of_keys_are_counted_with_filters_and_without() {
     assert_eq!(table(&parse(&page), &["look-ups of"]), rows);
 }
 
+#[test]
+fn look_ups_that_measure_nothing_are_not_denied() {
+    let sandbox = Sandbox::with_store(1000, 4, &[]);
+    let said = |keys: &str| {
+        fs::write(sandbox.path("keys"), keys).unwrap();
+        words(&parse(&sandbox.text(&["report", "db", "--keys-from", "keys"])))
+    };
+    let present: String = (0..1000).map(|i| format!("key{i:04}\n")).collect();
+    for (keys, truth) in [
+        (&*present, "No filter was asked for a key that its table lacks"),
+        (
+            "zzz1\nzzz2\n",
+            "2 look-ups reached no table: the keys are in the log, or outside the key ranges of all tables.",
+        ),
+    ] {
+        let said = said(keys);
+        assert!(said.contains(truth) && !said.contains("Nothing was looked up"), "{said}");
+        assert!(!said.contains("looks keys of yours up"), "{said}");
+    }
+    assert!(words(&parse(&sandbox.text(&["report", "db"]))).contains("Nothing was looked up"));
+}
+
 fn counted(n: u64) -> String {
     let digits = n.to_string();
     let (head, tail) = digits.split_at(digits.len().saturating_sub(3));

@@ -68,9 +68,9 @@ pub(super) fn of(common: &Common, facts: &Facts, keyspace: &KeyspaceFacts) -> Ma
     let parts = [
         title,
         levels(keyspace),
-        filters(keyspace),
+        filters(keyspace, saved),
         saved.map_or_else(Markup::new, |saved| reads_saved(keyspace, saved)),
-        hot_tables(common, keyspace),
+        hot_tables(common, keyspace, saved),
         advice(keyspace),
     ];
     element("section", &[("class", &"chapter")], parts.into_iter().collect())
@@ -128,7 +128,16 @@ fn overlap(tables: &[TableStats], below: &[TableStats]) -> f64 {
     met.sum::<f64>() / tables.len().max(1) as f64
 }
 
-fn filters(facts: &KeyspaceFacts) -> Markup {
+/// Why no table was read in this run, if keys were looked up.
+fn unread(saved: Option<&Saved>) -> Option<String> {
+    let look_ups = saved.map(|saved| saved.all().look_ups).filter(|look_ups| *look_ups > 0)?;
+    Some(format!(
+        "{} reached no table: the keys are in the log, or outside the key ranges of all tables.",
+        counted(look_ups, "look-up")
+    ))
+}
+
+fn filters(facts: &KeyspaceFacts, saved: Option<&Saved>) -> Markup {
     let row = |name: String, ledger: FilterLedger, expected: Option<f64>| {
         let measured = ledger.measured_rate().zip(ledger.reads.false_positive_interval());
         // What was asked decides how the filters' rates are weighted.
@@ -149,18 +158,19 @@ fn filters(facts: &KeyspaceFacts) -> Markup {
     if rows.len() > 1 {
         rows.push(row("all".to_owned(), ledger, all.points.expected_rate()));
     }
-    let asked = ledger.reads.absent() > 0;
-    let caption = match asked {
-        true => {
-            "Upright stroke: what the filters' bits let expect. Dot: as measured in this run, with its 95 % interval."
-        }
-        false => {
-            "Upright stroke: what the filters' bits let expect. Nothing was looked up, and so nothing is measured: \
-                  `--keys-from FILE` looks keys of yours up."
-        }
+    let reads = ledger.reads;
+    let measured = if reads.absent() > 0 {
+        "Dot: as measured in this run, with its 95 % interval.".to_owned()
+    } else if reads.look_ups() > 0 {
+        "No filter was asked for a key that its table lacks, and so no rate is measured.".to_owned()
+    } else {
+        unread(saved).unwrap_or_else(|| {
+            "Nothing was looked up, and so nothing is measured: `--keys-from FILE` looks keys of yours up.".to_owned()
+        })
     };
-    let mut markup = figure("Filters", caption, rates("False positives by level", &rows));
-    if asked {
+    let caption = format!("Upright stroke: what the filters' bits let expect. {measured}");
+    let mut markup = figure("Filters", &caption, rates("False positives by level", &rows));
+    if reads.look_ups() > 0 {
         markup = markup.and(stats::answers(&facts.stats).markup());
     }
     let mut notes = stats::notes(&all);
@@ -241,15 +251,15 @@ fn reads_saved(facts: &KeyspaceFacts, saved: &Saved) -> Markup {
     markup
 }
 
-fn hot_tables(common: &Common, facts: &KeyspaceFacts) -> Markup {
+fn hot_tables(common: &Common, facts: &KeyspaceFacts, saved: Option<&Saved>) -> Markup {
     let title = element("h3", &[], words("Hot tables"));
     let tables = facts.stats.levels.iter().flat_map(|level| level.tables.iter().map(|table| (level.level, table)));
     let mut hot: Vec<(usize, &TableStats)> = tables.filter(|(_, table)| table.reads().look_ups() > 0).collect();
     if hot.is_empty() {
-        return title.and(paragraph(
-            "No table has been read in this run. Counts begin when a store is opened and are not kept in it: a program has \
-             those of its own reads in `Db::stats`. `--keys-from FILE` looks keys of yours up, and counts these.",
-        ));
+        let counts = "Counts begin when a store is opened and are not kept in it: a program has those of its own reads in \
+                      `Db::stats`. `--keys-from FILE` looks keys of yours up, and counts these.";
+        let why = unread(saved).unwrap_or_else(|| counts.to_owned());
+        return title.and(paragraph(format_args!("No table has been read in this run. {why}")));
     }
     let all: u64 = hot.iter().map(|(_, table)| table.reads().look_ups()).sum();
     hot.sort_by_key(|(_, table)| std::cmp::Reverse((table.reads().look_ups(), table.number)));
