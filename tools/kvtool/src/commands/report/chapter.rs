@@ -22,6 +22,8 @@ const MOST_UNREADABLE: usize = 20;
 const LEAST_ENTRIES: u64 = 1000;
 /// Most bits per key that have a place in the picture.
 const MOST_BITS: f64 = 24.0;
+/// Title of the advice.
+const SIZES: &str = "Filters of other sizes";
 /// Characters shown of a key.
 const KEY_WIDTH: usize = 24;
 
@@ -296,7 +298,7 @@ fn hot_tables(common: &Common, facts: &KeyspaceFacts, saved: Option<&Saved>) -> 
 }
 
 fn advice(facts: &KeyspaceFacts) -> Markup {
-    let title = element("h3", &[], words("Filters of other sizes"));
+    let title = element("h3", &[], words(SIZES));
     if facts.entries() < LEAST_ENTRIES && facts.unreadable.is_empty() {
         let said = "No advice: of so few keys, filters of any size cost next to nothing.";
         return title.and(paragraph(said));
@@ -321,7 +323,8 @@ fn curve(facts: &KeyspaceFacts, advice: &Advice) -> Markup {
     };
     let (equal, shared) = (points(|row| row.wasted), points(|row| row.shared));
     if equal.iter().all(|(_, wasted)| *wasted <= 0.0) {
-        return paragraph("No look-up missed in any run: filters of any size would save nothing.");
+        let said = "No look-up missed in any run: filters of any size would save nothing.";
+        return element("h3", &[], words(SIZES)).and(paragraph(said));
     }
     let differ = equal.iter().zip(&shared).any(|(a, b)| a.1 - b.1 > 0.02 * a.1);
     let mut lines = vec![Curve { name: "equal bits", is_dashed: false, points: equal }];
@@ -344,7 +347,7 @@ fn curve(facts: &KeyspaceFacts, advice: &Advice) -> Markup {
         &lines,
         now,
     );
-    figure("Filters of other sizes", caption, picture)
+    figure(SIZES, caption, picture)
 }
 
 fn range_advice(ranges: &RangeAdvice) -> Markup {
