@@ -208,6 +208,45 @@ fn no_key_and_no_name_is_markup() {
 }
 
 #[test]
+fn names_are_shown_with_their_backticks() {
+    let sandbox = Sandbox::new();
+    sandbox.text(&["create-keyspace", "db", "no`table`"]);
+    let lines: String = (0..10).map(|i| format!("key{i}\tvalue\n")).collect();
+    add_table(&sandbox, &lines, &["--keyspace", "a`b`c"]);
+    add_table(&sandbox, &lines, &["--keyspace", "broken`"]);
+    let table = sandbox.file("sst");
+    let bytes = fs::read(&table).unwrap();
+    fs::write(&table, &bytes[..bytes.len() - 1]).unwrap();
+    fs::write(sandbox.path("my`keys`"), "key1\n").unwrap();
+    let args = ["report", "db", "--keys-from", "my`keys`", "--keyspace", "a`b`c"];
+    let of_one = words(&parse(&sandbox.text(&args)));
+    assert!(of_one.contains("1 look-up of keys from my`keys`, each searched"), "{of_one}");
+    let page = String::from_utf8(sandbox.check(&["report", "db"], CORRUPTION)).unwrap();
+    let said = words(&parse(&page));
+    for name in ["Damage: Keyspace broken`: 1 table cannot be read", "Without tables: default, no`table`."] {
+        assert!(said.contains(name), "{name}: {said}");
+    }
+    let codes = parse(&page);
+    let codes = codes.descendants().filter(|node| node.has_tag_name("code")).map(text);
+    assert!(codes.clone().any(|code| code == "kvtool repair"), "{page}");
+    assert!(codes.into_iter().all(|code| code != "table" && code != "b"), "{page}");
+}
+
+#[test]
+fn long_names_are_broken() {
+    let sandbox = Sandbox::new();
+    let name = "W".repeat(80);
+    add_table(&sandbox, "key\tvalue\n", &["--keyspace", &name]);
+    let page = sandbox.text(&["report", "db"]);
+    let document = parse(&page);
+    let head = document.descendants().find(|node| node.has_tag_name("th") && text(*node) == name).unwrap();
+    assert_eq!(head.attribute("class"), Some("text"));
+    // A name is the head of its row, and such heads may be broken.
+    assert!(page.contains("tbody th.text { min-width: 9rem; max-width: 20rem; overflow-wrap: anywhere; }"), "{page}");
+    assert!(!page.contains("tbody th { white-space: nowrap"), "{page}");
+}
+
+#[test]
 fn stores_without_keys_and_with_many_keyspaces_have_sensible_reports() {
     let sandbox = Sandbox::new();
     sandbox.text(&["create-keyspace", "db", "one"]);

@@ -7,7 +7,7 @@ use super::super::filters::{average, averaged};
 use super::super::stats;
 use super::charts::{Bar, Curve, Group, Rate, Unit, bars, curves, rates};
 use super::facts::{Facts, KeyspaceFacts};
-use super::parts::{capital, figure, name_of, paragraph};
+use super::parts::{capital, figure, hint, name_of, paragraph, prose};
 use super::saved::{Cost, Saved};
 use crate::args::{Common, FilterUse};
 use crate::markup::{Markup, element, words};
@@ -99,7 +99,7 @@ fn levels(facts: &KeyspaceFacts) -> Markup {
     };
     let groups: Vec<Group> = filled.iter().enumerate().map(group).collect();
     let caption = "Newest data above. A bar is divided into its tables where there is room. A read looks into one table of each level, and into every table of level 0 whose key range holds its key: the number over one key is the most that there are. To compact a table rewrites those that it is over in the level below.";
-    let picture = figure("Levels", caption, bars("Bytes by level", Unit::Bytes, &groups));
+    let picture = figure("Levels", words(caption), bars("Bytes by level", Unit::Bytes, &groups));
     let mut all = picture.and(stats::layout(&facts.stats, &facts.filters).markup());
     if !facts.unreadable.is_empty() {
         let rows = facts.unreadable.iter().take(MOST_UNREADABLE);
@@ -171,7 +171,7 @@ fn filters(facts: &KeyspaceFacts, saved: Option<&Saved>) -> Markup {
         })
     };
     let caption = format!("Upright stroke: what the filters' bits let expect. {measured}");
-    let mut markup = figure("Filters", &caption, rates("False positives by level", &rows));
+    let mut markup = figure("Filters", prose(&caption), rates("False positives by level", &rows));
     if reads.look_ups() > 0 {
         markup = markup.and(stats::answers(&facts.stats).markup());
     }
@@ -180,7 +180,7 @@ fn filters(facts: &KeyspaceFacts, saved: Option<&Saved>) -> Markup {
         let scan = stats::empty_scan(&facts.filters);
         notes.push(format!("{}.", capital(&scan.in_words("a scan of a short empty range", "range filter"))));
     }
-    markup.and(notes.into_iter().map(paragraph).collect())
+    markup.and(notes.into_iter().map(hint).collect())
 }
 
 fn reads_saved(facts: &KeyspaceFacts, saved: &Saved) -> Markup {
@@ -204,7 +204,7 @@ fn reads_saved(facts: &KeyspaceFacts, saved: &Saved) -> Markup {
         counted(all.look_ups, "look-up"),
         name_of(&saved.source)
     );
-    let picture = figure("Reads saved", &caption, bars("Blocks read", Unit::Count("blocks read"), &groups));
+    let picture = figure("Reads saved", words(caption), bars("Blocks read", Unit::Count("blocks read"), &groups));
     let row = |name: &str, cost: Cost| {
         let per_key = |blocks: u64| format!("{:.4}", blocks as f64 / cost.look_ups.max(1) as f64);
         vec![
@@ -261,7 +261,7 @@ fn hot_tables(common: &Common, facts: &KeyspaceFacts, saved: Option<&Saved>) -> 
         let counts = "Counts begin when a store is opened and are not kept in it: a program has those of its own reads in \
                       `Db::stats`. `--keys-from FILE` looks keys of yours up, and counts these.";
         let why = unread(saved).unwrap_or_else(|| counts.to_owned());
-        return title.and(paragraph(format_args!("No table has been read in this run. {why}")));
+        return title.and(hint(format_args!("No table has been read in this run. {why}")));
     }
     let all: u64 = hot.iter().map(|(_, table)| table.reads().look_ups()).sum();
     hot.sort_by_key(|(_, table)| std::cmp::Reverse((table.reads().look_ups(), table.number)));
@@ -312,7 +312,7 @@ fn advice(facts: &KeyspaceFacts) -> Markup {
         .and(advice.runs_table().markup())
         .and(advice.choices_table().markup())
         .and(paragraph(advice.in_words()))
-        .and(paragraph(rebuild));
+        .and(hint(rebuild));
     points.and(facts.ranges.as_ref().map_or_else(Markup::new, range_advice))
 }
 
@@ -347,14 +347,14 @@ fn curve(facts: &KeyspaceFacts, advice: &Advice) -> Markup {
         &lines,
         now,
     );
-    figure(SIZES, caption, picture)
+    figure(SIZES, words(caption), picture)
 }
 
 fn range_advice(ranges: &RangeAdvice) -> Markup {
     let title = element("h3", &[], words("Range filters"));
     let said = "A range filter lets scans skip tables that have nothing of their range. Blocks are per scan of a short empty \
                 range that lies in the key range of every run. `kvtool filter rebuild --range-filter BITS` adds them.";
-    title.and(paragraph(said)).and(ranges.choices_table().markup()).and(ranges.runs_table().markup())
+    title.and(hint(said)).and(ranges.choices_table().markup()).and(ranges.runs_table().markup())
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of reads")]

@@ -40,6 +40,7 @@ impl Weight {
 pub(super) struct Finding {
     pub(super) weight: Weight,
     pub(super) what: String,
+    /// Names no file and no key: it is [`prose`](super::parts::prose).
     pub(super) cure: String,
 }
 
