@@ -141,7 +141,11 @@ fn look_ups_of_keys_are_counted_with_filters_and_without() {
     let said = words(&document);
     let counters = format!("{} block reads without filters, and {} with them", counted(without), counted(with));
     assert!(said.contains(&counters), "{said}");
-    assert!(said.contains(&format!("of which there were {wrong}.")), "{said}");
+    let were = if wrong == 1 { "was" } else { "were" };
+    assert!(
+        said.contains("The filters' bits predict ") && said.contains(&format!("; {wrong} {were} measured.")),
+        "{said}"
+    );
     let hot = table(&document, &["table", "level", "from key"]);
     assert!(hot.iter().any(|row| row[2] == "key00000") && hot.len() >= 2);
     // Advice is weighted by these look-ups, as `--trace` weights it.

@@ -98,7 +98,7 @@ fn levels(facts: &KeyspaceFacts) -> Markup {
         Group { name: format!("level {}", level.level), bars: vec![bar] }
     };
     let groups: Vec<Group> = filled.iter().enumerate().map(group).collect();
-    let caption = "Newest data above. A bar is divided into its tables where there is room. A read looks into one table of each level, and into every table of level 0 whose key range holds its key: the number over one key is the most that there are. To compact a table rewrites those that it is over in the level below.";
+    let caption = "Newest data above. A bar is divided into its tables where there is room. A read looks into one table of each level, and into every table of level 0 whose key range holds its key. 'Over one key': the most tables that share a key. Compacting a table rewrites the tables below that it overlaps.";
     let picture = figure("Levels", words(caption), bars("Bytes by level", Unit::Bytes, &groups));
     let mut all = picture.and(stats::layout(&facts.stats, &facts.filters).markup());
     if !facts.unreadable.is_empty() {
@@ -170,7 +170,7 @@ fn filters(facts: &KeyspaceFacts, saved: Option<&Saved>) -> Markup {
             "Nothing was looked up, and so nothing is measured: `--keys-from FILE` looks keys of yours up.".to_owned()
         })
     };
-    let caption = format!("Upright stroke: what the filters' bits let expect. {measured}");
+    let caption = format!("Upright stroke: the rate that the filters' bits predict. {measured}");
     let mut markup = figure("Filters", prose(&caption), rates("False positives by level", &rows));
     if reads.look_ups() > 0 {
         markup = markup.and(stats::answers(&facts.stats).markup());
@@ -232,14 +232,11 @@ fn reads_saved(facts: &KeyspaceFacts, saved: &Saved) -> Markup {
         count(reads.block_reads),
         count(reads.block_reads - reads.avoidable_reads)
     );
-    if reads.negatives > 0 {
-        // A refused look-up may lie beyond the last block of its table, or between two.
-        let per_refusal = reads.avoidable_reads as f64 / reads.negatives as f64;
-        let found = reads.true_positives + reads.degraded + reads.skipped;
+    if reads.absent() > 0 {
+        let were = if reads.false_positives == 1 { "was" } else { "were" };
         said.push_str(&format!(
-            " By the filters' bits, {} were to be expected with them: {} false positives, of which there were {}.",
-            count(whole(found as f64 + ledger.expected_false_positives * per_refusal)),
-            count(whole(ledger.expected_false_positives)),
+            " The filters' bits predict {}; {} {were} measured.",
+            counted(whole(ledger.expected_false_positives), "false positive"),
             count(reads.false_positives)
         ));
     }
