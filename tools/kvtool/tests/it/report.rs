@@ -327,6 +327,28 @@ fn what_is_worth_acting_on_is_said_with_the_cure() {
 }
 
 #[test]
+fn many_tombstones_are_worth_a_compaction() {
+    let sandbox = Sandbox::with_store(5000, 5, &[]);
+    // A fifth of the entries, and a thousand of them, is what is worth it.
+    let delete = |keys: std::ops::Range<u32>| {
+        let db = tamis::Db::open(sandbox.path("db")).unwrap();
+        for i in keys {
+            db.delete(format!("key{i:05}")).unwrap();
+        }
+        db.flush().unwrap();
+        db.close().unwrap();
+        words(&parse(&sandbox.text(&["report", "db"])))
+    };
+    let said = delete(0..1000);
+    assert!(!said.contains("are tombstones"), "{said}");
+    let said = delete(1000..1300);
+    let finding = "Worth acting on: 1,300 of 6,300 entries are tombstones, which scans step over. `kvtool compact`";
+    assert!(said.contains(&finding.replace('`', "")), "{said}");
+    sandbox.check(&["compact", "db"], DONE);
+    assert!(words(&parse(&sandbox.text(&["report", "db"]))).contains("Nothing was found that asks for action"));
+}
+
+#[test]
 fn what_is_damaged_is_reported_and_the_rest_too() {
     let damage = |sandbox: &Sandbox, at: fn(usize) -> usize| {
         let table = sandbox.file("sst");
