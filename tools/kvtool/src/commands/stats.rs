@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tamis::filter::RangeFilterState;
 use tamis::{FilterLedger, KeyspaceStats, LevelStats, ReadOptions, ReadStats};
 
-use super::filters::{EmptyRead, FilterTotals, filters_of};
+use super::filters::{EmptyRead, FilterTotals, filters_by_level};
 use super::look_up::{look_up_all, scan_all};
 use super::store::{existing_keyspace, open_read_only, stats_of};
 use super::view::View;
@@ -39,8 +39,7 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
     }
     let mut filters = Vec::new();
     for keyspace in &stats.keyspaces {
-        let levels = keyspace.levels.iter().map(|level| filters_of(db.path(), &level.tables));
-        filters.push(levels.collect::<Result<Vec<FilterTotals>>>()?);
+        filters.push(filters_by_level(db.path(), keyspace)?);
     }
     let mut output = Output::new();
     if common.json() {
@@ -68,9 +67,9 @@ pub(crate) fn run(common: &Common, args: Stats) -> Result<()> {
         output.line(format_args!("keyspace {}", keyspace.name))?;
         output.table(common, &layout(keyspace, filters))?;
         output.line("")?;
-        output.sentence(look_up(keyspace, filters).in_words("a look-up of an absent key", "filter"))?;
+        output.sentence(look_up(filters).in_words("a look-up of an absent key", "filter"))?;
         if filters.iter().any(|filters| filters.ranges.are_wanted()) {
-            output.sentence(empty_scan(keyspace, filters).in_words("a scan of a short empty range", "range filter"))?;
+            output.sentence(empty_scan(filters).in_words("a scan of a short empty range", "range filter"))?;
         }
         output.line("")?;
         let ranges = keyspace.range_deletes;
@@ -185,15 +184,13 @@ pub(super) fn notes(filters: &FilterTotals) -> Vec<String> {
 }
 
 /// What the levels cost a look-up.
-pub(super) fn look_up(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
-    let points = filters.iter().map(|filters| &filters.points);
-    EmptyRead::through(keyspace.levels.iter().map(|level| level.level).zip(points))
+pub(super) fn look_up(filters: &[FilterTotals]) -> EmptyRead {
+    EmptyRead::through(filters.iter().map(|filters| &filters.points))
 }
 
 /// What the levels cost a scan.
-pub(super) fn empty_scan(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> EmptyRead {
-    let ranges = filters.iter().map(|filters| &filters.ranges);
-    EmptyRead::through(keyspace.levels.iter().map(|level| level.level).zip(ranges))
+pub(super) fn empty_scan(filters: &[FilterTotals]) -> EmptyRead {
+    EmptyRead::through(filters.iter().map(|filters| &filters.ranges))
 }
 
 /// Content of the levels. Range filters are listed where some table was to have one.
@@ -393,7 +390,7 @@ fn keyspace_json(keyspace: &KeyspaceStats, filters: &[FilterTotals]) -> Value {
             })
         })
         .collect();
-    let (ranges, look_up, scan) = (keyspace.range_deletes, look_up(keyspace, filters), empty_scan(keyspace, filters));
+    let (ranges, look_up, scan) = (keyspace.range_deletes, look_up(filters), empty_scan(filters));
     json!({
         "name": keyspace.name,
         "look_up": { "filters": look_up.filters, "wasted_reads_per_100": 100.0 * look_up.wasted_reads },

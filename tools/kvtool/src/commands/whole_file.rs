@@ -59,7 +59,7 @@ pub(super) fn cannot_write(path: &Path, source: io::Error) -> Failure {
 /// A temporary file in the directory of `path`, with the permissions of a new file.
 fn new_file_beside(path: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".kvtool-export-");
+    builder.prefix(".kvtool-unfinished-");
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     builder.tempfile_in(dir_of(path))

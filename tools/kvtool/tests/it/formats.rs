@@ -356,7 +356,7 @@ fn an_interrupted_export_leaves_the_old_file() {
         let mut command = sandbox.command(&["export", "db", "out.jsonl", "--hex"]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let begun = Instant::now();
-        while !names(&sandbox, "").iter().any(|name| name.starts_with(".kvtool-export-")) {
+        while !names(&sandbox, "").iter().any(|name| name.starts_with(".kvtool-unfinished-")) {
             assert!(begun.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none());
             std::thread::yield_now();
         }

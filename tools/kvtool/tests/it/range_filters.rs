@@ -138,7 +138,8 @@ fn stats_compare_range_filters_with_what_was_predicted() {
     assert_eq!(before["reads"]["range_probes"], 0);
     // Some ranges are before or after all keys of a run.
     assert!((1990..=2000).contains(&before["reads"]["scan_blocks_unused"].as_u64().unwrap()), "{before}");
-    assert_eq!(before["keyspaces"][0]["empty_scan"]["wasted_reads_per_100"], 200.0);
+    let expected = before["keyspaces"][0]["empty_scan"]["wasted_reads_per_100"].as_f64().unwrap();
+    assert!((199.9..=200.0).contains(&expected), "{expected}");
     let text = sandbox.text(&scan);
     assert!(!text.contains("range filter") && text.contains("unused by scans"), "{text}");
     assert!(!sandbox.text(&["stats", "db", "--ranges-from", "ranges", "--prometheus"]).contains("range_filter"));
@@ -165,7 +166,9 @@ fn stats_compare_range_filters_with_what_was_predicted() {
     assert_eq!(*rate, filters[0]["predicted_false_positive_rate"]);
     let rates: f64 = filters.iter().map(|filter| float(&filter["predicted_false_positive_rate"])).sum();
     let empty = &after["keyspaces"][0]["empty_scan"];
-    assert!((float(&empty["wasted_reads_per_100"]) - 100.0 * rates).abs() < 1e-9 && empty["range_filters"] == 2);
+    // Each of the two tables is over almost all keys of the other.
+    let [wasted, met] = ["wasted_reads_per_100", "range_filters"].map(|name| float(&empty[name]));
+    assert!((wasted - 100.0 * rates).abs() < 0.001 * wasted && (1.99..=2.0).contains(&met), "{empty}");
     let text = sandbox.text(&scan);
     for part in ["range filter asked", "false as predicted", "a scan of a short empty range asks 2 range filters: "] {
         assert!(text.contains(part), "{text}");

@@ -83,9 +83,8 @@ fn a_page_says_what_stats_say() {
     let said = words(&document);
     let look_up = &keyspace["look_up"];
     let wasted = look_up["wasted_reads_per_100"].as_f64().unwrap() / 100.0;
-    let asks = look_up["filters"].as_u64().unwrap();
-    let filters = if asks == 1 { "1 filter".to_owned() } else { format!("{asks} filters") };
-    assert!(said.contains(&format!("asks {filters} and reads {wasted:.4} blocks")), "{said}");
+    assert!((look_up["filters"].as_f64().unwrap() - 1.0).abs() < 1e-9);
+    assert!(said.contains(&format!("asks 1 filter and reads {wasted:.4} blocks")), "{said}");
     assert!(said.contains("About 4,999 keys") && said.contains("No table has been read in this run"), "{said}");
     // The advice, as the command has it.
     let advice = sandbox.json(&["filter", "advise", "db"]);
@@ -98,6 +97,24 @@ fn a_page_says_what_stats_say() {
     }
     let pictures = document.descendants().filter(|node| node.has_tag_name("svg")).count();
     assert_eq!(pictures, 4, "levels, filters, sizes, disk");
+}
+
+#[test]
+fn a_get_meets_only_the_tables_of_level_0_that_are_over_its_key() {
+    let sandbox = Sandbox::new();
+    for batch in 0..8 {
+        let lines: String = (0..200).map(|i| format!("key{batch}{i:03}\tvalue\n")).collect();
+        add_table(&sandbox, &lines, &[]);
+    }
+    let absent: String = (0..8).map(|batch| format!("key{batch}100x\n")).collect();
+    fs::write(sandbox.path("keys"), absent).unwrap();
+    let page = sandbox.text(&["report", "db", "--keys-from", "keys"]);
+    let document = parse(&page);
+    let said = words(&document);
+    assert!(said.contains("8 tables, 1 over one key"), "{said}");
+    assert!(said.contains("absent key asks 1 filter and reads") && said.contains("filters it would read 1."), "{said}");
+    // As measured.
+    assert_eq!(table(&document, &["look-ups of"])[0][5], "1.0000");
 }
 
 #[test]
@@ -124,7 +141,11 @@ fn look_ups_of_keys_are_counted_with_filters_and_without() {
     let said = words(&document);
     let counters = format!("{} block reads without filters, and {} with them", counted(without), counted(with));
     assert!(said.contains(&counters), "{said}");
-    assert!(said.contains(&format!("of which there were {wrong}.")), "{said}");
+    let were = if wrong == 1 { "was" } else { "were" };
+    assert!(
+        said.contains("The filters' bits predict ") && said.contains(&format!("; {wrong} {were} measured.")),
+        "{said}"
+    );
     let hot = table(&document, &["table", "level", "from key"]);
     assert!(hot.iter().any(|row| row[2] == "key00000") && hot.len() >= 2);
     // Advice is weighted by these look-ups, as `--trace` weights it.
@@ -135,6 +156,29 @@ fn look_ups_of_keys_are_counted_with_filters_and_without() {
     let keys = fs::read(sandbox.path("keys")).unwrap();
     let page = String::from_utf8(sandbox.check_with_input(&["report", "db", "--keys-from", "-"], &keys, DONE)).unwrap();
     assert_eq!(table(&parse(&page), &["look-ups of"]), rows);
+}
+
+#[test]
+fn look_ups_that_measure_nothing_are_not_denied() {
+    let sandbox = Sandbox::with_store(1000, 4, &[]);
+    let said = |keys: &str| {
+        fs::write(sandbox.path("keys"), keys).unwrap();
+        words(&parse(&sandbox.text(&["report", "db", "--keys-from", "keys"])))
+    };
+    let present: String = (0..1000).map(|i| format!("key{i:04}\n")).collect();
+    let is_titled = |said: &str| said.contains("Filters of other sizes No look-up missed in any run");
+    for (keys, truth) in [
+        (&*present, "No filter was asked for a key that its table lacks"),
+        (
+            "zzz1\nzzz2\n",
+            "2 look-ups reached no table: the keys are in the log, or outside the key ranges of all tables.",
+        ),
+    ] {
+        let said = said(keys);
+        assert!(said.contains(truth) && !said.contains("Nothing was looked up"), "{said}");
+        assert!(!said.contains("looks keys of yours up") && is_titled(&said), "{said}");
+    }
+    assert!(words(&parse(&sandbox.text(&["report", "db"]))).contains("Nothing was looked up"));
 }
 
 fn counted(n: u64) -> String {
@@ -165,6 +209,45 @@ fn no_key_and_no_name_is_markup() {
     let mut shown: Vec<&str> = rows.iter().map(|row| &*row[0]).collect();
     shown.sort_unstable();
     assert_eq!(shown, [r"$'\x1b[31m\xe2\x80\xae'", "<script>alert(2)</script>", "a\"b'c&d", "default"]);
+}
+
+#[test]
+fn names_are_shown_with_their_backticks() {
+    let sandbox = Sandbox::new();
+    sandbox.text(&["create-keyspace", "db", "no`table`"]);
+    let lines: String = (0..10).map(|i| format!("key{i}\tvalue\n")).collect();
+    add_table(&sandbox, &lines, &["--keyspace", "a`b`c"]);
+    add_table(&sandbox, &lines, &["--keyspace", "broken`"]);
+    let table = sandbox.file("sst");
+    let bytes = fs::read(&table).unwrap();
+    fs::write(&table, &bytes[..bytes.len() - 1]).unwrap();
+    fs::write(sandbox.path("my`keys`"), "key1\n").unwrap();
+    let args = ["report", "db", "--keys-from", "my`keys`", "--keyspace", "a`b`c"];
+    let of_one = words(&parse(&sandbox.text(&args)));
+    assert!(of_one.contains("1 look-up of keys from my`keys`, each searched"), "{of_one}");
+    let page = String::from_utf8(sandbox.check(&["report", "db"], CORRUPTION)).unwrap();
+    let said = words(&parse(&page));
+    for name in ["Damage: Keyspace broken`: 1 table cannot be read", "Without tables: default, no`table`."] {
+        assert!(said.contains(name), "{name}: {said}");
+    }
+    let codes = parse(&page);
+    let codes = codes.descendants().filter(|node| node.has_tag_name("code")).map(text);
+    assert!(codes.clone().any(|code| code == "kvtool repair"), "{page}");
+    assert!(codes.into_iter().all(|code| code != "table" && code != "b"), "{page}");
+}
+
+#[test]
+fn long_names_are_broken() {
+    let sandbox = Sandbox::new();
+    let name = "W".repeat(80);
+    add_table(&sandbox, "key\tvalue\n", &["--keyspace", &name]);
+    let page = sandbox.text(&["report", "db"]);
+    let document = parse(&page);
+    let head = document.descendants().find(|node| node.has_tag_name("th") && text(*node) == name).unwrap();
+    assert_eq!(head.attribute("class"), Some("text"));
+    // A name is the head of its row, and such heads may be broken.
+    assert!(page.contains("tbody th.text { min-width: 9rem; max-width: 20rem; overflow-wrap: anywhere; }"), "{page}");
+    assert!(!page.contains("tbody th { white-space: nowrap"), "{page}");
 }
 
 #[test]
@@ -241,6 +324,28 @@ fn what_is_worth_acting_on_is_said_with_the_cure() {
     assert!(said.contains("Worth acting on: 1 table without a filter") && said.contains("--bits 10"), "{said}");
     sandbox.text(&["filter", "rebuild", "db", "--policy", "bloom"]);
     assert!(found(DONE).contains("Nothing was found that asks for action"));
+}
+
+#[test]
+fn many_tombstones_are_worth_a_compaction() {
+    let sandbox = Sandbox::with_store(5000, 5, &[]);
+    // A fifth of the entries, and a thousand of them, is what is worth it.
+    let delete = |keys: std::ops::Range<u32>| {
+        let db = tamis::Db::open(sandbox.path("db")).unwrap();
+        for i in keys {
+            db.delete(format!("key{i:05}")).unwrap();
+        }
+        db.flush().unwrap();
+        db.close().unwrap();
+        words(&parse(&sandbox.text(&["report", "db"])))
+    };
+    let said = delete(0..1000);
+    assert!(!said.contains("are tombstones"), "{said}");
+    let said = delete(1000..1300);
+    let finding = "Worth acting on: 1,300 of 6,300 entries are tombstones, which scans step over. `kvtool compact`";
+    assert!(said.contains(&finding.replace('`', "")), "{said}");
+    sandbox.check(&["compact", "db"], DONE);
+    assert!(words(&parse(&sandbox.text(&["report", "db"]))).contains("Nothing was found that asks for action"));
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use tamis::{FilterLedger, LevelStats, TableStats};
 
 use super::super::filter::advise::{Advice, RangeAdvice};
+use super::super::filters::{average, averaged};
 use super::super::stats;
 use super::charts::{Bar, Curve, Group, Rate, Unit, bars, curves, rates};
 use super::facts::{Facts, KeyspaceFacts};
-use super::parts::{capital, figure, name_of, paragraph};
+use super::parts::{capital, figure, hint, name_of, paragraph, prose};
 use super::saved::{Cost, Saved};
 use crate::args::{Common, FilterUse};
 use crate::markup::{Markup, element, words};
@@ -21,6 +22,8 @@ const MOST_UNREADABLE: usize = 20;
 const LEAST_ENTRIES: u64 = 1000;
 /// Most bits per key that have a place in the picture.
 const MOST_BITS: f64 = 24.0;
+/// Title of the advice.
+const SIZES: &str = "Filters of other sizes";
 /// Characters shown of a key.
 const KEY_WIDTH: usize = 24;
 
@@ -32,7 +35,7 @@ pub(super) fn overview(keyspaces: &[KeyspaceFacts]) -> Markup {
             facts.keys.map_or_else(|| "–".to_owned(), count),
             size(facts.stats.size()),
             count(facts.tables()),
-            count(facts.runs()),
+            average(facts.tables_over_a_key()),
             format!("{:.4}", facts.absent_get().wasted_reads),
         ]
     };
@@ -41,7 +44,7 @@ pub(super) fn overview(keyspaces: &[KeyspaceFacts]) -> Markup {
         number("keys, about"),
         number("size"),
         number("tables"),
-        number("runs"),
+        number("over a key"),
         number("reads per get of an absent key"),
     ];
     Table::new(columns, keyspaces.iter().map(row)).markup()
@@ -54,9 +57,9 @@ pub(super) fn gets(facts: &KeyspaceFacts) -> String {
     format!(
         "A get of an absent key asks {} and reads {} blocks on average; without filters it would read {}. A get of a key \
          that is in a table reads {} blocks{apart}.",
-        counted(absent.filters, "filter"),
+        averaged(absent.filters, "filter"),
         Decimal(absent.wasted_reads),
-        count(facts.runs()),
+        average(facts.tables_over_a_key()),
         Decimal(facts.present_get())
     )
 }
@@ -67,9 +70,9 @@ pub(super) fn of(common: &Common, facts: &Facts, keyspace: &KeyspaceFacts) -> Ma
     let parts = [
         title,
         levels(keyspace),
-        filters(keyspace),
+        filters(keyspace, saved),
         saved.map_or_else(Markup::new, |saved| reads_saved(keyspace, saved)),
-        hot_tables(common, keyspace),
+        hot_tables(common, keyspace, saved),
         advice(keyspace),
     ];
     element("section", &[("class", &"chapter")], parts.into_iter().collect())
@@ -86,7 +89,7 @@ fn levels(facts: &KeyspaceFacts) -> Markup {
         let mut parts: Vec<f64> = ends.collect();
         parts.pop();
         let overlap = match (level.level, filled.get(at + 1)) {
-            (0, _) if level.tables.len() > 1 => format!(", {} over one key", count(depth(&level.tables))),
+            (0, _) if level.tables.len() > 1 => format!(", {} over one key", count(facts.most_over_one_key())),
             (1.., Some(next)) => format!(", each over {} below", Decimal(overlap(&level.tables, &next.tables))),
             _ => String::new(),
         };
@@ -95,8 +98,8 @@ fn levels(facts: &KeyspaceFacts) -> Markup {
         Group { name: format!("level {}", level.level), bars: vec![bar] }
     };
     let groups: Vec<Group> = filled.iter().enumerate().map(group).collect();
-    let caption = "Newest data above. A bar is divided into its tables where there is room. A read looks into one table of each level, and into every table of level 0 whose key range holds its key: the number over one key is the most that there are. To compact a table rewrites those that it is over in the level below.";
-    let picture = figure("Levels", caption, bars("Bytes by level", Unit::Bytes, &groups));
+    let caption = "Newest data above. A bar is divided into its tables where there is room. A read looks into one table of each level, and into every table of level 0 whose key range holds its key. 'Over one key': the most tables that share a key. Compacting a table rewrites the tables below that it overlaps.";
+    let picture = figure("Levels", words(caption), bars("Bytes by level", Unit::Bytes, &groups));
     let mut all = picture.and(stats::layout(&facts.stats, &facts.filters).markup());
     if !facts.unreadable.is_empty() {
         let rows = facts.unreadable.iter().take(MOST_UNREADABLE);
@@ -117,20 +120,6 @@ fn levels(facts: &KeyspaceFacts) -> Markup {
     all
 }
 
-/// How many tables of level 0 hold one key in their range, at most.
-fn depth(tables: &[TableStats]) -> u64 {
-    // A table that ends at a key still holds it when another begins there.
-    let mut ends: Vec<(&[u8], i8)> =
-        tables.iter().flat_map(|table| [(&*table.smallest, -1), (&*table.largest, 1)]).collect();
-    ends.sort_unstable();
-    let (mut open, mut most) = (0u64, 0);
-    for (_, end) in ends {
-        open = if end < 0 { open + 1 } else { open - 1 };
-        most = most.max(open);
-    }
-    most
-}
-
 /// Tables of the level below that the key range of a table meets, on average.
 fn overlap(tables: &[TableStats], below: &[TableStats]) -> f64 {
     let met = tables.iter().map(|table| {
@@ -141,7 +130,16 @@ fn overlap(tables: &[TableStats], below: &[TableStats]) -> f64 {
     met.sum::<f64>() / tables.len().max(1) as f64
 }
 
-fn filters(facts: &KeyspaceFacts) -> Markup {
+/// Why no table was read in this run, if keys were looked up.
+fn unread(saved: Option<&Saved>) -> Option<String> {
+    let look_ups = saved.map(|saved| saved.all().look_ups).filter(|look_ups| *look_ups > 0)?;
+    Some(format!(
+        "{} reached no table: the keys are in the log, or outside the key ranges of all tables.",
+        counted(look_ups, "look-up")
+    ))
+}
+
+fn filters(facts: &KeyspaceFacts, saved: Option<&Saved>) -> Markup {
     let row = |name: String, ledger: FilterLedger, expected: Option<f64>| {
         let measured = ledger.measured_rate().zip(ledger.reads.false_positive_interval());
         // What was asked decides how the filters' rates are weighted.
@@ -162,26 +160,27 @@ fn filters(facts: &KeyspaceFacts) -> Markup {
     if rows.len() > 1 {
         rows.push(row("all".to_owned(), ledger, all.points.expected_rate()));
     }
-    let asked = ledger.reads.absent() > 0;
-    let caption = match asked {
-        true => {
-            "Upright stroke: what the filters' bits let expect. Dot: as measured in this run, with its 95 % interval."
-        }
-        false => {
-            "Upright stroke: what the filters' bits let expect. Nothing was looked up, and so nothing is measured: \
-                  `--keys-from FILE` looks keys of yours up."
-        }
+    let reads = ledger.reads;
+    let measured = if reads.absent() > 0 {
+        "Dot: as measured in this run, with its 95 % interval.".to_owned()
+    } else if reads.look_ups() > 0 {
+        "No filter was asked for a key that its table lacks, and so no rate is measured.".to_owned()
+    } else {
+        unread(saved).unwrap_or_else(|| {
+            "Nothing was looked up, and so nothing is measured: `--keys-from FILE` looks keys of yours up.".to_owned()
+        })
     };
-    let mut markup = figure("Filters", caption, rates("False positives by level", &rows));
-    if asked {
+    let caption = format!("Upright stroke: the rate that the filters' bits predict. {measured}");
+    let mut markup = figure("Filters", prose(&caption), rates("False positives by level", &rows));
+    if reads.look_ups() > 0 {
         markup = markup.and(stats::answers(&facts.stats).markup());
     }
     let mut notes = stats::notes(&all);
     if all.ranges.are_wanted() {
-        let scan = stats::empty_scan(&facts.stats, &facts.filters);
+        let scan = stats::empty_scan(&facts.filters);
         notes.push(format!("{}.", capital(&scan.in_words("a scan of a short empty range", "range filter"))));
     }
-    markup.and(notes.into_iter().map(paragraph).collect())
+    markup.and(notes.into_iter().map(hint).collect())
 }
 
 fn reads_saved(facts: &KeyspaceFacts, saved: &Saved) -> Markup {
@@ -205,7 +204,7 @@ fn reads_saved(facts: &KeyspaceFacts, saved: &Saved) -> Markup {
         counted(all.look_ups, "look-up"),
         name_of(&saved.source)
     );
-    let picture = figure("Reads saved", &caption, bars("Blocks read", Unit::Count("blocks read"), &groups));
+    let picture = figure("Reads saved", words(caption), bars("Blocks read", Unit::Count("blocks read"), &groups));
     let row = |name: &str, cost: Cost| {
         let per_key = |blocks: u64| format!("{:.4}", blocks as f64 / cost.look_ups.max(1) as f64);
         vec![
@@ -233,14 +232,11 @@ fn reads_saved(facts: &KeyspaceFacts, saved: &Saved) -> Markup {
         count(reads.block_reads),
         count(reads.block_reads - reads.avoidable_reads)
     );
-    if reads.negatives > 0 {
-        // A refused look-up may lie beyond the last block of its table, or between two.
-        let per_refusal = reads.avoidable_reads as f64 / reads.negatives as f64;
-        let found = reads.true_positives + reads.degraded + reads.skipped;
+    if reads.absent() > 0 {
+        let were = if reads.false_positives == 1 { "was" } else { "were" };
         said.push_str(&format!(
-            " By the filters' bits, {} were to be expected with them: {} false positives, of which there were {}.",
-            count(whole(found as f64 + ledger.expected_false_positives * per_refusal)),
-            count(whole(ledger.expected_false_positives)),
+            " The filters' bits predict {}; {} {were} measured.",
+            counted(whole(ledger.expected_false_positives), "false positive"),
             count(reads.false_positives)
         ));
     }
@@ -254,15 +250,15 @@ fn reads_saved(facts: &KeyspaceFacts, saved: &Saved) -> Markup {
     markup
 }
 
-fn hot_tables(common: &Common, facts: &KeyspaceFacts) -> Markup {
+fn hot_tables(common: &Common, facts: &KeyspaceFacts, saved: Option<&Saved>) -> Markup {
     let title = element("h3", &[], words("Hot tables"));
     let tables = facts.stats.levels.iter().flat_map(|level| level.tables.iter().map(|table| (level.level, table)));
     let mut hot: Vec<(usize, &TableStats)> = tables.filter(|(_, table)| table.reads().look_ups() > 0).collect();
     if hot.is_empty() {
-        return title.and(paragraph(
-            "No table has been read in this run. Counts begin when a store is opened and are not kept in it: a program has \
-             those of its own reads in `Db::stats`. `--keys-from FILE` looks keys of yours up, and counts these.",
-        ));
+        let counts = "Counts begin when a store is opened and are not kept in it: a program has those of its own reads in \
+                      `Db::stats`. `--keys-from FILE` looks keys of yours up, and counts these.";
+        let why = unread(saved).unwrap_or_else(|| counts.to_owned());
+        return title.and(hint(format_args!("No table has been read in this run. {why}")));
     }
     let all: u64 = hot.iter().map(|(_, table)| table.reads().look_ups()).sum();
     hot.sort_by_key(|(_, table)| std::cmp::Reverse((table.reads().look_ups(), table.number)));
@@ -299,7 +295,7 @@ fn hot_tables(common: &Common, facts: &KeyspaceFacts) -> Markup {
 }
 
 fn advice(facts: &KeyspaceFacts) -> Markup {
-    let title = element("h3", &[], words("Filters of other sizes"));
+    let title = element("h3", &[], words(SIZES));
     if facts.entries() < LEAST_ENTRIES && facts.unreadable.is_empty() {
         let said = "No advice: of so few keys, filters of any size cost next to nothing.";
         return title.and(paragraph(said));
@@ -313,7 +309,7 @@ fn advice(facts: &KeyspaceFacts) -> Markup {
         .and(advice.runs_table().markup())
         .and(advice.choices_table().markup())
         .and(paragraph(advice.in_words()))
-        .and(paragraph(rebuild));
+        .and(hint(rebuild));
     points.and(facts.ranges.as_ref().map_or_else(Markup::new, range_advice))
 }
 
@@ -324,7 +320,8 @@ fn curve(facts: &KeyspaceFacts, advice: &Advice) -> Markup {
     };
     let (equal, shared) = (points(|row| row.wasted), points(|row| row.shared));
     if equal.iter().all(|(_, wasted)| *wasted <= 0.0) {
-        return paragraph("No look-up missed in any run: filters of any size would save nothing.");
+        let said = "No look-up missed in any run: filters of any size would save nothing.";
+        return element("h3", &[], words(SIZES)).and(paragraph(said));
     }
     let differ = equal.iter().zip(&shared).any(|(a, b)| a.1 - b.1 > 0.02 * a.1);
     let mut lines = vec![Curve { name: "equal bits", is_dashed: false, points: equal }];
@@ -347,14 +344,14 @@ fn curve(facts: &KeyspaceFacts, advice: &Advice) -> Markup {
         &lines,
         now,
     );
-    figure("Filters of other sizes", caption, picture)
+    figure(SIZES, words(caption), picture)
 }
 
 fn range_advice(ranges: &RangeAdvice) -> Markup {
     let title = element("h3", &[], words("Range filters"));
     let said = "A range filter lets scans skip tables that have nothing of their range. Blocks are per scan of a short empty \
                 range that lies in the key range of every run. `kvtool filter rebuild --range-filter BITS` adds them.";
-    title.and(paragraph(said)).and(ranges.choices_table().markup()).and(ranges.runs_table().markup())
+    title.and(hint(said)).and(ranges.choices_table().markup()).and(ranges.runs_table().markup())
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of reads")]

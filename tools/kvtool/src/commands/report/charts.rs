@@ -146,7 +146,12 @@ pub(super) fn curves(
         marks = marks.and(label(left - MARGIN, y + 4.0, "end", "axis", &power_of_ten(power)));
         power += 1.0;
     }
-    for (at, note) in ticks {
+    let distance = match ticks {
+        [(first, _), (second, _), ..] => x_of(*second) - x_of(*first),
+        _ => 0.0,
+    };
+    let every = apart(distance, ticks.iter().map(|(_, note)| &**note));
+    for (at, note) in ticks.iter().step_by(every) {
         marks = marks.and(line("axis", x_of(*at), bottom, x_of(*at), bottom + 4.0));
         marks = marks.and(label(x_of(*at), bottom + 18.0, "middle", "axis", &format!("{at:.0}")));
         marks = marks.and(label(x_of(*at), bottom + 34.0, "middle", "axis", note));
@@ -238,12 +243,16 @@ impl Scale {
     /// Below all that is above `y`.
     fn drawn(&self, y: f64, title: &str) -> Markup {
         let mut marks = line("axis", self.low, y, self.high, y);
-        let mut at = 0.0;
-        while at <= self.axis.end * 1.001 {
+        let mut ticks = vec![0.0];
+        while ticks[ticks.len() - 1] + self.axis.step <= self.axis.end * 1.001 {
+            ticks.push(ticks[ticks.len() - 1] + self.axis.step);
+        }
+        let labels: Vec<String> = ticks.iter().map(|at| decimal(*at)).collect();
+        let every = apart(self.of(self.axis.step) - self.low, labels.iter().map(|label| &**label));
+        for (at, text) in ticks.into_iter().zip(&labels).step_by(every) {
             let x = self.of(at);
             marks = marks.and(line("grid", x, MARGIN, x, y)).and(line("axis", x, y, x, y + 4.0));
-            marks = marks.and(label(x, y + 18.0, "middle", "axis", &decimal(at)));
-            at += self.axis.step;
+            marks = marks.and(label(x, y + 18.0, "middle", "axis", text));
         }
         marks.and(label((self.low + self.high) / 2.0, y + 38.0, "middle", "axis", title))
     }
@@ -271,6 +280,12 @@ fn short(n: f64) -> String {
         n if n >= 0.001 => format!("{n:.4}"),
         n => format!("{n:.6}"),
     }
+}
+
+/// Of labels at this distance, one in how many has room beside the next.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of labels")]
+fn apart<'a>(distance: f64, labels: impl Iterator<Item = &'a str>) -> usize {
+    ((longest(labels) + MARGIN) / distance.max(1.0)).ceil().max(1.0) as usize
 }
 
 fn longest<'a>(texts: impl Iterator<Item = &'a str>) -> f64 {
@@ -321,6 +336,29 @@ mod tests {
             );
         }
         assert_eq!([0.2, 0.0, 1500.0, 0.001].map(decimal), ["0.2", "0", "1,500", "0.001"]);
+    }
+
+    #[test]
+    fn labels_of_axes_do_not_overlap() {
+        let note = "1,000,000 without filters, and more".to_owned();
+        let bar = Bar { value: 1e6, parts: Vec::new(), is_hollow: false, note };
+        let counts = bars("t", Unit::Count("n"), &[Group { name: "absent keys".to_owned(), bars: vec![bar] }]);
+        let ticks: Vec<(f64, String)> = (1..=5).map(|i| (f64::from(4 * i), format!("{i}00.5 MiB"))).collect();
+        let sizes = curves("t", ["", ""], &ticks, &[], Some((60.0, 0.1)));
+        for svg in [counts.to_string(), sizes.to_string()] {
+            let middles = svg.lines().filter(|line| line.contains("\"axis\"") && line.contains("middle"));
+            let mut ends = std::collections::BTreeMap::new();
+            let mut labels = 0;
+            for label in middles {
+                let of = |name: &str| label.split(&format!(" {name}=\"")).nth(1).unwrap().split('"').next().unwrap();
+                let text = label.split('>').nth(1).unwrap().split('<').next().unwrap();
+                let (x, half) = (of("x").parse::<f64>().unwrap(), longest(std::iter::once(text)) / 2.0);
+                let end = ends.insert(of("y").to_owned(), x + half).unwrap_or(0.0);
+                assert!(end < x - half, "{text}: {svg}");
+                labels += 1;
+            }
+            assert!(labels >= 3, "{svg}");
+        }
     }
 
     #[test]

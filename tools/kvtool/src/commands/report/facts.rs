@@ -5,10 +5,10 @@ use std::io;
 use std::time::SystemTime;
 
 use tamis::inspect::{FileKind, Inspector};
-use tamis::{Db, Error, KeyspaceOptions, KeyspaceStats, Stats};
+use tamis::{Db, Error, KeyspaceOptions, KeyspaceStats, Stats, TableStats};
 
 use super::super::filter::advise::{Advice, RangeAdvice};
-use super::super::filters::{EmptyRead, FilterTotals, filters_in};
+use super::super::filters::{EmptyRead, FilterTotals, filters_in, shares_met};
 use super::disk::Disk;
 use super::saved::Saved;
 use crate::failure::Result;
@@ -29,8 +29,10 @@ pub(super) struct KeyspaceFacts {
     pub(super) options: KeyspaceOptions,
     /// About how many keys it has, if its tables can be read.
     pub(super) keys: Option<u64>,
-    /// Of each level.
+    /// Of each level, as reads of the keyspace meet them.
     pub(super) filters: Vec<FilterTotals>,
+    /// Tables of each level that are over a key, on average: see [`shares_met`].
+    pub(super) over: Vec<f64>,
     /// Bytes of the indexes of its tables.
     pub(super) index_bytes: u64,
     /// Tables that cannot be read: their levels and numbers, and why.
@@ -86,8 +88,10 @@ impl KeyspaceFacts {
         let (dir, inspector) = (db.path(), Inspector::new());
         let (mut filters, mut index_bytes, mut gone) = (Vec::new(), 0, 0);
         let (mut unreadable, mut damaged_filters) = (Vec::new(), Vec::new());
-        for level in &stats.levels {
-            let read = level.tables.iter().filter_map(|table| {
+        let shares = shares_met(&stats);
+        let over: Vec<f64> = shares.iter().map(|tables| tables.iter().sum()).collect();
+        for (level, shares) in stats.levels.iter().zip(shares) {
+            let read = level.tables.iter().zip(shares).filter_map(|(table, share)| {
                 match inspector.table(&FileKind::Table(table.number).path(dir)) {
                     Ok(file) => {
                         index_bytes += u64::from(file.properties().index_block.len);
@@ -95,7 +99,7 @@ impl KeyspaceFacts {
                         if filters.points.damaged + filters.ranges.damaged > 0 {
                             damaged_filters.push(table.number);
                         }
-                        Some(filters)
+                        Some(filters.met_by(share))
                     }
                     Err(error) if is_absent(&error) => {
                         gone += 1;
@@ -112,7 +116,19 @@ impl KeyspaceFacts {
         let is_whole = unreadable.is_empty() && gone == 0;
         let advice = if is_whole { Advice::of(dir, &stats).ok() } else { None };
         let ranges = if is_whole { RangeAdvice::of(dir, &stats).ok() } else { None };
-        KeyspaceFacts { stats, options, keys, filters, index_bytes, unreadable, damaged_filters, gone, advice, ranges }
+        KeyspaceFacts {
+            stats,
+            options,
+            keys,
+            filters,
+            over,
+            index_bytes,
+            unreadable,
+            damaged_filters,
+            gone,
+            advice,
+            ranges,
+        }
     }
 
     pub(super) fn total(&self) -> FilterTotals {
@@ -134,31 +150,47 @@ impl KeyspaceFacts {
 
     /// What a get of an absent key costs: the filters that it asks, and reads for nothing.
     pub(super) fn absent_get(&self) -> EmptyRead {
-        super::super::stats::look_up(&self.stats, &self.filters)
+        super::super::stats::look_up(&self.filters)
     }
 
-    /// Blocks that a get of an absent key would read without filters: one in each run.
-    pub(super) fn runs(&self) -> u64 {
-        let runs = self.stats.levels.iter().map(|level| match level.level {
-            0 => level.tables.len() as u64,
-            _ => u64::from(!level.tables.is_empty()),
-        });
-        runs.sum()
+    /// Tables over a key, on average over the entries of all tables. A get of an absent key would
+    /// read a block of each without filters.
+    pub(super) fn tables_over_a_key(&self) -> f64 {
+        self.over.iter().sum()
     }
 
     /// Blocks that a get of a key reads which is in a table, on average: its own, and what the
-    /// filters of the levels above it wrongly allow.
+    /// filters of newer tables wrongly allow.
     pub(super) fn present_get(&self) -> f64 {
         let (mut above, mut sum) = (0.0, 0.0);
-        for (at, level) in self.stats.levels.iter().enumerate() {
-            let own = EmptyRead::through(std::iter::once((level.level, &self.filters[at].points))).wasted_reads;
-            // In level 0, half of the runs are above that of the key.
-            let before = if level.level == 0 { own / 2.0 } else { 0.0 };
-            sum += level.entries() as f64 * (above + before);
-            above += own;
+        for ((level, filters), over) in self.stats.levels.iter().zip(&self.filters).zip(&self.over) {
+            let all = filters.points.wasted;
+            // Of the tables of level 0 over a key beside its own, half are newer.
+            let newer = all * (1.0 - 1.0 / over.max(1.0)) / 2.0;
+            sum += level.entries() as f64 * (above + newer);
+            above += all;
         }
         1.0 + sum / (self.entries().max(1)) as f64
     }
+
+    /// The most tables of level 0 that are over one key.
+    pub(super) fn most_over_one_key(&self) -> u64 {
+        self.stats.levels.iter().find(|level| level.level == 0).map_or(0, |level| depth(&level.tables))
+    }
+}
+
+/// How many of the tables hold one key in their range, at most.
+fn depth(tables: &[TableStats]) -> u64 {
+    // A table that ends at a key still holds it when another begins there.
+    let mut ends: Vec<(&[u8], i8)> =
+        tables.iter().flat_map(|table| [(&*table.smallest, -1), (&*table.largest, 1)]).collect();
+    ends.sort_unstable();
+    let (mut open, mut most) = (0u64, 0);
+    for (_, end) in ends {
+        open = if end < 0 { open + 1 } else { open - 1 };
+        most = most.max(open);
+    }
+    most
 }
 
 fn is_absent(error: &Error) -> bool {

@@ -1,8 +1,9 @@
 //! [`Finding`]: what a report draws attention to, with what to do about it.
 
+use super::super::filters::averaged;
 use super::facts::{Facts, KeyspaceFacts};
 use super::parts::name_of;
-use crate::text::{Decimal, count, counted, percent, size};
+use crate::text::{Decimal, count, counted, size};
 
 /// Share of tombstones among entries that is worth a compaction, and how many there are at least.
 const MANY_TOMBSTONES: f64 = 0.2;
@@ -39,6 +40,7 @@ impl Weight {
 pub(super) struct Finding {
     pub(super) weight: Weight,
     pub(super) what: String,
+    /// Names no file and no key: it is [`prose`](super::parts::prose).
     pub(super) cure: String,
 }
 
@@ -160,7 +162,11 @@ fn of_keyspace(facts: &Facts, keyspace: &KeyspaceFacts) -> Vec<Finding> {
     if runs > MANY_RUNS {
         find(
             Weight::ActOn,
-            format!("level 0 has {}; a read may have to look into each.", counted(runs as u64, "run")),
+            format!(
+                "level 0 has {}, of which up to {} are over one key: a read of it looks into each of these.",
+                counted(runs as u64, "table"),
+                count(keyspace.most_over_one_key())
+            ),
             "`kvtool compact` merges them; the program may be writing faster than it compacts.".to_owned(),
         );
     }
@@ -191,21 +197,23 @@ fn of_keyspace(facts: &Facts, keyspace: &KeyspaceFacts) -> Vec<Finding> {
             );
         }
     }
-    if let Some((bytes, without, with)) = keyspace.ranges.as_ref().and_then(|ranges| ranges.gain())
-        && without - with >= LEAST_RANGE_GAIN
-        && !total.ranges.are_wanted()
-        && is_large
-    {
-        find(
-            Weight::Consider,
-            format!(
-                "range filters would save {} of the blocks that a scan of a short empty range reads, for {} of memory.",
-                percent(Some(1.0 - with / without)),
-                size(bytes)
-            ),
-            "`kvtool filter rebuild --range-filter 12`, if the program scans short ranges of data beyond the cache."
-                .to_owned(),
-        );
+    // The advice is on ranges within the key ranges of all runs.
+    let gain = keyspace.ranges.as_ref().and_then(|ranges| ranges.gain());
+    if let Some((bytes, without, with)) = gain.filter(|_| is_large && !total.ranges.are_wanted()) {
+        let now = keyspace.tables_over_a_key();
+        let then = now * with / without.max(1.0);
+        if now - then >= LEAST_RANGE_GAIN {
+            find(
+                Weight::Consider,
+                format!(
+                    "a scan of a short empty range reads {} for nothing, and with range filters {then:.2}, for {} of memory.",
+                    averaged(now, "block"),
+                    size(bytes)
+                ),
+                "`kvtool filter rebuild --range-filter 12`, if the program scans short ranges of data beyond the cache."
+                    .to_owned(),
+            );
+        }
     }
     findings
 }

@@ -9,7 +9,7 @@ use super::charts::{Bar, Group, Unit, bars};
 use super::disk::Disk;
 use super::facts::{Facts, KeyspaceFacts};
 use super::findings::{self, Weight};
-use super::parts::{capital, figure, name_of, paragraph, prose, section, shown};
+use super::parts::{capital, figure, hint, name_of, paragraph, prose, section, shown};
 use crate::args::Common;
 use crate::markup::{Markup, element, empty, words};
 use crate::table::{Table, number, text};
@@ -40,7 +40,7 @@ pub(super) fn of_store(common: &Common, facts: &Facts) -> Markup {
     }
     if left > 0 {
         let left = counted(left, "smaller keyspace");
-        body = body.and(paragraph(format_args!("{left} without a chapter here: `--keyspace NAME` reports on one.")));
+        body = body.and(hint(format_args!("{left} without a chapter here: `--keyspace NAME` reports on one.")));
     }
     if !empty.is_empty() && filled.len() < facts.keyspaces.len() && facts.keyspaces.len() > 1 {
         let names: Vec<String> = empty.iter().map(|facts| name_of(&facts.stats.name)).collect();
@@ -148,9 +148,7 @@ fn summary(facts: &Facts) -> String {
 fn found(facts: &Facts) -> Markup {
     let found = findings::of(facts);
     if found.is_empty() {
-        return paragraph(
-            "Nothing was found that asks for action. Blocks of data were not read: `kvtool verify` does.",
-        );
+        return hint("Nothing was found that asks for action. Blocks of data were not read: `kvtool verify` does.");
     }
     let items = found.iter().take(MOST_FINDINGS).map(|found| finding(found.weight, &found.what, &found.cure));
     let items = element("ul", &[("class", &"findings")], items.collect());
@@ -163,11 +161,7 @@ fn found(facts: &Facts) -> Markup {
 fn finding(weight: Weight, what: &str, cure: &str) -> Markup {
     let class = if weight == Weight::Consider { "consider" } else { "act" };
     let head = element("b", &[], words(format_args!("{}:", weight.name())));
-    element(
-        "li",
-        &[("class", &class)],
-        head.and(words(" ")).and(prose(&capital(what))).and(words(" ")).and(prose(cure)),
-    )
+    element("li", &[("class", &class)], head.and(words(" ")).and(words(capital(what))).and(words(" ")).and(prose(cure)))
 }
 
 fn costs(facts: &Facts) -> Markup {
@@ -200,7 +194,7 @@ fn costs(facts: &Facts) -> Markup {
     let rows: Vec<Group> = rows.collect();
     let picture = figure(
         "Disk, by kind of file",
-        "The whole store; filters and indexes are parts of tables.",
+        words("The whole store; filters and indexes are parts of tables."),
         bars("Disk, by kind of file", Unit::Bytes, &rows),
     );
     let note = "Filters and indexes of tables in use are in memory, as large as on disk or a little larger. The cache of \
@@ -229,6 +223,7 @@ fn options(facts: &[KeyspaceFacts]) -> Markup {
 
 fn about() -> Markup {
     let text = "Sizes and expected rates are from the tables' indexes and properties; data were read only where it says so. \
+                What a get costs is an average over the keys in tables. \
                 `kvtool stats`, `levels` and `filter advise` print the same figures, with --json for programs.";
     element("footer", &[], prose(text))
 }

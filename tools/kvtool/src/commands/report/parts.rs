@@ -20,19 +20,25 @@ pub(super) fn section(title: &str, content: Markup) -> Markup {
 }
 
 pub(super) fn paragraph(text: impl Display) -> Markup {
+    element("p", &[], words(text))
+}
+
+/// A paragraph of [`prose`].
+pub(super) fn hint(text: impl Display) -> Markup {
     element("p", &[], prose(&text.to_string()))
 }
 
-/// Text in which what stands between backticks is code.
+/// Text of kvtool's own, in which what stands between backticks is code. Names and paths may hold
+/// backticks, and are no such text.
 pub(super) fn prose(text: &str) -> Markup {
     let parts = text.split('`').enumerate();
     parts.map(|(at, part)| if at % 2 == 1 { element("code", &[], words(part)) } else { words(part) }).collect()
 }
 
 /// A picture, with what it shows above and how to read it below.
-pub(super) fn figure(title: &str, caption: &str, picture: Markup) -> Markup {
+pub(super) fn figure(title: &str, caption: Markup, picture: Markup) -> Markup {
     let head = element("h3", &[], words(title));
-    element("figure", &[], head.and(picture).and(element("figcaption", &[], prose(caption))))
+    element("figure", &[], head.and(picture).and(element("figcaption", &[], caption)))
 }
 
 pub(super) fn capital(sentence: &str) -> String {
