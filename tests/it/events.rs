@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{
-    BackgroundWork, Change, CompactionReason, Db, Event, Executor, IngestOptions, Options, SstWriter, StallCause,
-    ThreadPool, Transaction,
+    BackgroundWork, Change, CompactionReason, Db, Error, Event, Executor, IngestOptions, Options, Severity, SstWriter,
+    StallCause, ThreadPool, Transaction,
 };
 
 use crate::support::stepped_options;
@@ -39,6 +39,33 @@ fn words(told: &Told) -> Vec<String> {
         event => event.to_string(),
     };
     told.lock().iter().map(word).collect()
+}
+
+#[test]
+fn a_compaction_that_a_close_ends_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ended = 0;
+    for round in 0..100u64 {
+        let (options, told) = listening(Options::new().memtable_size(256 << 10).table_size(256 << 10));
+        let db = options.open(dir.path().join("db")).unwrap();
+        for n in 0..10_000u64 {
+            db.put((n.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ round).to_be_bytes(), [7; 100]).unwrap();
+        }
+        db.close().unwrap();
+        for event in told.lock().iter() {
+            let is_ended = matches!(event, Event::CompactionEnded { outcome: Err(Error::Closed), .. });
+            ended += u32::from(is_ended);
+            assert!(
+                !is_ended || event.severity() == Severity::Info && event.to_string().contains("goes on"),
+                "{event}"
+            );
+            assert!(!event.to_string().contains("failed"), "{event}");
+        }
+        if ended > 0 {
+            return;
+        }
+    }
+    panic!("no close met a compaction");
 }
 
 #[test]

@@ -35,6 +35,7 @@ pub enum Event {
         /// The compaction.
         compaction: CompactionInfo,
         /// Bytes of tables and value files that it wrote; 0 if it only moved or dropped tables.
+        /// [`Error::Closed`] is no failure: the next opening goes on with it.
         outcome: Result<u64>,
         /// From its beginning.
         duration: Duration,
@@ -247,6 +248,9 @@ impl Event {
     pub fn severity(&self) -> Severity {
         match self {
             Event::FlushBegan { .. } | Event::CompactionBegan(_) => Severity::Debug,
+            // No failure: the store is closed, and the next opening goes on.
+            Event::FlushEnded { outcome: Err(Error::Closed), .. }
+            | Event::CompactionEnded { outcome: Err(Error::Closed), .. } => Severity::Info,
             Event::FlushEnded { outcome: Err(_), .. }
             | Event::CompactionEnded { outcome: Err(_), .. }
             | Event::BackgroundFailed { .. }
@@ -325,6 +329,7 @@ impl fmt::Display for Ended<'_> {
         let Ended(outcome, duration) = self;
         match outcome {
             Ok(bytes) => write!(f, "wrote {bytes} bytes in {duration:.1?}"),
+            Err(Error::Closed) => write!(f, "ended after {duration:.1?} with the store, and goes on when it opens"),
             Err(error) => write!(f, "failed after {duration:.1?}: {error}"),
         }
     }
