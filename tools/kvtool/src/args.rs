@@ -231,7 +231,10 @@ pub(crate) enum Command {
     Sst(With<Sst, ByteFlags<TableFlags>>),
     /// Print files of a store as text: logs, manifests, CURRENT, SSTables, value files
     Dump(With<Dump, ByteFlags>),
-    /// Check every file of a store; one line per fault: file, offset, kind
+    /// Check every file of a store, or single files; one line per fault: file, offset, kind
+    ///
+    /// A file alone shows its own damage. Whether it is the file that was written, and how it fits
+    /// the others, is checked with the store.
     Verify(With<Verify, JsonFlag>),
     /// Repair a damaged store so that it opens again, and report what is lost; deletes nothing
     ///
@@ -564,6 +567,8 @@ pub(crate) struct Dump {
 
 #[derive(Debug, Group)]
 pub(crate) struct Verify {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
+    /// Directories of stores, or files of stores under their original names: tables, value files,
+    /// logs, manifests, CURRENT
+    #[arg(id = "db", value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
 }
