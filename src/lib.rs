@@ -193,6 +193,7 @@ pub use options::{
 };
 pub use rate::RateLimit;
 pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, Severity, StallCause};
+pub use report::progress::{Progress, ProgressListener, ProgressMeter};
 pub use report::stats::{FilterLedger, ReadStats};
 pub use sorted::scan_trace::ScannedBlock;
 pub use sorted::trace::{BlockVisit, FilterAnswer, Found, Opening, ReadSource};

@@ -92,6 +92,7 @@ use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::{KeyspaceOptions, Options};
 use crate::rate::RateLimit;
+use crate::report::progress::ProgressListener;
 use crate::tree::manifest::DEFAULT_KEYSPACE;
 use crate::vfs::MemoryFileSystem;
 
@@ -531,7 +532,13 @@ impl Db {
     /// # Ok(()) }
     /// ```
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<Checkpoint> {
-        self.image()?.put_into(dir.as_ref())
+        self.checkpoint_with(dir, &ProgressListener::default())
+    }
+
+    /// A [`checkpoint`](Db::checkpoint) that tells `listener` how far it is. What is linked is done
+    /// at once; copies take as long as their bytes.
+    pub fn checkpoint_with(&self, dir: impl AsRef<Path>, listener: &ProgressListener) -> Result<Checkpoint> {
+        self.image()?.put_into(dir.as_ref(), listener)
     }
 
     /// Takes an image of the store as it is now, to copy it elsewhere. Nothing is written for it. A

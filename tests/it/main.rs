@@ -33,6 +33,7 @@ mod operations;
 mod parts;
 mod power_cut;
 mod prefix;
+mod progress;
 mod queue;
 mod range_delete;
 mod range_filters;

@@ -244,6 +244,7 @@ const OTHERS: &[&str] = &[
     "byte_size",
     "changes_since",
     "checkpoint",
+    "checkpoint_with",
     "close",
     "commit",
     "commit_with",

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use tamis::inspect::FileKind;
 use tamis::vfs::FileLock;
-use tamis::{Db, Error, ImageFile, Result, SeqNo, StoreImage};
+use tamis::{Db, Error, ImageFile, ProgressMeter, Result, SeqNo, StoreImage};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::journal::{Journal, record_name, token};
@@ -79,8 +79,9 @@ impl Repository {
         let Occasion { time, path, timeline, lock, is_cancelled } = occasion;
         let (store, path) = (StoreId(image.branch()), shown(path));
         let (seqno, flushed_seqno) = (image.seqno(), image.flushed_seqno());
-        let mut copy =
-            Copy { storage, image, is_cancelled, secured: BTreeMap::new(), copied_files: 0, copied_bytes: 0 };
+        let meter = self.progress.meter(image.files().map(|file| file.size).sum());
+        let (secured, copied_files, copied_bytes) = Default::default();
+        let mut copy = Copy { storage, image, is_cancelled, meter, secured, copied_files, copied_bytes };
         let mut journal = self.journal()?;
         for _ in 0..ATTEMPTS {
             let files = copy.files(&journal).inspect_err(|_| copy.discard())?;
@@ -121,6 +122,7 @@ struct Copy<'a> {
     storage: &'a dyn Storage,
     image: &'a StoreImage,
     is_cancelled: &'a AtomicBool,
+    meter: ProgressMeter,
     /// Files that this backup has uploaded or verified, and that no record need name.
     secured: BTreeMap<FileKind, StoredFile>,
     copied_files: usize,
@@ -145,6 +147,7 @@ impl Copy<'_> {
             };
             files.push(stored);
         }
+        self.meter.finish();
         Ok(files)
     }
 
@@ -168,7 +171,10 @@ impl Copy<'_> {
         let of_origin = named.range(origin.as_str()..).take_while(|(name, _)| name.starts_with(&origin));
         for (name, stored) in of_origin {
             match (name.starts_with(&content), is_whole(name)) {
-                (true, true) => return Ok((*stored).clone()),
+                (true, true) => {
+                    self.meter.add(file.size);
+                    return Ok((*stored).clone());
+                }
                 (true, false) => damaged = Some(stored.name.clone()),
                 (false, _) => {
                     return Err(invalid(format_args!(
@@ -187,6 +193,7 @@ impl Copy<'_> {
             // An interrupted backup has copied it, and no generation says its hash.
             let (hash, size) = hash_of(self.storage, &own)?;
             if low(hash) == checksum && size == file.size {
+                self.meter.add(size);
                 return Ok(self.secure(StoredFile { kind: file.kind, size, hash, name: own }));
             }
         }
@@ -202,6 +209,7 @@ impl Copy<'_> {
                     return Err(Error::Closed);
                 }
                 hash.update(bytes);
+                self.meter.add(bytes.len() as u64);
                 put(bytes)
             })?;
             digest = hash.digest();

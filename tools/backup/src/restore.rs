@@ -130,12 +130,14 @@ impl Repository {
     }
 
     fn put_files(&self, generation: &Generation, copy: &StoreCopy) -> Result<()> {
+        let meter = self.progress.meter(generation.bytes());
         for file in &generation.files {
             copy.write(file.kind, |put| {
                 let (mut hash, mut len) = (Xxh3::new(), 0);
                 self.storage.read(&file.name, &mut |bytes| {
                     hash.update(bytes);
                     len += bytes.len() as u64;
+                    meter.add(bytes.len() as u64);
                     put(bytes)
                 })?;
                 compare(&*self.storage, file, (hash.digest(), len))

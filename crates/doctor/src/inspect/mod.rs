@@ -22,6 +22,7 @@ pub use crate::format::filename::FileKind;
 
 use crate::error::{Error, IoContext, Result};
 use crate::format::header::FileHeader;
+use crate::report::progress::ProgressListener;
 use crate::sorted::table::TableContext;
 use crate::tree::manifest;
 use crate::vfs::{FileSystem, OsFileSystem, store_files};
@@ -30,6 +31,7 @@ use crate::vfs::{FileSystem, OsFileSystem, store_files};
 #[derive(Clone, Debug)]
 pub struct Inspector {
     fs: Arc<dyn FileSystem>,
+    progress: ProgressListener,
 }
 
 /// A file in a store's directory.
@@ -84,7 +86,14 @@ impl Inspector {
 
     /// Inspects files of `file_system`.
     pub fn on(file_system: Arc<dyn FileSystem>) -> Inspector {
-        Inspector { fs: file_system }
+        Inspector { fs: file_system, progress: ProgressListener::default() }
+    }
+
+    /// Has `listener` told how far [`verify`](Inspector::verify) and
+    /// [`verify_file`](Inspector::verify_file) are.
+    #[must_use]
+    pub fn on_progress(self, listener: ProgressListener) -> Inspector {
+        Inspector { progress: listener, ..self }
     }
 
     /// The files in directory `dir` that are named like a store's files, ordered by kind and

@@ -32,11 +32,12 @@ use crate::format::pointer::{ValuePointer, split_separate};
 use crate::log::op::LogOp;
 use crate::log::wal::{self, ManifestLogs};
 use crate::repair::LOST;
+use crate::report::progress::ProgressMeter;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
 use crate::sorted::values::ValueScan;
-use crate::tree::manifest::{self, Loaded, ManifestState, RANGE_LEVEL, missing_tables};
+use crate::tree::manifest::{self, KeyspaceState, Loaded, ManifestState, RANGE_LEVEL, missing_tables};
 
 /// A fault in a store's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,12 +149,14 @@ pub(super) fn run_alone(
 ) -> Result<Verified> {
     let path = kind.path(dir);
     // A file that the caller names is there.
-    inspector.fs.open(&path).during("open", &path)?;
+    let size = inspector.fs.open(&path).and_then(|file| file.len()).during("open", &path)?;
     let mut verify = Verifier::new(inspector, dir, report);
+    verify.meter = inspector.progress.meter(size);
     if !verify.check_alone(&inspector.table_context(dir), kind) {
         return Err(Error::invalid(format_args!("{} has nothing that could be checked", path.display())));
     }
     verify.note_irregular([kind]);
+    verify.meter.finish();
     Ok(verify.counts)
 }
 
@@ -168,6 +171,7 @@ pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Fin
         None => verify.check_files_alone()?,
     }
     verify.note_irregular(verify.files()?);
+    verify.meter.finish();
     Ok(verify.counts)
 }
 
@@ -192,11 +196,13 @@ struct Verifier<'a> {
     counts: Verified,
     /// As in [`VerifiedLogs`].
     logged: Vec<(u32, u8, TableMeta)>,
+    meter: ProgressMeter,
 }
 
 impl<'a> Verifier<'a> {
     fn new(inspector: &'a Inspector, dir: &'a Path, report: &'a mut dyn FnMut(&Finding)) -> Verifier<'a> {
-        let mut verify = Verifier { inspector, dir, report, counts: Verified::default(), logged: Vec::new() };
+        let (counts, logged, meter) = Default::default();
+        let mut verify = Verifier { inspector, dir, report, counts, logged, meter };
         verify.is_being_written();
         verify
     }
@@ -356,6 +362,7 @@ impl Verifier<'_> {
     }
 
     fn check_tables(&mut self, state: &ManifestState) {
+        self.meter = self.inspector.progress.meter(bytes_to_check(state));
         let context = self.inspector.table_context(self.dir);
         let broken = self.check_values(&context, state);
         let logged = std::mem::take(&mut self.logged);
@@ -366,6 +373,7 @@ impl Verifier<'_> {
                 for meta in tables.iter().chain(logged_in(level).map(|(.., meta)| meta)) {
                     self.counts.tables += 1;
                     let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
+                    self.meter.add(meta.size);
                     if self.check_table(&table, Some(state)) && self.check_pointers(&table, &broken) {
                         sound.push((level, table));
                     }
@@ -374,6 +382,7 @@ impl Verifier<'_> {
             for meta in keyspace.ranges.iter().chain(logged_in(RANGE_LEVEL).map(|(.., meta)| meta)) {
                 self.counts.tables += 1;
                 let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()).of_ranges(true));
+                self.meter.add(meta.size);
                 if self.check_table(&table, Some(state))
                     && let Err(error) = RangeTable::load(Arc::clone(&table))
                 {
@@ -390,6 +399,7 @@ impl Verifier<'_> {
         let mut broken = HashSet::new();
         for file in state.keyspaces.values().flat_map(|keyspace| keyspace.values.values()) {
             self.counts.value_files += 1;
+            self.meter.add(file.meta.size);
             match ValueScan::verify(context.values(), &file.meta) {
                 Ok(()) => {
                     self.counts.values += file.meta.count;
@@ -476,7 +486,11 @@ impl Verifier<'_> {
 
     /// Checks that the tables of a keyspace do not contradict each other.
     fn check_order(&mut self, keyspace: &str, tables: Vec<(u8, Arc<Table>)>) {
-        match find_contradiction(tables) {
+        let (size, entries) = tables
+            .iter()
+            .fold((0, 0), |(size, entries), (_, table)| (size + table.meta().size, entries + table.meta().entries));
+        let passed = |count: u64| self.meter.add(scaled(size, count, entries));
+        match find_contradiction(tables, &passed) {
             Ok(None) => {}
             Ok(Some(found)) => {
                 let what = format!(
@@ -622,6 +636,20 @@ impl Verifier<'_> {
     fn files(&self) -> Result<Vec<FileKind>> {
         Ok(self.inspector.files(self.dir)?.into_iter().map(|file| file.kind).collect())
     }
+}
+
+/// The bytes of value files, and those of tables twice: each alone, and all in order.
+fn bytes_to_check(state: &ManifestState) -> u64 {
+    let of_keyspace = |keyspace: &KeyspaceState| {
+        let values: u64 = keyspace.values.values().map(|file| file.meta.size).sum();
+        values + 2 * keyspace.tables().map(|(_, meta)| meta.size).sum::<u64>()
+    };
+    state.keyspaces.values().map(of_keyspace).sum()
+}
+
+/// The part of `whole` that `part` of `all` is.
+fn scaled(whole: u64, part: u64, all: u64) -> u64 {
+    u64::try_from(u128::from(whole) * u128::from(part) / u128::from(all.max(1))).unwrap_or(whole)
 }
 
 fn is_missing(error: &Error) -> bool {

@@ -8,6 +8,7 @@ mod interleaved;
 mod kill;
 mod law5_shared;
 mod memory;
+mod progress;
 mod repository;
 #[cfg(feature = "object-store")]
 mod server;
