@@ -43,6 +43,7 @@ mod reads;
 mod recovery;
 mod refilter;
 mod refresh;
+mod rename;
 mod repair;
 mod scheduling;
 mod seeks;

@@ -31,6 +31,19 @@ impl ProgressListener {
         self.0.is_some()
     }
 
+    /// A listener for a part of an operation, which tells this one that it goes on from `from`
+    /// bytes to `to` bytes, of `total`.
+    #[must_use]
+    pub fn part(&self, from: u64, to: u64, total: u64) -> ProgressListener {
+        let Some(told) = self.0.clone() else { return ProgressListener::default() };
+        let scaled = move |progress: Progress| {
+            let len = u128::from(to.saturating_sub(from)) * u128::from(progress.done);
+            let len = len / u128::from(progress.total.max(1));
+            told(Progress { done: from + u64::try_from(len).unwrap_or(0), total });
+        };
+        ProgressListener::new(scaled)
+    }
+
     /// Begins an operation on this many bytes.
     pub fn meter(&self, total: u64) -> ProgressMeter {
         let meter = ProgressMeter { listener: self.clone(), done: Cell::new(0), total };
@@ -91,5 +104,11 @@ mod tests {
         [4, 0, 5, u64::MAX].into_iter().for_each(|bytes| meter.add(bytes));
         meter.finish();
         assert_eq!(*told.lock().unwrap(), [(0, 10), (4, 10), (9, 10), (10, 10)]);
+
+        told.lock().unwrap().clear();
+        let part = listener.part(50, 60, 60).meter(1000);
+        part.add(500);
+        part.finish();
+        assert_eq!(*told.lock().unwrap(), [(50, 60), (55, 60), (60, 60)]);
     }
 }

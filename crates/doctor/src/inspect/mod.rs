@@ -155,16 +155,16 @@ impl Inspector {
         verify::run(self, dir, report)
     }
 
-    /// Checks one file of a store alone: an SSTable with its blocks, entries, filter and counts; the
-    /// records of a value file, a log or a manifest; or `CURRENT`. Each fault goes to `report` as it
-    /// is found.
+    /// Checks one file of a store alone: an SSTable with its blocks, entries, filter and counts;
+    /// the records of a value file, a log or a manifest; or `CURRENT`. Each fault goes to `report`
+    /// as it is found.
     ///
     /// What only its store tells is not checked: whether the file is the one that was written, and
     /// where the last synced record of a log is. Bytes that are not its next record are noted as a
     /// [torn tail](FindingKind::TornTail) unless the log itself states that they were synced.
     ///
-    /// Fails if there is no such file, or with [`Error::InvalidArgument`] if its name is not that of
-    /// such a file.
+    /// Fails if there is no such file, or with [`Error::InvalidArgument`] if its name is not that
+    /// of such a file.
     pub fn verify_file(&self, path: &Path, report: &mut dyn FnMut(&Finding)) -> Result<Verified> {
         verify::run_alone(self, parse(path)?, report)
     }

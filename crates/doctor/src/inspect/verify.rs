@@ -1,7 +1,7 @@
 //! [`Inspector::verify`]: checks every file of a store, and how the files fit together.
 //!
 //! ```text
-//! verify      = CURRENT and manifest, logs, value files, each table, the order among tables, others
+//! verify      = CURRENT and manifest, logs, value files, each table, order among tables, others
 //! verify_file = one of these files alone
 //! ```
 //!
