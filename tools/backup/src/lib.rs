@@ -37,6 +37,10 @@
 //! | `log/1f0e..-0..1235-0..1240-1764..` | a segment of the log; see `segment` |
 //! | `gen/00000007` | record 7: a generation with its store and files, or a prune; see `record` |
 //!
+//! [`Repository::backup_keyspace`] makes a generation of one keyspace, and
+//! [`Repository::restore_keyspace`] brings one keyspace of any generation into a store that goes
+//! on.
+//!
 //! A generation exists once its record does, which is written after all else is durable. Objects
 //! are immutable. A table is known by the branch and the number that wrote it (see
 //! [`ImageFile::branch`](tamis::ImageFile::branch)), so that it is found again without being read.
@@ -76,7 +80,7 @@ pub use backup::Backup;
 pub use follow::{Follow, FollowOptions, FollowStatus, Follower};
 pub use prune::Pruned;
 pub use record::{Generation, StoreId, StoredFile};
-pub use restore::{Point, Reach, Restored};
+pub use restore::{KeyspaceAt, Point, Reach, Restored};
 pub use storage::{Fill, Listed, Storage, Take};
 pub use store::{Base, StoredStore};
 pub use verify::{Fault, Verified};

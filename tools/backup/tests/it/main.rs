@@ -5,6 +5,7 @@
 mod bucket;
 mod follow;
 mod interleaved;
+mod keyspace;
 mod kill;
 mod law5_shared;
 mod memory;
