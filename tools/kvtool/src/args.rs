@@ -470,7 +470,10 @@ pub(crate) struct Backup {
     pub(crate) db: PathBuf,
     /// Directory or address of the repository
     pub(crate) repository: PathBuf,
-    /// Afterwards, remove all generations of this store but the last N
+    /// Back up this keyspace alone, as a store of its own that `backups` lists and `restore` makes
+    #[arg(long, value_name = "NAME", conflicts_with = "follow")]
+    pub(crate) keyspace: Option<String>,
+    /// Afterwards, remove all generations of this store, or keyspace, but the last N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
     /// Go on until Ctrl-C, and keep what another process writes; this one keeps no writer out
@@ -498,8 +501,16 @@ pub(crate) struct Backups {
 pub(crate) struct Restore {
     /// Directory or address of the repository
     pub(crate) repository: PathBuf,
-    /// Directory of the store to make: absent, empty, or with a restore that was interrupted
+    /// Directory of the store to make: absent, empty, or with a restore that was interrupted. With
+    /// --keyspace, a store that may be there
     pub(crate) dir: PathBuf,
+    /// Bring this keyspace alone into the store, beside its other keyspaces, all of it or nothing.
+    /// Its files are first put into the directory DIR.restoring
+    #[arg(long, value_name = "NAME")]
+    pub(crate) keyspace: Option<String>,
+    /// What the keyspace is called in the store [default: as in the backup]
+    #[arg(long = "as", value_name = "NAME", requires = "keyspace")]
+    pub(crate) name: Option<String>,
     /// The generation; the last one if this is not given
     #[arg(long, value_name = "N")]
     pub(crate) generation: Option<u64>,
