@@ -10,6 +10,7 @@ use serde_json::json;
 use tamis::{Db, Error, KeyspaceCopy};
 use tamis_backup::{Base, Follow, FollowOptions, Generation, KeyspaceAt, Point, Reach, Repository};
 
+use super::progress::{Bar, Unit, bar};
 use super::store::{close, no_such_keyspace, open_or_create, open_to_copy, settle_and_close};
 use crate::args::{Backup, Backups, Common, Restore};
 use crate::failure::{Failure, Result};
@@ -29,7 +30,8 @@ pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
         return follow(&args);
     }
     let db = open_to_copy(&args.db, common)?;
-    let repository = create(&args.repository)?;
+    let bar = bar(Unit::Bytes, Some(0));
+    let repository = create(&args.repository)?.on_progress(bar.listener());
     if !db.is_read_only() {
         // All writes are in tables then, which the next backup need not copy again. If it fails,
         // the log is copied.
@@ -42,6 +44,7 @@ pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
         }
         None => repository.backup(&db)?,
     };
+    drop(bar);
     close(db, common)?;
     let pruned = args.keep.map(|keep| repository.prune_store(made.store, keep as usize)).transpose()?;
     let pruned = pruned.unwrap_or_default();
@@ -175,7 +178,10 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
 
 fn verify(common: &Common, repository: &Repository) -> Result<()> {
     let mut faults = Vec::new();
+    let bar = bar(Unit::Bytes, Some(0));
+    let repository = repository.clone().on_progress(bar.listener());
     let verified = repository.verify(&mut |fault| faults.push(fault.clone()))?;
+    drop(bar);
     let mut output = Output::new();
     if common.json() {
         output.json(json!({
@@ -205,7 +211,8 @@ fn verify(common: &Common, repository: &Repository) -> Result<()> {
 }
 
 pub(crate) fn restore(common: &Common, args: Restore) -> Result<()> {
-    let repository = open(&args.repository)?;
+    let bar = bar(Unit::Bytes, Some(0));
+    let repository = open(&args.repository)?.on_progress(bar.listener());
     let point = args.at.map(Point::Time).or(args.seqno.map(Point::Seqno));
     let base = match (args.generation, args.store) {
         (Some(number), _) => Base::Generation(number),
@@ -213,10 +220,11 @@ pub(crate) fn restore(common: &Common, args: Restore) -> Result<()> {
         (None, None) => Base::OnlyStore,
     };
     if let Some(keyspace) = &args.keyspace {
-        return restore_keyspace(common, &repository, &args, point, base, keyspace);
+        return restore_keyspace(common, (&repository, bar), &args, (point, base), keyspace);
     }
     if let Some(point) = point {
         let restored = repository.restore_to(point, base, &args.dir)?;
+        drop(bar);
         say(format_args!(
             "{} is as of number {}, written until {}: generation {} and what followed it",
             args.dir.display(),
@@ -228,6 +236,7 @@ pub(crate) fn restore(common: &Common, args: Restore) -> Result<()> {
     }
     let number = repository.last(base)?.number;
     let restored = repository.restore(number, &args.dir)?;
+    drop(bar);
     say(format_args!(
         "{} is generation {number}, as of number {}: {}",
         args.dir.display(),
@@ -240,10 +249,9 @@ pub(crate) fn restore(common: &Common, args: Restore) -> Result<()> {
 /// Brings one keyspace into a store, which is created if absent.
 fn restore_keyspace(
     common: &Common,
-    repository: &Repository,
+    (repository, bar): (&Repository, Bar),
     args: &Restore,
-    point: Option<Point>,
-    base: Base,
+    (point, base): (Option<Point>, Base),
     keyspace: &str,
 ) -> Result<()> {
     let name = args.name.as_deref().unwrap_or(keyspace);
@@ -265,6 +273,7 @@ fn restore_keyspace(
     // If it is empty, it was this command's.
     let _ = fs::remove_file(scratch.join("LOCK")).and_then(|()| fs::remove_dir(&scratch));
     let (restored, copied) = done?;
+    drop(bar);
     settle_and_close(db, common)?;
     say(format_args!(
         "keyspace {name:?} of {} is {keyspace:?} of generation {}, as of number {}: {} in {}",

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::json;
 use tamis::inspect::{Finding, Inspector, Verified};
 
+use super::progress::{Unit, bar};
 use crate::args::{Common, Verify};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say};
@@ -34,18 +35,20 @@ fn verify(common: &Common, path: &Path) -> Result<()> {
     let mut documents = Vec::new();
     // A closed pipe does not end the check: the exit code must still report damage.
     let mut printed = Ok(());
+    let bar = bar(Unit::Bytes, Some(0));
     let mut take = |fault: &Finding| {
         if common.json() {
             documents.push(fault_json(fault));
         } else if printed.is_ok() {
-            printed = output.line(fault).and_then(|()| output.flush());
+            printed = bar.suspend(|| output.line(fault).and_then(|()| output.flush()));
         }
     };
-    let inspector = Inspector::new();
+    let inspector = Inspector::new().on_progress(bar.listener());
     let verified = match path.is_file() {
         true => inspector.verify_file(path, &mut take)?,
         false => inspector.verify(path, &mut take)?,
     };
+    drop(bar);
     if common.json() {
         printed = output.json(json!({
             "path": path.display().to_string(),
