@@ -85,7 +85,8 @@
 //! - **filters**: [`FilterPolicy`], [`LevelFilters`], [`FilterBudget`], [`RangeFilterPolicy`],
 //!   [`PrefixExtractor`], [`filter`]
 //! - **load**: [`SstWriter`], [`SstFormat`], [`IngestOptions`], [`IngestInfo`]
-//! - **copy**: [`Checkpoint`], [`StoreImage`], [`StoreCopy`]
+//! - **copy**: [`Checkpoint`], [`StoreImage`], [`StoreCopy`], [`KeyspaceCopy`],
+//!   [`ProgressListener`]
 //! - **follow**: [`Changes`], [`ChangeBatch`], [`Operation`], [`OperationKind`], [`LogPin`]
 //! - **watch**: [`Stats`], [`KeyspaceStats`], [`MemoryUsage`], [`FilterLedger`], [`Event`],
 //!   [`Severity`], [`Explanation`], [`RangeExplanation`]
@@ -171,11 +172,11 @@ pub use batch::WriteBatch;
 pub use db::{
     BatchOperation, Change, ChangeBatch, Changes, Checkpoint, CopiedLog, Cursor, Db, Expiry, Explanation,
     FilterRebuild, HeldStats, ImageFile, IngestInfo, IngestMode, IngestOptions, IngestedTable, IngestedTables, Integer,
-    Iter, KeyRange, Keys, Keyspace, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric, Mismatch,
-    OpeningStats, Operation, OperationKind, Parts, RangeDeleteStats, RangeExplanation, ReadCost, ReadOptions, ReadStep,
-    ReaderStats, SalvageIter, Savepoint, ScanStep, SkippedRange, Snapshot, Stall, Stats, StoreCopy, StoreImage,
-    TableStats, Transaction, TransactionIter, TransactionKeys, TransactionKeyspace, TransactionValues, Updated,
-    ValueStats, Values, WriteOptions, WriteStalls,
+    Iter, KeyRange, Keys, Keyspace, KeyspaceCopy, KeyspaceStats, LevelStats, LogPin, LogStats, MemoryStats, Metric,
+    Mismatch, OpeningStats, Operation, OperationKind, Parts, RangeDeleteStats, RangeExplanation, ReadCost, ReadOptions,
+    ReadStep, ReaderStats, SalvageIter, Savepoint, ScanStep, SkippedRange, Snapshot, Stall, Stats, StoreCopy,
+    StoreImage, TableStats, Transaction, TransactionIter, TransactionKeys, TransactionKeyspace, TransactionValues,
+    Updated, ValueStats, Values, WriteOptions, WriteStalls,
 };
 pub use environment::{Environment, EnvironmentOptions, EnvironmentStats, MemoryUsage};
 pub use error::{Error, Result};
@@ -193,6 +194,7 @@ pub use options::{
 };
 pub use rate::RateLimit;
 pub use report::event::{BackgroundWork, CompactionInfo, CompactionReason, Event, Severity, StallCause};
+pub use report::progress::{Progress, ProgressListener, ProgressMeter};
 pub use report::stats::{FilterLedger, ReadStats};
 pub use sorted::scan_trace::ScannedBlock;
 pub use sorted::trace::{BlockVisit, FilterAnswer, Found, Opening, ReadSource};

@@ -10,6 +10,9 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod image;
+pub(crate) mod keyspace;
+mod part;
+mod scratch;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

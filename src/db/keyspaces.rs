@@ -31,12 +31,7 @@ impl Store {
     ) -> Result<Vec<(u32, Arc<str>)>> {
         self.gate.check_open()?;
         for (name, options) in wanted {
-            if name.is_empty() || name.len() > MAX_NAME_LEN {
-                return Err(Error::invalid(format_args!(
-                    "a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {}",
-                    name.len()
-                )));
-            }
+            check_name(name)?;
             options.as_ref().map_or(Ok(()), KeyspaceOptions::validate)?;
         }
         let mut names = HashSet::new();
@@ -167,6 +162,29 @@ impl Store {
         self.install_keyspaces(vec![tree])
     }
 
+    /// Gives a keyspace another name.
+    pub(super) fn rename_keyspace(&self, name: &str, new: &str) -> Result<()> {
+        self.gate.check_writable()?;
+        check_name(new)?;
+        let _defining = self.shape.keep_keyspaces();
+        let view = self.shape.view();
+        let Some(id) = view.tree_named(name).map(|tree| tree.id) else {
+            return Err(Error::invalid(format_args!("there is no keyspace {name:?}")));
+        };
+        if name == new {
+            return Ok(());
+        }
+        if id == 0 {
+            return Err(Error::invalid("the default keyspace keeps its name"));
+        }
+        if view.tree_named(new).is_some() {
+            return Err(Error::invalid(format_args!("there is a keyspace {new:?} already")));
+        }
+        drop(view);
+        self.check_edit_space()?;
+        self.install_name(id, new)
+    }
+
     /// Drops keyspaces and all their tables, in one edit; returns how many existed.
     pub(super) fn drop_keyspaces(self: &Arc<Self>, names: &[&str]) -> Result<usize> {
         self.gate.check_writable()?;
@@ -187,6 +205,13 @@ impl Store {
         // Their compaction debt no longer slows writers down.
         self.schedule();
         Ok(dropped.len())
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    match name.len() {
+        1..=MAX_NAME_LEN => Ok(()),
+        len => Err(Error::invalid(format_args!("a keyspace's name takes 1 to {MAX_NAME_LEN} bytes, not {len}"))),
     }
 }
 

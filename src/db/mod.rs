@@ -53,6 +53,7 @@ mod write;
 
 pub use copy::checkpoint::Checkpoint;
 pub use copy::image::{ImageFile, StoreImage};
+pub use copy::keyspace::KeyspaceCopy;
 pub use copy::{CopiedLog, StoreCopy};
 pub use feed::{BatchOperation, ChangeBatch, Changes, IngestedTable, IngestedTables, LogPin, Operation, OperationKind};
 pub use follow::reader_stats::ReaderStats;
@@ -92,6 +93,7 @@ use crate::filter::FilterPolicy;
 use crate::format::key::SeqNo;
 use crate::options::{KeyspaceOptions, Options};
 use crate::rate::RateLimit;
+use crate::report::progress::ProgressListener;
 use crate::tree::manifest::DEFAULT_KEYSPACE;
 use crate::vfs::MemoryFileSystem;
 
@@ -335,6 +337,26 @@ impl Db {
         self.store().drop_keyspaces(names)
     }
 
+    /// Gives a keyspace another name, which no other one has. It is one durable step: after a crash
+    /// the keyspace has one name or the other. The default keyspace keeps its name.
+    ///
+    /// Handles stay valid, and go on to say the old name. Tables state it too, until they are
+    /// rewritten: a repair without a manifest would call the keyspace by it.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// db.keyspace("new users")?.put("7", "Ann")?;
+    /// db.rename_keyspace("new users", "users")?;
+    /// assert!(db.existing_keyspace("new users")?.is_none());
+    /// assert!(db.keyspace("users")?.contains_key("7")?);
+    /// # Ok(()) }
+    /// ```
+    pub fn rename_keyspace(&self, name: &str, new: &str) -> Result<()> {
+        self.store().rename_keyspace(name, new)
+    }
+
     /// Sets a key to a value, replacing any earlier value. Returns the write's sequence number.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default.put(key, value)
@@ -531,13 +553,19 @@ impl Db {
     /// # Ok(()) }
     /// ```
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<Checkpoint> {
-        self.image()?.put_into(dir.as_ref())
+        self.checkpoint_with(dir, &ProgressListener::default())
+    }
+
+    /// A [`checkpoint`](Db::checkpoint) that tells `listener` how far it is. What is linked is done
+    /// at once; copies take as long as their bytes.
+    pub fn checkpoint_with(&self, dir: impl AsRef<Path>, listener: &ProgressListener) -> Result<Checkpoint> {
+        self.image()?.put_into(dir.as_ref(), listener)
     }
 
     /// Takes an image of the store as it is now, to copy it elsewhere. Nothing is written for it. A
     /// store that is open read-only is [refreshed](Db::refresh) first.
     pub fn image(&self) -> Result<StoreImage> {
-        StoreImage::new(&self.default.handle)
+        StoreImage::new(&self.default.handle, None)
     }
 
     /// Waits until flushes and compactions have nothing left to do.

@@ -10,7 +10,7 @@
     allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
 )]
 
-use tamis_base::{error, format, memory};
+use tamis_base::{error, format, memory, report};
 use tamis_filter as filter;
 use tamis_log as log;
 use tamis_sorted as sorted;

@@ -11,6 +11,7 @@ use super::image::{ImageFile, StoreImage};
 use crate::error::Result;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
+use crate::report::progress::ProgressListener;
 
 /// What [`Db::checkpoint`](crate::Db::checkpoint) has made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +29,9 @@ pub struct Checkpoint {
 
 impl StoreImage {
     /// Makes a store of the image in `dir`, in the store's file system.
-    pub(crate) fn put_into(&self, dir: &Path) -> Result<Checkpoint> {
+    pub(crate) fn put_into(&self, dir: &Path, listener: &ProgressListener) -> Result<Checkpoint> {
         StoreCopy::make(self.store().tables.shared_fs(), dir, |copy| {
+            let meter = listener.meter(self.files().map(|file| file.size).sum());
             let (mut files, mut linked) = (Vec::new(), 0);
             for file in self.files() {
                 let may_link = self.keeps_names() && is_immutable(file.kind);
@@ -38,6 +40,7 @@ impl StoreImage {
                     Some(checksum) => checksum,
                     None => self.copy_file(file, copy)?,
                 };
+                meter.add(file.size);
                 linked += usize::from(is_linked);
                 files.push(ImageFile { checksum: Some(checksum), ..file.clone() });
             }

@@ -19,8 +19,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::part::{LogPart, read_whole};
 use crate::db::StoreHandle;
 use crate::db::follow::refresh::PATIENCE;
+use crate::db::keyspace::Keyspace;
 use crate::db::store::Store;
 use crate::db::write::commit::Commit;
 use crate::db::write::logs::KeptLog;
@@ -32,9 +34,6 @@ use crate::log::wal::SyncedLog;
 use crate::tree::manifest::{Branch, ManifestState, ManifestWriter};
 use crate::tree::version::Version;
 use crate::vfs::{MemoryFileSystem, ReadableFile, read_small_file};
-
-/// Bytes that are read at a time.
-const PIECE: usize = 1 << 20;
 
 /// The files of a store at one moment, as [`Db::image`](crate::Db::image) takes it.
 ///
@@ -64,7 +63,9 @@ const PIECE: usize = 1 << 20;
 /// ```
 pub struct StoreImage {
     /// Hold the tables, which hold their value files. Dropped before the store may close.
-    _versions: Vec<Arc<Version>>,
+    _versions: Vec<(u32, Arc<Version>)>,
+    /// The keyspace that it has, if it is of one alone.
+    keyspace: Option<Arc<str>>,
     seqno: SeqNo,
     flushed_seqno: SeqNo,
     branch: u64,
@@ -100,18 +101,31 @@ enum ImageContent {
 struct Cut {
     state: ManifestState,
     seqno: SeqNo,
-    versions: Vec<Arc<Version>>,
+    /// Of the keyspaces, by their ids.
+    versions: Vec<(u32, Arc<Version>)>,
     /// Those that recovery needs.
     logs: Vec<KeptLog>,
 }
 
 impl StoreImage {
-    pub(crate) fn new(handle: &Arc<StoreHandle>) -> Result<StoreImage> {
+    /// Takes an image of a store, or of one of its keyspaces: its id and name.
+    pub(crate) fn new(handle: &Arc<StoreHandle>, only: Option<(u32, &Arc<str>)>) -> Result<StoreImage> {
         let store = &handle.store;
-        let Cut { mut state, seqno, versions, logs } =
+        let Cut { mut state, seqno, mut versions, logs } =
             if store.gate.is_read_only() { store.cut_read_only()? } else { store.cut()? };
-        let tables = versions.iter().flat_map(|version| version.tables());
-        let ranges = versions.iter().flat_map(|version| version.ranges().tables()).map(|ranges| ranges.table());
+        let flushed_seqno = state.flushed_seqno;
+        let mut part = None;
+        if let Some((id, name)) = only {
+            if !state.keyspaces.contains_key(&id) {
+                return Err(Error::KeyspaceDropped(name.to_string()));
+            }
+            versions.retain(|(of, _)| *of == id);
+            state.keep_only(id);
+            part = Some(LogPart::take(&logs, seqno, id, &mut state)?);
+        }
+        let all = || versions.iter().map(|(_, version)| version);
+        let tables = all().flat_map(|version| version.tables());
+        let ranges = all().flat_map(|version| version.ranges().tables()).map(|ranges| ranges.table());
         let tables = tables.map(|(_, table)| table).chain(ranges);
         let kept: HashMap<FileKind, Arc<dyn ReadableFile>> =
             tables.flat_map(|table| table.kept_files()).map(|(kind, file)| (kind, Arc::clone(file))).collect();
@@ -135,15 +149,24 @@ impl StoreImage {
                 add(kind, file.size, Some(file.checksum), branch, content(kind));
             }
         }
-        for KeptLog { number, len, file } in logs {
-            add(FileKind::Wal(number), len, None, state.branch_of(number), ImageContent::Open(file));
+        match part {
+            None => {
+                for KeptLog { number, len, file } in logs {
+                    add(FileKind::Wal(number), len, None, state.branch_of(number), ImageContent::Open(file));
+                }
+            }
+            Some(part) => {
+                if let Some((kind, bytes)) = part.file() {
+                    add(kind, bytes.len() as u64, Some(checksum_of(&bytes)), 0, ImageContent::Bytes(bytes));
+                }
+            }
         }
         for (kind, bytes) in encode(&state, manifest)? {
             add(kind, bytes.len() as u64, Some(checksum_of(&bytes)), 0, ImageContent::Bytes(bytes));
         }
-        let flushed_seqno = state.flushed_seqno;
+        let keyspace = only.map(|(_, name)| Arc::clone(name));
         let (handle, branch) = (Arc::clone(handle), own_branch);
-        Ok(StoreImage { handle, _versions: versions, seqno, flushed_seqno, branch, files })
+        Ok(StoreImage { handle, _versions: versions, keyspace, seqno, flushed_seqno, branch, files })
     }
 
     pub(super) fn store(&self) -> &Arc<Store> {
@@ -165,6 +188,11 @@ impl StoreImage {
     /// created with the same [`Options::hash_seed`](crate::Options::hash_seed) have the same one.
     pub fn branch(&self) -> u64 {
         self.branch
+    }
+
+    /// The keyspace that it has, if it is [of one alone](crate::Keyspace::image).
+    pub fn keyspace(&self) -> Option<&str> {
+        self.keyspace.as_deref()
     }
 
     /// All of its files.
@@ -244,7 +272,7 @@ impl Store {
             self.fs().open(&path).during("open", &path).map(|file| KeptLog { number, len, file })
         };
         let logs = logs.into_iter().map(open_log).collect::<Result<Vec<_>>>()?;
-        let versions = self.shape.view().trees.iter().map(|tree| Arc::clone(&tree.version)).collect();
+        let versions = self.shape.view().trees.iter().map(|tree| (tree.id, Arc::clone(&tree.version))).collect();
         let mut state = manifest.state.clone();
         drop(manifest);
         state.next_file_number = self.shape.catalog().next_file_number();
@@ -263,9 +291,43 @@ impl Store {
     fn cut_read_only(&self) -> Result<Cut> {
         self.refreshed(PATIENCE, |follower| {
             let (state, logs) = follower.cut()?;
-            let versions = self.shape.view().trees.iter().map(|tree| Arc::clone(&tree.version)).collect();
+            let versions = self.shape.view().trees.iter().map(|tree| (tree.id, Arc::clone(&tree.version))).collect();
             Ok(Cut { state, seqno: follower.last(), versions, logs })
         })
+    }
+}
+
+impl Keyspace {
+    /// Takes an image of the keyspace alone: of a store that has it, with its options, and an empty
+    /// default keyspace. Its files are those of the store's [image](crate::Db::image) that the
+    /// keyspace needs, and a log with what was written to it since its last flush.
+    ///
+    /// That log is made in memory. It is short after a [`flush`](Keyspace::flush).
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use std::sync::Arc;
+    /// use tamis::vfs::OsFileSystem;
+    /// use tamis::{Db, StoreCopy};
+    ///
+    /// let users = db.keyspace("users")?;
+    /// users.put("7", "Ann")?;
+    /// db.put("apple", "red")?;
+    /// let (image, target) = (users.image()?, dir.path().join("users alone"));
+    /// StoreCopy::make(Arc::new(OsFileSystem), &target, |copy| {
+    ///     image.files().try_for_each(|file| {
+    ///         copy.write(file.kind, |put| image.read(file.kind, put)).map(drop)
+    ///     })
+    /// })?;
+    /// let copy = Db::open(&target)?;
+    /// assert!(copy.keyspace("users")?.contains_key("7")?);
+    /// assert!(copy.is_empty()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn image(&self) -> Result<StoreImage> {
+        StoreImage::new(&self.handle, Some((self.id, &self.name)))
     }
 }
 
@@ -284,27 +346,4 @@ fn checksum_of(bytes: &[u8]) -> u32 {
     let mut checksum = FileChecksum::default();
     checksum.update(bytes);
     checksum.finish()
-}
-
-/// Gives the first `len` bytes of a file to `take`; returns their checksum.
-fn read_whole(
-    file: &dyn ReadableFile,
-    path: &Path,
-    len: u64,
-    take: &mut impl FnMut(&[u8]) -> Result<()>,
-) -> Result<u32> {
-    let mut piece = vec![0; usize::try_from(len).unwrap_or(PIECE).min(PIECE)];
-    let (mut checksum, mut offset) = (FileChecksum::default(), 0);
-    while offset < len {
-        let wanted = usize::try_from(len - offset).unwrap_or(PIECE).min(PIECE);
-        let wanted = &mut piece[..wanted];
-        let read = file.read_at(wanted, offset).during("read", path)?;
-        if read < wanted.len() {
-            return Err(Error::corruption(path, offset + read as u64, "the file is shorter than it was"));
-        }
-        checksum.update(wanted);
-        take(wanted)?;
-        offset += read as u64;
-    }
-    Ok(checksum.finish())
 }

@@ -116,12 +116,18 @@ impl Catalog {
         {
             return writer.append(edit).map(|()| dead);
         }
+        self.restate(manifest, fs, dir).map(|()| dead)
+    }
+
+    /// Begins a new manifest, which states what the state is by now.
+    pub(super) fn restate(&self, manifest: &mut Manifest, fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+        let old = FileKind::Manifest(manifest.number).path(dir);
         let number = self.new_file_number();
         manifest.state.next_file_number = self.next_file_number();
         manifest.begin(fs, dir, number)?;
         // If this fails, the next open removes the old manifest.
         let _ = fs.remove(&old);
-        Ok(dead)
+        Ok(())
     }
 
     /// Refuses all further edits.

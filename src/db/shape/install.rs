@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::catalog::LockedManifest;
 use super::view::{ReadView, Tree};
 use crate::db::store::Store;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::deadline::Deadline;
 use crate::format::filename::FileKind;
 use crate::sorted::memtable::Memtable;
@@ -117,6 +117,18 @@ impl Store {
         // After the tables that point to them.
         dead_values.extend(unowned.values);
         self.tables.values().retire(&dead_values);
+        Ok(())
+    }
+
+    /// Gives a keyspace another name: durably, by a new manifest, then visibly.
+    pub(crate) fn install_name(&self, keyspace: u32, name: &str) -> Result<()> {
+        let mut manifest = self.shape.catalog.lock()?;
+        self.gate.check_poison()?;
+        self.check_lock()?;
+        manifest.state.rename_keyspace(keyspace, name).map_err(Error::invalid)?;
+        let restated = self.shape.catalog.restate(&mut manifest, self.fs(), self.dir());
+        restated.map_err(|error| self.poison(error))?;
+        self.change_view(|view| view.trees.rename(keyspace, Arc::from(name)));
         Ok(())
     }
 

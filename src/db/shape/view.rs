@@ -174,6 +174,14 @@ impl Trees {
         }
     }
 
+    /// Gives a keyspace another name, if it is there.
+    pub(super) fn rename(&mut self, id: u32, name: Arc<str>) {
+        if let Some(tree) = self.get(id).cloned() {
+            self.remove(id);
+            self.set(Tree { name, ..tree });
+        }
+    }
+
     /// Changes a keyspace, if it is there.
     pub(crate) fn change(&mut self, id: u32, change: impl FnOnce(&mut Tree)) {
         if let Some(mut tree) = self.get(id).cloned() {

@@ -206,13 +206,18 @@ impl Store {
 
     /// Fails if the batch cannot be written.
     pub(crate) fn check_batch(&self, batch: &WriteBatch) -> Result<()> {
-        self.gate.check_writable()?;
-        batch.validate(self.gate.id())?;
-        self.check_keyspaces(batch.keyspaces())?;
+        self.check_form(batch)?;
         batch.merged().iter().try_for_each(|id| {
             let operator = self.operator_of(*id)?;
             batch.operands_of(*id).try_for_each(|(key, operand)| check_operand(operator.as_ref(), key, operand))
         })
+    }
+
+    /// Fails if the batch cannot be written whatever its operands are.
+    pub(crate) fn check_form(&self, batch: &WriteBatch) -> Result<()> {
+        self.gate.check_writable()?;
+        batch.validate(self.gate.id())?;
+        self.check_keyspaces(batch.keyspaces())
     }
 
     /// Writes a single operation.
@@ -305,7 +310,7 @@ impl Store {
 
     /// Commits a batch without a premise.
     #[inline(always)]
-    fn write_unconditionally(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
+    pub(crate) fn write_unconditionally(self: &Arc<Self>, encoded: Encoded<'_>) -> Result<SeqNo> {
         let outcome = match self.options.slow_operation {
             None => self.write_encoded(encoded, None),
             Some(_) => self.write_timed(encoded),

@@ -7,12 +7,12 @@ use std::time::SystemTime;
 
 use tamis::inspect::FileKind;
 use tamis::vfs::FileLock;
-use tamis::{Db, Error, ImageFile, Result, SeqNo, StoreImage};
+use tamis::{Db, Error, ImageFile, Keyspace, ProgressMeter, Result, SeqNo, StoreImage};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::journal::{Journal, record_name, token};
 use crate::record::StoreId;
-use crate::record::{Generation, Record, StoredFile, shown};
+use crate::record::{Generation, Record, StoredFile, shown, shown_name};
 use crate::storage::{Storage, is_absent};
 use crate::{DATA, Repository, damaged, invalid};
 
@@ -67,8 +67,44 @@ impl Repository {
     /// After an error, or a kill, no generation is made, and the next backup goes on with the files
     /// that were copied. After an error of an object store, it may be there all the same.
     pub fn backup(&self, db: &Db) -> Result<Backup> {
+        self.back_up_now(db, || db.image())
+    }
+
+    /// Makes a new generation of one keyspace of a store alone, as it is now, like
+    /// [`backup`](Repository::backup). Tables that the repository has, from backups of the keyspace
+    /// or of the whole store, are not copied again.
+    ///
+    /// A restore makes a store of it, which has this keyspace, and an empty default one;
+    /// [`restore_keyspace`](Repository::restore_keyspace) adds it to another store. It counts as a
+    /// store of its own, with its own [`StoreId`]: generations of the whole store and of other
+    /// keyspaces are kept and pruned apart. Call [`Keyspace::flush`] first: what its last flush has
+    /// not written is copied by way of memory.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use tamis_backup::{KeyspaceAt, Repository};
+    ///
+    /// let users = db.keyspace("users")?;
+    /// users.put("7", "Ann")?;
+    /// users.flush()?;
+    /// let repository = Repository::create(dir.path().join("backups"))?;
+    /// let made = repository.backup_keyspace(&db, &users)?;
+    /// users.delete("7")?;
+    ///
+    /// let from = KeyspaceAt::generation(made.generation, "users");
+    /// repository.restore_keyspace(from, &db, "users of May", dir.path().join("scratch"))?;
+    /// assert!(db.keyspace("users of May")?.contains_key("7")?);
+    /// # Ok(()) }
+    /// ```
+    pub fn backup_keyspace(&self, db: &Db, keyspace: &Keyspace) -> Result<Backup> {
+        self.back_up_now(db, || keyspace.image())
+    }
+
+    fn back_up_now(&self, db: &Db, image: impl FnOnce() -> Result<StoreImage>) -> Result<Backup> {
         let lock = self.storage.begin()?;
-        let image = db.image()?;
+        let image = image()?;
         let (time, is_cancelled) = (SystemTime::now(), &AtomicBool::new(false));
         self.back_up(&image, Occasion { time, path: db.path(), timeline: 0, lock: lock.as_deref(), is_cancelled })
     }
@@ -77,17 +113,31 @@ impl Repository {
     pub(crate) fn back_up(&self, image: &StoreImage, occasion: Occasion<'_>) -> Result<Backup> {
         let storage = &*self.storage;
         let Occasion { time, path, timeline, lock, is_cancelled } = occasion;
-        let (store, path) = (StoreId(image.branch()), shown(path));
+        let keyspace = image.keyspace();
+        let store = keyspace.map_or(StoreId(image.branch()), |name| StoreId::of_keyspace(image.branch(), name));
+        let (path, keyspace) = (shown(path), keyspace.map(shown_name));
         let (seqno, flushed_seqno) = (image.seqno(), image.flushed_seqno());
-        let mut copy =
-            Copy { storage, image, is_cancelled, secured: BTreeMap::new(), copied_files: 0, copied_bytes: 0 };
+        let meter = self.progress.meter(image.files().map(|file| file.size).sum());
+        let (secured, copied_files, copied_bytes) = Default::default();
+        let mut copy = Copy { storage, image, is_cancelled, meter, secured, copied_files, copied_bytes };
         let mut journal = self.journal()?;
         for _ in 0..ATTEMPTS {
             let files = copy.files(&journal).inspect_err(|_| copy.discard())?;
             let number = journal.newest + 1;
-            let (token, standing, path) = (token(), journal.standing.clone(), path.clone());
-            let generation =
-                Generation { number, time, seqno, flushed_seqno, files, store, path, token, standing, timeline };
+            let (token, standing, path, keyspace) = (token(), journal.standing.clone(), path.clone(), keyspace.clone());
+            let generation = Generation {
+                number,
+                time,
+                seqno,
+                flushed_seqno,
+                files,
+                store,
+                path,
+                keyspace,
+                token,
+                standing,
+                timeline,
+            };
             let (files, bytes) = (generation.files.len(), generation.bytes());
             let appended = journal.append(storage, &Record::Generation(generation)).inspect_err(|_| {
                 // Without a lock, the record may still appear.
@@ -121,6 +171,7 @@ struct Copy<'a> {
     storage: &'a dyn Storage,
     image: &'a StoreImage,
     is_cancelled: &'a AtomicBool,
+    meter: ProgressMeter,
     /// Files that this backup has uploaded or verified, and that no record need name.
     secured: BTreeMap<FileKind, StoredFile>,
     copied_files: usize,
@@ -145,6 +196,7 @@ impl Copy<'_> {
             };
             files.push(stored);
         }
+        self.meter.finish();
         Ok(files)
     }
 
@@ -168,7 +220,10 @@ impl Copy<'_> {
         let of_origin = named.range(origin.as_str()..).take_while(|(name, _)| name.starts_with(&origin));
         for (name, stored) in of_origin {
             match (name.starts_with(&content), is_whole(name)) {
-                (true, true) => return Ok((*stored).clone()),
+                (true, true) => {
+                    self.meter.add(file.size);
+                    return Ok((*stored).clone());
+                }
                 (true, false) => damaged = Some(stored.name.clone()),
                 (false, _) => {
                     return Err(invalid(format_args!(
@@ -187,6 +242,7 @@ impl Copy<'_> {
             // An interrupted backup has copied it, and no generation says its hash.
             let (hash, size) = hash_of(self.storage, &own)?;
             if low(hash) == checksum && size == file.size {
+                self.meter.add(size);
                 return Ok(self.secure(StoredFile { kind: file.kind, size, hash, name: own }));
             }
         }
@@ -202,6 +258,7 @@ impl Copy<'_> {
                     return Err(Error::Closed);
                 }
                 hash.update(bytes);
+                self.meter.add(bytes.len() as u64);
                 put(bytes)
             })?;
             digest = hash.digest();

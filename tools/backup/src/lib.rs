@@ -37,6 +37,10 @@
 //! | `log/1f0e..-0..1235-0..1240-1764..` | a segment of the log; see `segment` |
 //! | `gen/00000007` | record 7: a generation with its store and files, or a prune; see `record` |
 //!
+//! [`Repository::backup_keyspace`] makes a generation of one keyspace, and
+//! [`Repository::restore_keyspace`] brings one keyspace of any generation into a store that goes
+//! on.
+//!
 //! A generation exists once its record does, which is written after all else is durable. Objects
 //! are immutable. A table is known by the branch and the number that wrote it (see
 //! [`ImageFile::branch`](tamis::ImageFile::branch)), so that it is found again without being read.
@@ -70,13 +74,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis::vfs::{FileSystem, OsFileSystem};
-use tamis::{Error, Result};
+use tamis::{Error, ProgressListener, Result};
 
 pub use backup::Backup;
 pub use follow::{Follow, FollowOptions, FollowStatus, Follower};
 pub use prune::Pruned;
 pub use record::{Generation, StoreId, StoredFile};
-pub use restore::{Point, Reach, Restored};
+pub use restore::{KeyspaceAt, Point, Reach, Restored};
 pub use storage::{Fill, Listed, Storage, Take};
 pub use store::{Base, StoredStore};
 pub use verify::{Fault, Verified};
@@ -100,6 +104,7 @@ pub struct Repository {
     /// Where stores are restored to.
     fs: Arc<dyn FileSystem>,
     storage: Arc<dyn Storage>,
+    progress: ProgressListener,
 }
 
 impl Repository {
@@ -150,7 +155,7 @@ impl Repository {
     /// Opens the repository in a storage, and creates it if there is none. Stores are restored to
     /// `file_system`.
     pub fn create_in(file_system: Arc<dyn FileSystem>, storage: Arc<dyn Storage>) -> Result<Repository> {
-        let repository = Repository { fs: file_system, storage };
+        let repository = Repository { fs: file_system, storage, progress: ProgressListener::default() };
         if repository.is_marked()? {
             return Ok(repository);
         }
@@ -168,11 +173,31 @@ impl Repository {
 
     /// Opens the repository in a storage.
     pub fn open_in(file_system: Arc<dyn FileSystem>, storage: Arc<dyn Storage>) -> Result<Repository> {
-        let repository = Repository { fs: file_system, storage };
+        let repository = Repository { fs: file_system, storage, progress: ProgressListener::default() };
         match repository.is_marked()? {
             true => Ok(repository),
             false => Err(invalid(format_args!("there is no backup repository in {}", repository.path().display()))),
         }
+    }
+
+    /// Has `listener` told how far backups, restores and [`verify`](Repository::verify) are, by the
+    /// bytes of files. What a backup need not copy is done, too.
+    ///
+    /// ```
+    /// # fn main() -> tamis::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary directory");
+    /// # let db = tamis::Db::open(dir.path().join("db"))?;
+    /// use tamis::ProgressListener;
+    /// use tamis_backup::Repository;
+    ///
+    /// let listener = ProgressListener::new(|at| println!("{} of {} bytes", at.done, at.total));
+    /// let repository = Repository::create(dir.path().join("backups"))?.on_progress(listener);
+    /// repository.backup(&db)?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn on_progress(self, listener: ProgressListener) -> Repository {
+        Repository { progress: listener, ..self }
     }
 
     /// Its directory, or its address.

@@ -20,6 +20,10 @@
 //! length, its hash and its name in the repository. A hash is XXH3 (64 bits, seed 0); the last line
 //! has that of the lines before it.
 //!
+//! A generation of one keyspace alone is of version 3: behind `store` it has a line
+//! `keyspace users`, with special characters escaped. Its store is that keyspace: see
+//! [`StoreId::of_keyspace`].
+//!
 //! Version 1 has neither `kept` nor `store`: nothing before `oldest` counts, and the store is that
 //! of the last table or value file, by the branch in its name; 0 without such a file.
 
@@ -31,12 +35,13 @@ use std::time::{Duration, SystemTime};
 
 use tamis::SeqNo;
 use tamis::inspect::FileKind;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::DATA;
 
-/// First line of a generation in this version of the format, and in the one before it.
+/// First line of a generation of a store, of one of a keyspace, and of one in the version before.
 const GENERATION: &str = "tamis generation 2";
+const GENERATION_OF_KEYSPACE: &str = "tamis generation 3";
 const GENERATION_1: &str = "tamis generation 1";
 /// First line of a prune.
 const PRUNE: &str = "tamis prune 2";
@@ -45,6 +50,14 @@ const PRUNE_1: &str = "tamis prune 1";
 /// Which store a generation is of. Its text is 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreId(pub(crate) u64);
+
+impl StoreId {
+    /// That of a keyspace whose store has this branch: its generations are kept, pruned and
+    /// restored apart from the store's.
+    pub(crate) fn of_keyspace(branch: u64, keyspace: &str) -> StoreId {
+        StoreId(xxh3_64_with_seed(keyspace.as_bytes(), branch))
+    }
+}
 
 impl fmt::Display for StoreId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -113,6 +126,8 @@ pub struct Generation {
     pub store: StoreId,
     /// Where that was, special characters escaped; empty if the record does not say it.
     pub path: String,
+    /// The keyspace of which it is, if it is of one alone; special characters escaped.
+    pub keyspace: Option<String>,
     /// By which its writer knows it.
     pub(crate) token: u64,
     /// Which records before this one count.
@@ -144,10 +159,14 @@ impl Generation {
     fn encode(&self) -> String {
         let Generation { token, seqno, flushed_seqno, timeline, store, path, .. } = self;
         let (created, standing) = (millis(self.time), standing(&self.standing));
+        let version = if self.keyspace.is_some() { GENERATION_OF_KEYSPACE } else { GENERATION };
         let mut text = format!(
-            "{GENERATION}\ntoken {token:016x}\n{standing}created {created}\nseqno {seqno}\n\
+            "{version}\ntoken {token:016x}\n{standing}created {created}\nseqno {seqno}\n\
              flushed {flushed_seqno}\ntimeline {timeline:016x}\nstore {store} {path}\n"
         );
+        if let Some(keyspace) = &self.keyspace {
+            let _ = writeln!(text, "keyspace {keyspace}");
+        }
         for StoredFile { kind, size, hash, name } in &self.files {
             // Writing to a string does not fail.
             let _ = writeln!(text, "file {} {size} {hash:016x} {name}", kind.name());
@@ -189,7 +208,7 @@ impl Record {
         let mut lines = lines.lines();
         let first = lines.next();
         let (is_generation, has_store) = match first {
-            Some(GENERATION) => (true, true),
+            Some(GENERATION | GENERATION_OF_KEYSPACE) => (true, true),
             Some(GENERATION_1) => (true, false),
             Some(PRUNE) => (false, true),
             Some(PRUNE_1) => (false, false),
@@ -209,11 +228,15 @@ impl Record {
         let (seqno, flushed_seqno) = (lines.number("seqno", 10)?, lines.number("flushed", 10)?);
         let timeline = lines.number("timeline", 16)?;
         let stated = if has_store { Some(lines.store()?) } else { None };
+        let keyspace = match first {
+            Some(GENERATION_OF_KEYSPACE) => Some(lines.value("keyspace").ok_or("the keyspace is missing")?.to_owned()),
+            _ => None,
+        };
         let files = lines.0.map(|line| file(line).ok_or("a line of the record is not a file"));
         let files = files.collect::<Result<Vec<_>, _>>()?;
         let (store, path) = stated.unwrap_or_else(|| (store_of(&files), String::new()));
         let generation =
-            Generation { number, time, seqno, flushed_seqno, files, store, path, token, standing, timeline };
+            Generation { number, time, seqno, flushed_seqno, files, store, path, keyspace, token, standing, timeline };
         Ok(Record::Generation(generation))
     }
 }
@@ -255,6 +278,11 @@ fn standing(standing: &Standing) -> String {
 /// A store's path as a record has it.
 pub(crate) fn shown(path: &Path) -> String {
     path.to_string_lossy().escape_debug().to_string()
+}
+
+/// A keyspace's name as a record has it.
+pub(crate) fn shown_name(name: &str) -> String {
+    name.escape_debug().to_string()
 }
 
 /// The store of a generation that does not name it, by the branch of its last table or value file.
@@ -310,15 +338,21 @@ mod tests {
             files: vec![file(FileKind::Table(12), 4096), file(FileKind::Current, 49)],
             store: StoreId(0x9c),
             path: "/var/lib/my db".into(),
+            keyspace: None,
             token: 0x5be0_cd19_137e_2179,
             standing: Standing { oldest: 6, kept: [2, 5].into() },
             timeline: 0xfedc_ba98_7654_3210,
         }
     }
 
-    fn samples() -> [Record; 2] {
+    fn samples() -> [Record; 3] {
         let removed = ["data/9c-000007.sst", "data/9c-000008.sst"].map(str::to_owned).into();
-        [Record::Generation(generation()), Record::Prune(Prune { token: 9, standing: Standing::default(), removed })]
+        let of_keyspace = Generation { keyspace: Some("my users".into()), ..generation() };
+        [
+            Record::Generation(generation()),
+            Record::Generation(of_keyspace),
+            Record::Prune(Prune { token: 9, standing: Standing::default(), removed }),
+        ]
     }
 
     #[test]

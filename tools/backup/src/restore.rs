@@ -1,15 +1,17 @@
 //! Makes stores of generations, and of points in time between them.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tamis::{CopiedLog, Error, Result, SeqNo, StoreCopy};
+use tamis::inspect::FileKind;
+use tamis::{CopiedLog, Db, Error, KeyspaceCopy, ProgressMeter, Result, SeqNo, StoreCopy};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::backup::compare;
 use crate::record::StoreId;
-use crate::record::{Generation, millis};
+use crate::record::{Generation, StoredFile, millis};
 use crate::segment::{Chain, SegmentId, Segments, batches};
 use crate::store::Base;
 use crate::{Repository, damaged, invalid};
@@ -22,6 +24,35 @@ pub enum Point {
     Time(SystemTime),
     /// After all batches up to this sequence number.
     Seqno(SeqNo),
+}
+
+/// A keyspace in a state of a store that a repository may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyspaceAt<'a> {
+    /// Its name there.
+    pub keyspace: &'a str,
+    /// The state; that of the last generation that `base` names if this is `None`.
+    pub point: Option<Point>,
+    /// What the restore begins with.
+    pub base: Base,
+}
+
+impl<'a> KeyspaceAt<'a> {
+    /// A keyspace as the last generation of `base` has it.
+    pub fn last(base: Base, keyspace: &'a str) -> KeyspaceAt<'a> {
+        KeyspaceAt { keyspace, point: None, base }
+    }
+
+    /// A keyspace as the generation of this number has it.
+    pub fn generation(number: u64, keyspace: &'a str) -> KeyspaceAt<'a> {
+        KeyspaceAt::last(Base::Generation(number), keyspace)
+    }
+
+    /// A keyspace as it was at a point; see [`Repository::restore_to`].
+    pub fn point(point: Point, base: Base, keyspace: &'a str) -> KeyspaceAt<'a> {
+        KeyspaceAt { keyspace, point: Some(point), base }
+    }
 }
 
 /// What a restore has made.
@@ -78,8 +109,86 @@ impl Repository {
     /// Fails with [`Error::InvalidArgument`] if the repository has nothing as old as that, or
     /// lacks the number.
     pub fn restore_to(&self, point: Point, base: Base, dir: impl AsRef<Path>) -> Result<Restored> {
-        let generations = self.candidates(base)?;
         let segments = Segments::list(&*self.storage)?;
+        let generation = self.nearest(point, base, &segments)?;
+        let end = StoreCopy::make(Arc::clone(&self.fs), dir, |copy| {
+            self.put_files(&generation, copy)?;
+            self.put_log(&generation, point, &segments, copy)
+        })?;
+        Ok(restored(generation, end))
+    }
+
+    /// Brings one keyspace of a generation, or of a point in time, into a store that is open, as
+    /// the keyspace `name`: its options and its entries. The store's other keyspaces stay as they
+    /// are.
+    ///
+    /// When this returns, the keyspace is there and survives a power cut. Until then, and after an
+    /// error or a crash, there is none of this name: see [`Db::copy_keyspace`], by which it comes.
+    /// The files that it needs are first put into the directory `scratch`, which must be absent or
+    /// empty, or hold a restore that was interrupted; it is empty afterwards, but for a lock file.
+    ///
+    /// Fails with [`Error::InvalidArgument`] if the store has a keyspace called `name`, or if the
+    /// generation has none called as [`KeyspaceAt`] says. A merge operator need not be known to
+    /// the program; a compaction filter must be set anew.
+    pub fn restore_keyspace(
+        &self,
+        from: KeyspaceAt<'_>,
+        db: &Db,
+        name: &str,
+        scratch: impl AsRef<Path>,
+    ) -> Result<(Restored, KeyspaceCopy)> {
+        if db.existing_keyspace(name)?.is_some() {
+            return Err(invalid(format_args!(
+                "there is a keyspace {name:?} in {}; restore this one under another name, or drop that one first",
+                db.path().display()
+            )));
+        }
+        let KeyspaceAt { keyspace, point, base, .. } = from;
+        let segments = Segments::list(&*self.storage)?;
+        let generation = match point {
+            Some(point) => self.nearest(point, base, &segments)?,
+            None => self.last(base)?,
+        };
+        let fill = |copy: &StoreCopy| {
+            let total = self.put_keyspace(&generation, keyspace, copy)?;
+            let end = match point {
+                Some(point) => self.put_log(&generation, point, &segments, copy)?,
+                None => (generation.seqno, millis(generation.time)),
+            };
+            Ok((end, total))
+        };
+        let done = StoreCopy::read_once(Arc::clone(&self.fs), scratch, fill, |source, (end, total)| {
+            let gone = || invalid(format_args!("there is no keyspace {keyspace:?} in the copy"));
+            let source = source.existing_keyspace(keyspace)?.ok_or_else(gone)?;
+            let copied = db.copy_keyspace(&source, name, &self.progress.part(total / 2, total, total))?;
+            // A keyspace without tables has no size.
+            self.progress.part(total, total, total).meter(0);
+            Ok((end, copied))
+        });
+        done.map(|(end, copied)| (restored(generation, end), copied))
+    }
+
+    /// Puts what a keyspace needs of a generation into a copy. Returns twice its bytes: half of a
+    /// restore is to bring the files here, and half to bring the entries into the store.
+    fn put_keyspace(&self, generation: &Generation, keyspace: &str, copy: &StoreCopy) -> Result<u64> {
+        let is_large = |file: &&StoredFile| matches!(file.kind, FileKind::Table(_) | FileKind::Values(_));
+        let (large, small): (Vec<_>, Vec<_>) = generation.files.iter().partition(is_large);
+        small.into_iter().try_for_each(|file| self.put_file(file, copy, &ProgressMeter::default()))?;
+        let needed: BTreeSet<FileKind> =
+            copy.keep_keyspace(keyspace).map(BTreeSet::from_iter).map_err(|error| match error {
+                Error::InvalidArgument(what) => invalid(format_args!("generation {}: {what}", generation.number)),
+                error => error,
+            })?;
+        let needed: Vec<_> = large.into_iter().filter(|file| needed.contains(&file.kind)).collect();
+        let total = 2 * needed.iter().map(|file| file.size).sum::<u64>();
+        let meter = self.progress.meter(total);
+        needed.into_iter().try_for_each(|file| self.put_file(file, copy, &meter))?;
+        Ok(total)
+    }
+
+    /// The generation with which a restore to a point begins.
+    fn nearest(&self, point: Point, base: Base, segments: &Segments) -> Result<Generation> {
+        let generations = self.candidates(base)?;
         let is_before = |of: &&Generation| match point {
             Point::Time(time) => of.time <= time,
             Point::Seqno(seqno) => of.seqno <= seqno,
@@ -107,15 +216,22 @@ impl Repository {
                 generation.number
             )));
         }
-        let (seqno, time) = StoreCopy::make(Arc::clone(&self.fs), dir, |copy| {
-            self.put_files(generation, copy)?;
-            let mut log = copy.log(generation.seqno);
-            let end = self.replay(generation, &chain, point, &mut log)?;
-            log.finish()?;
-            Ok(end)
-        })?;
-        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(time);
-        Ok(Restored { generation: generation.clone(), seqno, time })
+        Ok(generation.clone())
+    }
+
+    /// Adds to a copy what followed its generation up to a point; returns number and time of the
+    /// last write.
+    fn put_log(
+        &self,
+        generation: &Generation,
+        point: Point,
+        segments: &Segments,
+        copy: &StoreCopy,
+    ) -> Result<(SeqNo, u64)> {
+        let mut log = copy.log(generation.seqno);
+        let end = self.replay(generation, &segments.after(generation), point, &mut log)?;
+        log.finish()?;
+        Ok(end)
     }
 
     /// What can be restored from each generation.
@@ -130,18 +246,21 @@ impl Repository {
     }
 
     fn put_files(&self, generation: &Generation, copy: &StoreCopy) -> Result<()> {
-        for file in &generation.files {
-            copy.write(file.kind, |put| {
-                let (mut hash, mut len) = (Xxh3::new(), 0);
-                self.storage.read(&file.name, &mut |bytes| {
-                    hash.update(bytes);
-                    len += bytes.len() as u64;
-                    put(bytes)
-                })?;
-                compare(&*self.storage, file, (hash.digest(), len))
+        let meter = self.progress.meter(generation.bytes());
+        generation.files.iter().try_for_each(|file| self.put_file(file, copy, &meter))
+    }
+
+    fn put_file(&self, file: &StoredFile, copy: &StoreCopy, meter: &ProgressMeter) -> Result<()> {
+        copy.write(file.kind, |put| {
+            let (mut hash, mut len) = (Xxh3::new(), 0);
+            self.storage.read(&file.name, &mut |bytes| {
+                hash.update(bytes);
+                len += bytes.len() as u64;
+                meter.add(bytes.len() as u64);
+                put(bytes)
             })?;
-        }
-        Ok(())
+            compare(&*self.storage, file, (hash.digest(), len))
+        })
     }
 
     /// Adds the batches after a generation up to a point; returns number and time of the last one.
@@ -185,6 +304,10 @@ impl Repository {
             error => error,
         }
     }
+}
+
+fn restored(generation: Generation, (seqno, time): (SeqNo, u64)) -> Restored {
+    Restored { generation, seqno, time: SystemTime::UNIX_EPOCH + Duration::from_millis(time) }
 }
 
 /// What is wrong with segments that do not follow each other.

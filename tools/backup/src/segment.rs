@@ -245,6 +245,7 @@ mod tests {
             files: Vec::new(),
             store: StoreId(1),
             path: String::new(),
+            keyspace: None,
             token: 0,
             standing: Standing::default(),
             timeline,

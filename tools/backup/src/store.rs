@@ -1,9 +1,10 @@
 //! [`StoredStore`] and [`Base`]: several stores in one repository.
 //!
 //! A store is known by its branch (see [`StoreImage::branch`](tamis::StoreImage::branch)): a copy
-//! that has been written to is another store than its original. Generations of one store are kept,
-//! pruned and restored apart from those of the others; the files that they share, because one is a
-//! copy of the other, stay until no generation of any store names them.
+//! that has been written to is another store than its original. Backups of one keyspace count as a
+//! store of their own, whose id is made of the branch and the keyspace's name. Generations of one
+//! store are kept, pruned and restored apart from those of the others; the files that they share,
+//! because one is a copy of the other, stay until no generation of any store names them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,7 +28,7 @@ pub enum Base {
     Generation(u64),
 }
 
-/// A store of which a repository has generations.
+/// A store, or one keyspace of a store, of which a repository has generations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoredStore {
@@ -35,6 +36,8 @@ pub struct StoredStore {
     pub id: StoreId,
     /// Where it was at its last backup, special characters escaped; empty if no record says so.
     pub path: String,
+    /// The keyspace of it that the generations are of, if they are of one alone.
+    pub keyspace: Option<String>,
     /// How many generations of it there are.
     pub generations: usize,
     /// The last one.
@@ -45,9 +48,10 @@ pub struct StoredStore {
 
 impl fmt::Display for StoredStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StoredStore { id, path, generations, last, .. } = self;
+        let StoredStore { id, path, keyspace, generations, last, .. } = self;
         let path = if path.is_empty() { "of an unknown path" } else { path };
-        write!(f, "{id} ({path}, generations: {generations}, the last one {last})")
+        let keyspace = keyspace.as_ref().map_or_else(String::new, |name| format!("keyspace {name} of "));
+        write!(f, "{id} ({keyspace}{path}, generations: {generations}, the last one {last})")
     }
 }
 
@@ -93,10 +97,10 @@ impl Repository {
 
 fn stores_of(generations: &[Generation]) -> Vec<StoredStore> {
     let mut stores: BTreeMap<StoreId, StoredStore> = BTreeMap::new();
-    for Generation { number, time, store: id, path, .. } in generations {
+    for Generation { number, time, store: id, path, keyspace, .. } in generations {
         let before = stores.get(id).map_or(0, |store| store.generations);
-        let (path, generations) = (path.clone(), before + 1);
-        stores.insert(*id, StoredStore { id: *id, path, generations, last: *number, time: *time });
+        let (path, keyspace, generations) = (path.clone(), keyspace.clone(), before + 1);
+        stores.insert(*id, StoredStore { id: *id, path, keyspace, generations, last: *number, time: *time });
     }
     stores.into_values().collect()
 }

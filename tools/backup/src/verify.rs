@@ -76,6 +76,7 @@ impl Repository {
                 Err(error) => fault(&mut verified, &record_name(number), vec![number], error.to_string()),
             }
         }
+        let meter = self.progress.meter(needed.values().map(|(file, _)| file.size).sum());
         for (file, generations) in needed.into_values() {
             verified.files += 1;
             let read = hash_of(&*self.storage, &file.name).and_then(|found| {
@@ -85,6 +86,7 @@ impl Repository {
             if let Err(error) = read {
                 fault(&mut verified, &file.name, generations, error.to_string());
             }
+            meter.add(file.size);
         }
         let segments = Segments::list(&*self.storage)?;
         let mut following: BTreeMap<SegmentId, Vec<u64>> = BTreeMap::new();

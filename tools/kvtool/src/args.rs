@@ -265,7 +265,10 @@ pub(crate) enum Command {
     Sst(With<Sst, ByteFlags<TableFlags>>),
     /// Print files of a store as text: logs, manifests, CURRENT, SSTables, value files
     Dump(With<Dump, ByteFlags>),
-    /// Check every file of a store; one line per fault: file, offset, kind
+    /// Check every file of a store, or single files; one line per fault: file, offset, kind
+    ///
+    /// A file alone shows its own damage. Whether it is the file that was written, and how it fits
+    /// the others, is checked with the store.
     Verify(With<Verify, JsonFlag>),
     /// Repair a damaged store so that it opens again, and report what is lost; deletes nothing
     ///
@@ -529,7 +532,10 @@ pub(crate) struct Backup {
     pub(crate) db: PathBuf,
     /// Directory or address of the repository
     pub(crate) repository: PathBuf,
-    /// Afterwards, remove all generations of this store but the last N
+    /// Back up this keyspace alone, as a store of its own that `backups` lists and `restore` makes
+    #[arg(long, value_name = "NAME", conflicts_with = "follow")]
+    pub(crate) keyspace: Option<String>,
+    /// Afterwards, remove all generations of this store, or keyspace, but the last N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep: Option<u32>,
     /// Go on until Ctrl-C, and keep what another process writes; this one keeps no writer out
@@ -557,8 +563,16 @@ pub(crate) struct Backups {
 pub(crate) struct Restore {
     /// Directory or address of the repository
     pub(crate) repository: PathBuf,
-    /// Directory of the store to make: absent, empty, or with a restore that was interrupted
+    /// Directory of the store to make: absent, empty, or with a restore that was interrupted. With
+    /// --keyspace, a store that may be there
     pub(crate) dir: PathBuf,
+    /// Bring this keyspace alone into the store, beside its other keyspaces, all of it or nothing.
+    /// Its files are first put into the directory DIR.restoring
+    #[arg(long, value_name = "NAME")]
+    pub(crate) keyspace: Option<String>,
+    /// What the keyspace is called in the store [default: as in the backup]
+    #[arg(long = "as", value_name = "NAME", requires = "keyspace")]
+    pub(crate) name: Option<String>,
     /// The generation; the last one if this is not given
     #[arg(long, value_name = "N")]
     pub(crate) generation: Option<u64>,
@@ -629,6 +643,8 @@ pub(crate) struct Dump {
 
 #[derive(Debug, Group)]
 pub(crate) struct Verify {
-    /// Directory of the store
-    pub(crate) db: PathBuf,
+    /// Directories of stores, or files of stores under their original names: tables, value files,
+    /// logs, manifests, CURRENT
+    #[arg(id = "db", value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
 }

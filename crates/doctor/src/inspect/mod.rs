@@ -22,6 +22,7 @@ pub use crate::format::filename::FileKind;
 
 use crate::error::{Error, IoContext, Result};
 use crate::format::header::FileHeader;
+use crate::report::progress::ProgressListener;
 use crate::sorted::table::TableContext;
 use crate::tree::manifest;
 use crate::vfs::{FileSystem, OsFileSystem, store_files};
@@ -30,6 +31,7 @@ use crate::vfs::{FileSystem, OsFileSystem, store_files};
 #[derive(Clone, Debug)]
 pub struct Inspector {
     fs: Arc<dyn FileSystem>,
+    progress: ProgressListener,
 }
 
 /// A file in a store's directory.
@@ -84,7 +86,14 @@ impl Inspector {
 
     /// Inspects files of `file_system`.
     pub fn on(file_system: Arc<dyn FileSystem>) -> Inspector {
-        Inspector { fs: file_system }
+        Inspector { fs: file_system, progress: ProgressListener::default() }
+    }
+
+    /// Has `listener` told how far [`verify`](Inspector::verify) and
+    /// [`verify_file`](Inspector::verify_file) are.
+    #[must_use]
+    pub fn on_progress(self, listener: ProgressListener) -> Inspector {
+        Inspector { progress: listener, ..self }
     }
 
     /// The files in directory `dir` that are named like a store's files, ordered by kind and
@@ -144,6 +153,20 @@ impl Inspector {
     /// that does no harm, and [`Verified::being_written`] tells.
     pub fn verify(&self, dir: &Path, report: &mut dyn FnMut(&Finding)) -> Result<Verified> {
         verify::run(self, dir, report)
+    }
+
+    /// Checks one file of a store alone: an SSTable with its blocks, entries, filter and counts;
+    /// the records of a value file, a log or a manifest; or `CURRENT`. Each fault goes to `report`
+    /// as it is found.
+    ///
+    /// What only its store tells is not checked: whether the file is the one that was written, and
+    /// where the last synced record of a log is. Bytes that are not its next record are noted as a
+    /// [torn tail](FindingKind::TornTail) unless the log itself states that they were synced.
+    ///
+    /// Fails if there is no such file, or with [`Error::InvalidArgument`] if its name is not that
+    /// of such a file.
+    pub fn verify_file(&self, path: &Path, report: &mut dyn FnMut(&Finding)) -> Result<Verified> {
+        verify::run_alone(self, parse(path)?, report)
     }
 
     /// Without a cache: tables are read once, in order.

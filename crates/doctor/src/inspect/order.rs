@@ -26,16 +26,25 @@ pub(super) struct Contradiction {
     pub(super) second: SeqNo,
 }
 
-/// Merges all entries of `tables` (level and table) and returns the first contradiction.
-pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>) -> Result<Option<Contradiction>> {
+/// Between how many entries `find_contradiction` tells of its progress.
+const TOLD_ENTRIES: u64 = 4096;
+
+/// Merges all entries of `tables` (level and table) and returns the first contradiction. Calls
+/// `passed` with the number of entries that it has passed since the last call.
+pub(super) fn find_contradiction(tables: Vec<(u8, Arc<Table>)>, passed: &dyn Fn(u64)) -> Result<Option<Contradiction>> {
     let version = Version::default().edited(&[], tables);
     let mut entries = version.cursor(0, std::iter::empty(), ReadFlags::UNFILTERED, None);
     // The first source that holds the newest version of the current key, that version's number, and
     // the last entry seen. Later entries of a key are never newer.
     let mut newest = (0, 0);
     let mut last = LastEntry { key: Vec::new(), seqno: 0, kind: ValueKind::Put, value: Vec::new() };
+    let mut count = 0;
     entries.seek_to_first()?;
     while entries.valid() {
+        count += 1;
+        if count % TOLD_ENTRIES == 0 {
+            passed(TOLD_ENTRIES);
+        }
         let (key, seqno, kind, source) = (entries.key(), entries.seqno(), entries.kind(), entries.source());
         let is_same_key = last.seqno > 0 && last.key == key;
         if is_same_key && last.seqno == seqno {
@@ -136,7 +145,7 @@ mod tests {
             }
             Arc::new(Table::new(Arc::clone(&context), builder.finish().unwrap()))
         };
-        find_contradiction(tables.iter().map(|(level, entries)| (*level, build(entries))).collect()).unwrap()
+        find_contradiction(tables.iter().map(|(level, entries)| (*level, build(entries))).collect(), &|_| {}).unwrap()
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! [`Inspector::verify`]: checks every file of a store, and how the files fit together.
 //!
 //! ```text
-//! verify = CURRENT and manifest, logs, value files, each table, the order among tables, others
+//! verify      = CURRENT and manifest, logs, value files, each table, order among tables, others
+//! verify_file = one of these files alone
 //! ```
 //!
-//! Damage to one file does not keep the others from being checked. Without a manifest, each table
-//! is checked by itself.
+//! Damage to one file does not keep the others from being checked. Without a manifest, each file is
+//! checked alone, as `verify_file` does.
 //!
 //! Another process may write to the store meanwhile. The files cannot all be read at one instant,
 //! so they may seem to contradict each other:
@@ -31,11 +32,12 @@ use crate::format::pointer::{ValuePointer, split_separate};
 use crate::log::op::LogOp;
 use crate::log::wal::{self, ManifestLogs};
 use crate::repair::LOST;
+use crate::report::progress::ProgressMeter;
 use crate::sorted::iter::{InternalCursor, MergeCursor, Stamped};
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
-use crate::sorted::values::{ValueFileMeta, ValueScan};
-use crate::tree::manifest::{self, Loaded, ManifestState, RANGE_LEVEL, missing_tables};
+use crate::sorted::values::ValueScan;
+use crate::tree::manifest::{self, KeyspaceState, Loaded, ManifestState, RANGE_LEVEL, missing_tables};
 
 /// A fault in a store's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,18 +142,36 @@ pub struct Verified {
     pub being_written: bool,
 }
 
+pub(super) fn run_alone(
+    inspector: &Inspector,
+    (dir, kind): (&Path, FileKind),
+    report: &mut dyn FnMut(&Finding),
+) -> Result<Verified> {
+    let path = kind.path(dir);
+    // A file that the caller names is there.
+    let size = inspector.fs.open(&path).and_then(|file| file.len()).during("open", &path)?;
+    let mut verify = Verifier::new(inspector, dir, report);
+    verify.meter = inspector.progress.meter(size);
+    if !verify.check_alone(&inspector.table_context(dir), kind) {
+        return Err(Error::invalid(format_args!("{} has nothing that could be checked", path.display())));
+    }
+    verify.note_irregular([kind]);
+    verify.meter.finish();
+    Ok(verify.counts)
+}
+
 pub(super) fn run(inspector: &Inspector, dir: &Path, report: &mut dyn FnMut(&Finding)) -> Result<Verified> {
-    let mut verify = Verifier { inspector, dir, report, counts: Verified::default(), logged: Vec::new() };
-    verify.is_being_written();
+    let mut verify = Verifier::new(inspector, dir, report);
     match verify.load_manifest()? {
         Some(Loaded { state, .. }) => {
             verify.check_logs()?;
             verify.check_tables(&state);
             verify.note_leftovers()?;
         }
-        None => verify.check_lone_tables()?,
+        None => verify.check_files_alone()?,
     }
-    verify.note_irregular()?;
+    verify.note_irregular(verify.files()?);
+    verify.meter.finish();
     Ok(verify.counts)
 }
 
@@ -176,6 +196,16 @@ struct Verifier<'a> {
     counts: Verified,
     /// As in [`VerifiedLogs`].
     logged: Vec<(u32, u8, TableMeta)>,
+    meter: ProgressMeter,
+}
+
+impl<'a> Verifier<'a> {
+    fn new(inspector: &'a Inspector, dir: &'a Path, report: &'a mut dyn FnMut(&Finding)) -> Verifier<'a> {
+        let (counts, logged, meter) = Default::default();
+        let mut verify = Verifier { inspector, dir, report, counts, logged, meter };
+        verify.is_being_written();
+        verify
+    }
 }
 
 impl Verifier<'_> {
@@ -202,16 +232,15 @@ impl Verifier<'_> {
         }
     }
 
-    /// Notes files of the store that are no regular files.
-    fn note_irregular(&mut self) -> Result<()> {
-        for path in self.files()?.into_iter().map(|kind| kind.path(self.dir)) {
+    /// Notes files that are no regular files.
+    fn note_irregular(&mut self, files: impl IntoIterator<Item = FileKind>) {
+        for path in files.into_iter().map(|kind| kind.path(self.dir)) {
             // What is gone meanwhile is no fault.
             if let Ok(false) = self.inspector.fs.is_regular(&path) {
                 let what = "it is a link or something else that is no file; if it is a link, put the file in its place";
                 self.report_fault(&path, 0, FindingKind::NotRegular, what);
             }
         }
-        Ok(())
     }
 
     /// Whether a process has the store open for writing, or had at an earlier call.
@@ -287,15 +316,19 @@ impl Verifier<'_> {
             Ok(VerifiedLogs { batches, torn, tables }) => {
                 self.counts.batches = batches;
                 self.logged = tables;
-                if let Some((path, offset)) = torn
-                    && !self.is_being_written()
-                {
-                    self.report_fault(&path, offset, FindingKind::TornTail, "unsynced records are lost from here on");
-                }
+                self.note_torn_log(torn);
             }
             Err(error) => self.report_error(self.dir, &error),
         }
         Ok(())
+    }
+
+    fn note_torn_log(&mut self, torn: Option<TornTail>) {
+        if let Some((path, offset)) = torn
+            && !self.is_being_written()
+        {
+            self.report_fault(&path, offset, FindingKind::TornTail, "unsynced records are lost from here on");
+        }
     }
 
     /// Reads the logs that the manifest needs. `None` if a flush meanwhile moved entries to a
@@ -329,6 +362,7 @@ impl Verifier<'_> {
     }
 
     fn check_tables(&mut self, state: &ManifestState) {
+        self.meter = self.inspector.progress.meter(bytes_to_check(state));
         let context = self.inspector.table_context(self.dir);
         let broken = self.check_values(&context, state);
         let logged = std::mem::take(&mut self.logged);
@@ -339,7 +373,8 @@ impl Verifier<'_> {
                 for meta in tables.iter().chain(logged_in(level).map(|(.., meta)| meta)) {
                     self.counts.tables += 1;
                     let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()));
-                    if self.check_table(&table, state) && self.check_pointers(&table, &broken) {
+                    self.meter.add(meta.size);
+                    if self.check_table(&table, Some(state)) && self.check_pointers(&table, &broken) {
                         sound.push((level, table));
                     }
                 }
@@ -347,7 +382,8 @@ impl Verifier<'_> {
             for meta in keyspace.ranges.iter().chain(logged_in(RANGE_LEVEL).map(|(.., meta)| meta)) {
                 self.counts.tables += 1;
                 let table = Arc::new(Table::new(Arc::clone(&context), meta.clone()).of_ranges(true));
-                if self.check_table(&table, state)
+                self.meter.add(meta.size);
+                if self.check_table(&table, Some(state))
                     && let Err(error) = RangeTable::load(Arc::clone(&table))
                 {
                     self.report_error(table.path(), &error);
@@ -363,6 +399,7 @@ impl Verifier<'_> {
         let mut broken = HashSet::new();
         for file in state.keyspaces.values().flat_map(|keyspace| keyspace.values.values()) {
             self.counts.value_files += 1;
+            self.meter.add(file.meta.size);
             match ValueScan::verify(context.values(), &file.meta) {
                 Ok(()) => {
                     self.counts.values += file.meta.count;
@@ -408,8 +445,8 @@ impl Verifier<'_> {
         }
     }
 
-    /// Checks a table; returns whether it is sound.
-    fn check_table(&mut self, table: &Arc<Table>, state: &ManifestState) -> bool {
+    /// Checks a table; returns whether it is sound. `state` is the manifest's that names it.
+    fn check_table(&mut self, table: &Arc<Table>, state: Option<&ManifestState>) -> bool {
         let path = FileKind::Table(table.meta().number).path(self.dir);
         let error = match table.verify() {
             Ok(()) => {
@@ -419,7 +456,7 @@ impl Verifier<'_> {
             }
             Err(error) => error,
         };
-        if is_missing(&error) && self.has_manifest_changed(state) {
+        if is_missing(&error) && state.is_some_and(|state| self.has_manifest_changed(state)) {
             return false;
         }
         let mut found = BTreeSet::new();
@@ -449,7 +486,11 @@ impl Verifier<'_> {
 
     /// Checks that the tables of a keyspace do not contradict each other.
     fn check_order(&mut self, keyspace: &str, tables: Vec<(u8, Arc<Table>)>) {
-        match find_contradiction(tables) {
+        let (size, entries) = tables
+            .iter()
+            .fold((0, 0), |(size, entries), (_, table)| (size + table.meta().size, entries + table.meta().entries));
+        let passed = |count: u64| self.meter.add(scaled(size, count, entries));
+        match find_contradiction(tables, &passed) {
             Ok(None) => {}
             Ok(Some(found)) => {
                 let what = format!(
@@ -466,30 +507,78 @@ impl Verifier<'_> {
         }
     }
 
-    /// Checks each table by itself: no manifest says which tables belong to the store.
-    fn check_lone_tables(&mut self) -> Result<()> {
+    /// Checks tables and value files alone: no manifest says which belong to the store.
+    fn check_files_alone(&mut self) -> Result<()> {
         let context = self.inspector.table_context(self.dir);
         for kind in self.files()? {
-            if let FileKind::Values(number) = kind {
-                self.counts.value_files += 1;
-                match check_lone_values(&context, number) {
-                    Ok(meta) => {
-                        self.counts.values += meta.count;
-                        self.counts.bytes += meta.size;
-                    }
-                    Err(error) => self.report_error(&kind.path(self.dir), &error),
-                }
-            }
-            let FileKind::Table(number) = kind else { continue };
-            self.counts.tables += 1;
-            match check_lone_table(&context, number) {
-                Ok(meta) => {
-                    self.counts.entries += meta.entries;
-                    self.counts.bytes += meta.size;
-                }
-                Err(error) => self.report_error(&kind.path(self.dir), &error),
+            if matches!(kind, FileKind::Table(_) | FileKind::Values(_)) {
+                self.check_alone(&context, kind);
             }
         }
+        Ok(())
+    }
+
+    /// Checks one file against itself; returns whether files of this kind have checksums.
+    fn check_alone(&mut self, context: &Arc<TableContext>, kind: FileKind) -> bool {
+        let checked = match kind {
+            FileKind::Table(number) => self.check_table_alone(context, number),
+            FileKind::Values(number) => self.check_values_alone(context, number),
+            FileKind::Wal(number) => self.check_log_alone(number),
+            FileKind::Manifest(number) => self.check_manifest_alone(number),
+            FileKind::Current => manifest::read_current(&*self.inspector.fs, self.dir).map(drop),
+            FileKind::CurrentTemp | FileKind::Lock | FileKind::Partial | FileKind::Stats | FileKind::StatsTemp => {
+                return false;
+            }
+        };
+        if let Err(error) = checked {
+            self.report_error(&kind.path(self.dir), &error);
+        }
+        true
+    }
+
+    fn check_table_alone(&mut self, context: &Arc<TableContext>, number: u64) -> Result<()> {
+        self.counts.tables += 1;
+        let table = Arc::new(Table::alone(Arc::clone(context), number, true)?);
+        self.check_table(&table, None);
+        Ok(())
+    }
+
+    fn check_values_alone(&mut self, context: &Arc<TableContext>, number: u64) -> Result<()> {
+        self.counts.value_files += 1;
+        let mut scan = ValueScan::new(context.values(), number)?;
+        while scan.next_record()?.is_some() {}
+        let meta = scan.finish()?;
+        self.counts.values += meta.count;
+        self.counts.bytes += meta.size;
+        Ok(())
+    }
+
+    fn check_manifest_alone(&mut self, number: u64) -> Result<()> {
+        manifest::load_number(&*self.inspector.fs, self.dir, number)?;
+        let (edits, end) = self.count_edits(number)?;
+        self.counts.edits = edits;
+        self.note_torn_tail(&FileKind::Manifest(number).path(self.dir), end);
+        Ok(())
+    }
+
+    /// Checks a log as if it were the newest one: damage before what it states to be synced is
+    /// damage, and the rest may be a torn write.
+    fn check_log_alone(&mut self, number: u64) -> Result<()> {
+        let fs = &*self.inspector.fs;
+        let header = self.inspector.log(&FileKind::Wal(number).path(self.dir))?.header();
+        let flushed = header.map_or(0, |header| header.first.saturating_sub(1));
+        let known = ManifestLogs { flushed, synced_log: None };
+        let mut batches = 0;
+        let (end, _) = wal::recover(fs, self.dir, &[number], known, false, &mut |group| {
+            group.batches().try_for_each(|batch| {
+                batches += 1;
+                let mut operations = batch.operations();
+                let read = operations.try_for_each(|operation| operation.map(drop));
+                read.map_err(|rule: Malformed| batch.corruption(self.dir, rule))
+            })
+        })?;
+        self.counts.batches = batches;
+        self.note_torn_log(end.torn);
         Ok(())
     }
 
@@ -549,16 +638,18 @@ impl Verifier<'_> {
     }
 }
 
-fn check_lone_table(context: &Arc<TableContext>, number: u64) -> Result<TableMeta> {
-    let table = Table::alone(Arc::clone(context), number, true)?;
-    table.verify()?;
-    Ok(table.meta().clone())
+/// The bytes of value files, and those of tables twice: each alone, and all in order.
+fn bytes_to_check(state: &ManifestState) -> u64 {
+    let of_keyspace = |keyspace: &KeyspaceState| {
+        let values: u64 = keyspace.values.values().map(|file| file.meta.size).sum();
+        values + 2 * keyspace.tables().map(|(_, meta)| meta.size).sum::<u64>()
+    };
+    state.keyspaces.values().map(of_keyspace).sum()
 }
 
-fn check_lone_values(context: &Arc<TableContext>, number: u64) -> Result<ValueFileMeta> {
-    let mut scan = ValueScan::new(context.values(), number)?;
-    while scan.next_record()?.is_some() {}
-    scan.finish()
+/// The part of `whole` that `part` of `all` is.
+fn scaled(whole: u64, part: u64, all: u64) -> u64 {
+    u64::try_from(u128::from(whole) * u128::from(part) / u128::from(all.max(1))).unwrap_or(whole)
 }
 
 fn is_missing(error: &Error) -> bool {

@@ -157,6 +157,7 @@ fn read_tables(
     for number in files.tables() {
         let known = knowledge.tables.get(&number);
         let Some(checked) = check(context, number, known.map(|(_, level, meta)| (*level, meta)))? else { continue };
+        files.meter.add(checked.table.size());
         let keyspace = checked.table.properties().map(|properties| properties.keyspace);
         let level = known.map_or(checked.table.origin().level, |(_, level, _)| *level);
         let keyspace = known.map(|(id, ..)| *id).or(keyspace);

@@ -83,6 +83,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::Malformed;
 use crate::format::filename::FileKind;
 use crate::format::key::SeqNo;
+use crate::report::progress::ProgressListener;
 use crate::sorted::iter::{InternalCursor, MergeCursor};
 use crate::sorted::ranges::Fragment;
 use crate::sorted::table::{Input, Origin, SalvageCursor, TableContext};
@@ -107,11 +108,14 @@ pub struct RepairOptions {
     pub file_system: Arc<dyn FileSystem>,
     /// Whether to report what a repair would do, and change nothing. Default: false.
     pub dry_run: bool,
+    /// Is told how far the repair has checked the tables. Default: nobody.
+    pub progress: ProgressListener,
 }
 
 impl Default for RepairOptions {
     fn default() -> RepairOptions {
-        RepairOptions { file_system: Arc::new(OsFileSystem::new()), dry_run: false }
+        let file_system = Arc::new(OsFileSystem::new());
+        RepairOptions { file_system, dry_run: false, progress: ProgressListener::default() }
     }
 }
 
@@ -130,6 +134,13 @@ impl RepairOptions {
     /// Sets whether to report what a repair would do, and change nothing.
     pub fn dry_run(mut self, dry_run: bool) -> Self {
         self.dry_run = dry_run;
+        self
+    }
+
+    /// Has `listener` told how far the repair has checked the tables. What is written afterwards is
+    /// the smaller part, unless most tables are damaged.
+    pub fn on_progress(mut self, listener: ProgressListener) -> Self {
+        self.progress = listener;
         self
     }
 }
@@ -162,10 +173,11 @@ pub fn repair(dir: impl AsRef<Path>, options: RepairOptions) -> Result<RepairRep
     owner::refuse_foreign(&context, &files)?;
     let _lock = lock(&*fs, dir, options.dry_run)?;
     // List again: a process may have written until now.
-    let files = Files::new(list(&*fs, dir)?);
+    let files = Files::new(list(&*fs, dir)?).measured(&*fs, dir, &options.progress);
     let mut report = RepairReport::default();
     let in_force = manifests::find_sound(&*fs, dir, &files.manifests(), &mut report.faults)?;
     let plan = plan(&context, &files, in_force.as_ref(), &mut report)?;
+    files.meter.finish();
     if report.faults.is_empty() {
         let manifest = in_force.map(|loaded| FileKind::Manifest(loaded.number));
         let is_needed = |kind| plan.needs(kind) || manifest == Some(kind);

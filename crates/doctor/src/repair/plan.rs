@@ -168,6 +168,7 @@ pub(super) fn by_manifest(
             note_missing(context, state, report, (id, level, meta));
             continue;
         };
+        files.meter.add(checked.table.size());
         let origin = checked.table.origin();
         replaced.extend(origin.dead.iter().copied().chain(origin.inputs.iter().map(|input| input.number)));
         let level = checked.level_of(level);

@@ -8,8 +8,9 @@
 
 use std::borrow::Cow;
 
-use super::BatchReader;
 use super::UNLOGGED;
+use super::{BatchReader, LogOps};
+use tamis_base::format::Decoded;
 use tamis_base::format::coding::put_varint;
 
 /// What the log stores of a batch of which it does not store all.
@@ -48,6 +49,32 @@ impl LoggedPart {
             payload.extend(unlogged(left_out));
         }
         Some(LoggedPart { payload: Cow::Owned(payload), has_operations })
+    }
+
+    /// The part of a batch in a log of which a copy stores the operations of some keyspaces. What
+    /// the log does not store, the copy does not, either.
+    pub fn of_log(batch: &[u8], count: u32, is_kept: impl Fn(u32) -> bool) -> Decoded<LoggedPart> {
+        let mut operations = LogOps::new(batch, count);
+        let (mut payload, mut has_operations, mut left_out, mut start) = (Vec::new(), false, 0, 0);
+        while operations.remaining > 0 || !operations.rest.is_empty() {
+            let before = operations.index;
+            let operation = operations.decode_op()?;
+            let end = batch.len() - operations.rest.remaining();
+            if operation.is_some_and(|operation| is_kept(operation.keyspace())) {
+                if left_out > 0 {
+                    payload.extend(unlogged(std::mem::take(&mut left_out)));
+                }
+                payload.extend_from_slice(&batch[start..end]);
+                has_operations = true;
+            } else {
+                left_out += operations.index - before;
+            }
+            start = end;
+        }
+        if left_out > 0 {
+            payload.extend(unlogged(left_out));
+        }
+        Ok(LoggedPart { payload: Cow::Owned(payload), has_operations })
     }
 
     /// The part for `count` operations, none of which the log stores.

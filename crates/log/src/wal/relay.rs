@@ -18,11 +18,11 @@ use std::panic::resume_unwind;
 use std::path::Path;
 
 use crate::Record;
-use crate::op::LogOps;
+use crate::op::{LogOps, LoggedPart};
 use tamis_base::error::{Error, Result};
-use tamis_base::format::Malformed;
 use tamis_base::format::filename::FileKind;
 use tamis_base::format::key::SeqNo;
+use tamis_base::format::{Decoded, Malformed};
 use tamis_base::sync::Mutex;
 use tamis_base::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use tamis_base::sync::thread::{Scope, ScopedJoinHandle, spawn_scoped};
@@ -74,6 +74,16 @@ impl<'a> LogBatch<'a> {
     pub(super) fn of(record: &Record<'a>) -> LogBatch<'a> {
         let Record { number, offset, first, payload, count, .. } = *record;
         LogBatch { log: number, offset, first, payload, count }
+    }
+
+    /// How many operations it has, with those that the log does not store.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// What is in it of the keyspaces that `is_kept` names.
+    pub fn part(&self, is_kept: impl Fn(u32) -> bool) -> Decoded<LoggedPart> {
+        LoggedPart::of_log(self.payload, self.count, is_kept)
     }
 
     pub fn operations(&self) -> LogOps<'a> {

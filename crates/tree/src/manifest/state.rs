@@ -161,6 +161,28 @@ impl ManifestState {
         }
     }
 
+    /// Gives a keyspace another name. No edit says so: a new manifest states it.
+    pub fn rename_keyspace(&mut self, id: u32, name: &str) -> Decoded<()> {
+        if id == 0 {
+            return Err(Malformed("the default keyspace changes its name"));
+        }
+        let keyspace = self.keyspaces.get_mut(&id).ok_or(UNKNOWN_KEYSPACE)?;
+        if !self.names.insert(name.to_owned()) {
+            return Err(SAME_NAME);
+        }
+        self.names.remove(&std::mem::replace(&mut keyspace.name, name.to_owned()));
+        Ok(())
+    }
+
+    /// Takes every keyspace out of the state but one. The default one is there, and new.
+    pub fn keep_only(&mut self, id: u32) {
+        self.keyspaces.retain(|of, _| *of == id);
+        self.unfinished.retain(|_, note| note.keyspace == id);
+        let default = || KeyspaceState::new(DEFAULT_KEYSPACE, KeyspaceOptions::new());
+        self.keyspaces.entry(0).or_insert_with(default);
+        self.names = self.keyspaces.values().map(|keyspace| keyspace.name.clone()).collect();
+    }
+
     /// Whether a table numbered `number` belongs to the store, or to an unfinished compaction.
     pub fn has_table(&self, number: u64) -> bool {
         self.keyspaces.values().any(|keyspace| keyspace.has_table(number))
@@ -326,7 +348,7 @@ impl ManifestState {
             match self.keyspaces.get_mut(id) {
                 Some(keyspace) if keyspace.name != *name => return Err(Malformed("a keyspace changes its name")),
                 Some(keyspace) => keyspace.options = options.clone(),
-                None if !self.names.insert(name.clone()) => return Err(Malformed("two keyspaces have the same name")),
+                None if !self.names.insert(name.clone()) => return Err(SAME_NAME),
                 None => _ = self.keyspaces.insert(*id, KeyspaceState::new(name.as_str(), options.clone())),
             }
         }
@@ -341,6 +363,7 @@ impl ManifestState {
     }
 }
 
+const SAME_NAME: Malformed = Malformed("two keyspaces have the same name");
 const UNKNOWN_KEYSPACE: Malformed = Malformed("a version edit names a keyspace that does not exist");
 
 /// Raises a number that must never fall.

@@ -5,9 +5,11 @@
 mod bucket;
 mod follow;
 mod interleaved;
+mod keyspace;
 mod kill;
 mod law5_shared;
 mod memory;
+mod progress;
 mod repository;
 #[cfg(feature = "object-store")]
 mod server;

@@ -1,15 +1,17 @@
 //! `backup`, `backups` and `restore`: a repository of copies of a store.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
-use tamis::{Db, Error};
-use tamis_backup::{Base, Follow, FollowOptions, Generation, Point, Reach, Repository};
+use tamis::{Db, Error, KeyspaceCopy};
+use tamis_backup::{Base, Follow, FollowOptions, Generation, KeyspaceAt, Point, Reach, Repository};
 
-use super::store::{close, open_to_copy};
+use super::progress::{Bar, Unit, bar};
+use super::store::{close, no_such_keyspace, open_or_create, open_to_copy, settle_and_close};
 use crate::args::{Backup, Backups, Common, Restore};
 use crate::failure::{Failure, Result};
 use crate::interrupt::on_interrupt;
@@ -28,13 +30,21 @@ pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
         return follow(&args);
     }
     let db = open_to_copy(&args.db, common)?;
-    let repository = create(&args.repository)?;
+    let bar = bar(Unit::Bytes, Some(0));
+    let repository = create(&args.repository)?.on_progress(bar.listener());
     if !db.is_read_only() {
         // All writes are in tables then, which the next backup need not copy again. If it fails,
         // the log is copied.
         let _ = db.flush();
     }
-    let made = repository.backup(&db)?;
+    let made = match &args.keyspace {
+        Some(name) => {
+            let keyspace = db.existing_keyspace(name)?.ok_or_else(|| no_such_keyspace(name))?;
+            repository.backup_keyspace(&db, &keyspace)?
+        }
+        None => repository.backup(&db)?,
+    };
+    drop(bar);
     close(db, common)?;
     let pruned = args.keep.map(|keep| repository.prune_store(made.store, keep as usize)).transpose()?;
     let pruned = pruned.unwrap_or_default();
@@ -128,7 +138,7 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
         say(format_args!("{removed} of store {store} removed, {}", counted(pruned.files as u64, "file")));
     }
     let (generations, reach) = (repository.generations()?, repository.reach()?);
-    let has_several = generations.iter().any(|generation| generation.store != generations[0].store);
+    let has_several = generations.iter().any(|of| of.store != generations[0].store || of.keyspace.is_some());
     let reach_of = |generation: &Generation| reach.iter().find(|reach| reach.generation == generation.number).copied();
     let mut output = Output::new();
     if common.json() {
@@ -137,7 +147,8 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
     } else {
         let rows = generations.iter().map(|generation| {
             let reach = reach_of(generation).filter(|reach| reach.seqno > generation.seqno);
-            let store = has_several.then(|| format!("{} {}", generation.store, generation.path));
+            let keyspace = generation.keyspace.as_ref().map_or_else(String::new, |name| format!(" keyspace {name}"));
+            let store = has_several.then(|| format!("{} {}{keyspace}", generation.store, generation.path));
             let mut row = vec![
                 generation.number.to_string(),
                 utc(generation.time),
@@ -167,7 +178,10 @@ pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
 
 fn verify(common: &Common, repository: &Repository) -> Result<()> {
     let mut faults = Vec::new();
+    let bar = bar(Unit::Bytes, Some(0));
+    let repository = repository.clone().on_progress(bar.listener());
     let verified = repository.verify(&mut |fault| faults.push(fault.clone()))?;
+    drop(bar);
     let mut output = Output::new();
     if common.json() {
         output.json(json!({
@@ -197,15 +211,20 @@ fn verify(common: &Common, repository: &Repository) -> Result<()> {
 }
 
 pub(crate) fn restore(common: &Common, args: Restore) -> Result<()> {
-    let repository = open(&args.repository)?;
+    let bar = bar(Unit::Bytes, Some(0));
+    let repository = open(&args.repository)?.on_progress(bar.listener());
     let point = args.at.map(Point::Time).or(args.seqno.map(Point::Seqno));
     let base = match (args.generation, args.store) {
         (Some(number), _) => Base::Generation(number),
         (None, Some(store)) => Base::Store(store),
         (None, None) => Base::OnlyStore,
     };
+    if let Some(keyspace) = &args.keyspace {
+        return restore_keyspace(common, (&repository, bar), &args, (point, base), keyspace);
+    }
     if let Some(point) = point {
         let restored = repository.restore_to(point, base, &args.dir)?;
+        drop(bar);
         say(format_args!(
             "{} is as of number {}, written until {}: generation {} and what followed it",
             args.dir.display(),
@@ -213,21 +232,77 @@ pub(crate) fn restore(common: &Common, args: Restore) -> Result<()> {
             utc(restored.time),
             restored.generation.number
         ));
-        return report_restored(common, &restored.generation, restored.seqno, Some(restored.time));
+        return report_restored(common, &restored.generation, restored.seqno, Some(restored.time), None);
     }
     let number = repository.last(base)?.number;
     let restored = repository.restore(number, &args.dir)?;
+    drop(bar);
     say(format_args!(
         "{} is generation {number}, as of number {}: {}",
         args.dir.display(),
         restored.seqno,
         size(restored.bytes())
     ));
-    report_restored(common, &restored, restored.seqno, None)
+    report_restored(common, &restored, restored.seqno, None, None)
+}
+
+/// Brings one keyspace into a store, which is created if absent.
+fn restore_keyspace(
+    common: &Common,
+    (repository, bar): (&Repository, Bar),
+    args: &Restore,
+    (point, base): (Option<Point>, Base),
+    keyspace: &str,
+) -> Result<()> {
+    let name = args.name.as_deref().unwrap_or(keyspace);
+    let from = match point {
+        Some(point) => KeyspaceAt::point(point, base, keyspace),
+        None => KeyspaceAt::last(base, keyspace),
+    };
+    let db = open_or_create(&args.dir, common)?;
+    if db.existing_keyspace(name)?.is_some() {
+        let dir = args.dir.display();
+        let drop =
+            if name == "default" { String::new() } else { format!("; `kvtool drop-keyspace {dir} {name}` drops it") };
+        return Err(Failure::usage(format_args!(
+            "keyspace {name:?} exists in {dir}; --as NAME calls the restored one otherwise{drop}"
+        )));
+    }
+    let scratch = scratch_beside(&args.dir);
+    let done = repository.restore_keyspace(from, &db, name, &scratch);
+    // If it is empty, it was this command's.
+    let _ = fs::remove_file(scratch.join("LOCK")).and_then(|()| fs::remove_dir(&scratch));
+    let (restored, copied) = done?;
+    drop(bar);
+    settle_and_close(db, common)?;
+    say(format_args!(
+        "keyspace {name:?} of {} is {keyspace:?} of generation {}, as of number {}: {} in {}",
+        args.dir.display(),
+        restored.generation.number,
+        restored.seqno,
+        counted(copied.keys, "key"),
+        size(copied.bytes)
+    ));
+    let until = point.map(|_| restored.time);
+    report_restored(common, &restored.generation, restored.seqno, until, Some((name, copied)))
+}
+
+/// The directory beside a store into which files are put that it is about to get.
+fn scratch_beside(dir: &Path) -> PathBuf {
+    // `words.db/` names the directory, too.
+    let mut name = dir.components().as_path().as_os_str().to_owned();
+    name.push(".restoring");
+    name.into()
 }
 
 /// Prints, with `--json`, what was restored.
-fn report_restored(common: &Common, generation: &Generation, seqno: u64, until: Option<SystemTime>) -> Result<()> {
+fn report_restored(
+    common: &Common,
+    generation: &Generation,
+    seqno: u64,
+    until: Option<SystemTime>,
+    keyspace: Option<(&str, KeyspaceCopy)>,
+) -> Result<()> {
     if !common.json() {
         return Ok(());
     }
@@ -237,6 +312,11 @@ fn report_restored(common: &Common, generation: &Generation, seqno: u64, until: 
         "seqno": seqno,
         "bytes": generation.bytes(),
         "until": until.map(utc),
+        "keyspace": keyspace.map(|(name, copied)| json!({
+            "name": name,
+            "keys": copied.keys,
+            "bytes": copied.bytes,
+        })),
     }))?;
     output.finish()
 }
@@ -281,6 +361,7 @@ fn generation_json(generation: &Generation, reach: Option<Reach>) -> serde_json:
         "generation": generation.number,
         "store": generation.store.to_string(),
         "path": generation.path,
+        "keyspace": generation.keyspace,
         "time": unix_seconds(generation.time),
         "seqno": generation.seqno,
         "flushed_seqno": generation.flushed_seqno,

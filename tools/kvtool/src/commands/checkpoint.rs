@@ -3,6 +3,7 @@
 use serde_json::json;
 use tamis::ImageFile;
 
+use super::progress::{Unit, bar};
 use super::store::{close, open_to_copy};
 use crate::args::{Checkpoint, Common};
 use crate::failure::Result;
@@ -11,7 +12,9 @@ use crate::text::{counted, size};
 
 pub(crate) fn run(common: &Common, args: Checkpoint) -> Result<()> {
     let db = open_to_copy(&args.db, common)?;
-    let made = db.checkpoint(&args.dir)?;
+    let bar = bar(Unit::Bytes, Some(0));
+    let made = db.checkpoint_with(&args.dir, &bar.listener())?;
+    drop(bar);
     close(db, common)?;
     let bytes = made.files.iter().map(|file| file.size).sum();
     if common.json() {

@@ -4,12 +4,15 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::path::Path;
-use std::time::Instant;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tamis::inspect::{FileKind, Inspector};
-use tamis::{Stats, TableStats};
+use tamis::{Db, Stats, TableStats};
 
+use super::progress::{Bar, Unit, bar};
 use super::store::{close, open_existing, selected_keyspaces, stats_of};
 use crate::args::{Common, Compact};
 use crate::failure::Result;
@@ -25,12 +28,16 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
     db.flush()?;
     let before = stats_of(&db, common)?;
     let start = Instant::now();
-    for keyspace in &keyspaces {
-        keyspace.compact_range((
-            from.clone().map_or(Bound::Unbounded, Bound::Included),
-            to.clone().map_or(Bound::Unbounded, Bound::Excluded),
-        ))?;
-    }
+    let bar = bar(Unit::Bytes, Some(bytes(&before)));
+    watched(&db, &bar, || {
+        keyspaces.iter().try_for_each(|keyspace| {
+            keyspace.compact_range((
+                from.clone().map_or(Bound::Unbounded, Bound::Included),
+                to.clone().map_or(Bound::Unbounded, Bound::Excluded),
+            ))
+        })
+    })?;
+    drop(bar);
     let (seconds, after) = (start.elapsed().as_secs_f64(), stats_of(&db, common)?);
     drop(keyspaces);
     let kept = numbers(&after);
@@ -50,6 +57,29 @@ pub(crate) fn run(common: &Common, args: Compact) -> Result<()> {
     }
     say(format_args!("compacted {} to {} in {} s", size(before), size(after), Decimal(seconds)));
     Ok(())
+}
+
+/// How often a bar is told what a compaction has read.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Has a bar show how much compactions read while `work` runs.
+fn watched<R>(db: &Db, bar: &Bar, work: impl FnOnce() -> R) -> R {
+    if bar.is_hidden() {
+        return work();
+    }
+    let before = db.stats().compacted_bytes_in;
+    thread::scope(|scope| {
+        // It is dropped when the work is done, also by a panic.
+        let (working, is_working) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            while is_working.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
+                bar.set_position(db.stats().compacted_bytes_in.saturating_sub(before));
+            }
+        });
+        let done = work();
+        drop(working);
+        done
+    })
 }
 
 /// Reads a table that compaction left in place. A merge would have found its damage.

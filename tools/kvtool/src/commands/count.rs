@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::progress::{Unit, bar};
 use super::range::KeyRange;
 use super::store::open_to_read;
 use super::view::View;
@@ -15,7 +16,12 @@ use crate::text;
 pub(crate) fn count(common: &Common, args: InRange) -> Result<()> {
     let range = KeyRange::of(common, &args.range)?;
     let (db, keyspace) = open_to_read(&args.db, common)?;
-    let count = View::of(common, &db, &keyspace).count(&range)?;
+    let bar = bar(Unit::Keys, Some(0));
+    if !bar.is_hidden() {
+        bar.set_length(keyspace.approximate_len(range.bounds())?);
+    }
+    let count = View::of(common, &db, &keyspace).count(&range, &bar)?;
+    drop(bar);
     let mut output = Output::new();
     if common.json() {
         output.json(json!({ "count": count }))?

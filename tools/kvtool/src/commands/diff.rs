@@ -2,11 +2,13 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::io::{IsTerminal, stdout};
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use tamis::{Cursor, Db, ReadOptions, Snapshot};
 
+use super::progress::{Bar, KEYS, Unit, bar};
 use super::range::KeyRange;
 use super::store::open_read_only;
 use crate::args::{Common, Diff};
@@ -58,6 +60,12 @@ impl Side {
         range.seek_to_first(&mut cursor)?;
         Ok(Some(cursor))
     }
+
+    /// About how many keys a range of a keyspace has.
+    fn about(&self, keyspace: &str, range: &KeyRange) -> Result<u64> {
+        let keyspace = self.db.existing_keyspace(keyspace)?;
+        Ok(keyspace.map_or(Ok(0), |keyspace| keyspace.approximate_len(range.bounds()))?)
+    }
 }
 
 pub(crate) fn run(common: &Common, args: Diff) -> Result<()> {
@@ -78,6 +86,8 @@ pub(crate) fn run(common: &Common, args: Diff) -> Result<()> {
         shows_keyspace: names.len() > 1,
         is_quiet: args.count,
         counts: Counts::default(),
+        // Not among the lines that are printed on a terminal.
+        bar: if args.count || !stdout().is_terminal() { bar(Unit::Keys, Some(0)) } else { Bar::hidden() },
         left: args.limit.unwrap_or(u64::MAX),
     };
     for name in &names {
@@ -86,6 +96,9 @@ pub(crate) fn run(common: &Common, args: Diff) -> Result<()> {
             let side = if is_old { "first" } else { "second" };
             say(format_args!("keyspace {} is only in the {side} store", Form::Plain.show(name.as_bytes())));
             printer.counts.keyspaces += 1;
+        }
+        if !printer.bar.is_hidden() {
+            printer.bar.inc_length(old.about(name, &range)?.max(new.about(name, &range)?));
         }
         let (old, new) = (old.entries(name, &range)?, new.entries(name, &range)?);
         compare(name, &range, old, new, &mut printer)?;
@@ -117,6 +130,7 @@ fn compare(
 ) -> Result<()> {
     while printer.left > 0 {
         interrupt::check()?;
+        printer.show_progress();
         let (a, b) = (entry(old.as_ref(), range), entry(new.as_ref(), range));
         let order = match (&a, &b) {
             (None, None) => break,
@@ -147,10 +161,18 @@ struct Printer<'a> {
     /// Whether only their number is printed.
     is_quiet: bool,
     counts: Counts,
+    bar: Bar,
     left: u64,
 }
 
 impl Printer<'_> {
+    fn show_progress(&self) {
+        let passed = self.counts.equal + self.counts.differences();
+        if passed.is_multiple_of(KEYS) {
+            self.bar.set_position(passed);
+        }
+    }
+
     fn print(&mut self, keyspace: &str, change: Change, old: Option<Entry<'_>>, new: Option<Entry<'_>>) -> Result<()> {
         match change {
             Change::Removed => self.counts.removed += 1,
@@ -195,6 +217,7 @@ impl Printer<'_> {
             (false, false) => {}
         }
         self.output.finish()?;
+        drop(self.bar);
         let more = if self.left == 0 { ", and perhaps more" } else { "" };
         say(format_args!(
             "{} equal, {} removed, {} added, {} changed{more}",

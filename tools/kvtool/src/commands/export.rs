@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 use tamis::{Keyspace, KeyspaceOptions, Parts, ReadOptions, Snapshot};
 
@@ -21,6 +21,7 @@ use super::definition::Definition;
 use super::file_names::file_names;
 use super::formats::{Codec, Format};
 use super::lines::BYTE_ORDER_MARK;
+use super::progress::{Bar, KEYS, Unit, bar};
 use super::range::KeyRange;
 use super::salvage;
 use super::store::{existing_keyspace, open_read_only, selected_keyspaces};
@@ -29,10 +30,8 @@ use crate::args::{Common, Export, Operator};
 use crate::failure::{Attempt, Failure, Result};
 use crate::interrupt::on_interrupt;
 use crate::output::{Output, document, say};
-use crate::text::{Decimal, Form, count, counted, size};
+use crate::text::{Decimal, Form, counted, size};
 
-/// Entries between two updates of the progress bar.
-const PROGRESS_ENTRIES: u64 = 1000;
 /// Longest key in a message, in characters.
 const SHOWN_KEY: usize = 60;
 const BUFFER: usize = 1 << 16;
@@ -175,7 +174,7 @@ impl Exporter {
         let is_terminal = stdout.is_terminal();
         let mut out = BufWriter::with_capacity(BUFFER, stdout);
         for keyspace in keyspaces {
-            let progress = if is_terminal { ProgressBar::hidden() } else { self.progress_bar(keyspace)? };
+            let progress = if is_terminal { Bar::hidden() } else { self.progress_bar(keyspace)? };
             self.copy(keyspace, &mut out, &progress, Failure::output)?;
         }
         out.flush().map_err(Failure::output)
@@ -262,18 +261,13 @@ impl Exporter {
         Ok(())
     }
 
-    /// Hidden when standard error is not a terminal.
-    fn progress_bar(&self, keyspace: &Keyspace) -> Result<ProgressBar> {
-        let bar = ProgressBar::new(0);
-        if bar.is_hidden() {
-            return Ok(bar);
+    fn progress_bar(&self, keyspace: &Keyspace) -> Result<Bar> {
+        let bar = bar(Unit::Keys, Some(0));
+        if !bar.is_hidden() {
+            let upper = self.range.upper.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+            bar.set_length(keyspace.approximate_len((Bound::Included(&self.range.lower), upper))?);
         }
-        let upper = self.range.upper.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        bar.set_length(keyspace.approximate_len((Bound::Included(&self.range.lower), upper))?);
-        Ok(match ProgressStyle::with_template("{bar:40} {percent} %, {msg} keys, {per_sec}, {eta} left") {
-            Ok(style) => bar.with_style(style),
-            Err(_) => bar,
-        })
+        Ok(bar)
     }
 }
 
@@ -343,9 +337,8 @@ impl<'a, W: Write> EntryWriter<'a, W> {
         }
         export.keys += 1;
         export.bytes += (parts.key.len() + value_len) as u64;
-        if written.is_multiple_of(PROGRESS_ENTRIES) {
+        if written.is_multiple_of(KEYS) {
             progress.set_position(written);
-            progress.set_message(count(written));
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use tamis::{Error, Expiry, IngestMode, IngestOptions, SstWriter, WriteBatch, Wri
 use super::definition::Definition;
 use super::entries::{Entries, Position, Source};
 use super::formats::{Entry, Record};
-use super::progress::progress_bar;
+use super::progress::{Unit, bar};
 use super::sst_build;
 use super::store::{close, open_read_only, settle_and_close};
 use super::target::Target;
@@ -47,7 +47,7 @@ pub(crate) fn run(common: &Common, args: Import) -> Result<()> {
     }
     let mut target = Target::open(&args.db, common)?;
     let start = Instant::now();
-    let progress = progress_bar(entries.len());
+    let progress = bar(Unit::Input, entries.len());
     if args.sorted {
         let imported = import_sorted(common, &args.db, &mut entries, &mut target, args.replace, &progress)?;
         progress.finish_and_clear();
@@ -207,7 +207,7 @@ fn dry_run(common: &Common, db: &Path, mut entries: Entries) -> Result<()> {
         Err(Failure::Store(Error::NotFound(_))) => (false, false),
         Err(failure) => return Err(failure),
     };
-    let progress = progress_bar(entries.len());
+    let progress = bar(Unit::Input, entries.len());
     let checked = check_all(&mut entries, &progress);
     progress.finish_and_clear();
     let Checked { keys, bytes, invalid } = checked?;

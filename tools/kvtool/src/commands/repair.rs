@@ -3,13 +3,17 @@
 use serde_json::{Value, json};
 use tamis::{Loss, RepairOptions, RepairReport};
 
+use super::progress::{Unit, bar};
 use crate::args::{Common, Repair};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, json_bytes, say};
 use crate::text::counted;
 
 pub(crate) fn run(common: &Common, args: Repair) -> Result<()> {
-    let report = tamis::repair(&args.db, RepairOptions::new().dry_run(args.dry_run))?;
+    let bar = bar(Unit::Bytes, Some(0));
+    let options = RepairOptions::new().dry_run(args.dry_run).on_progress(bar.listener());
+    let report = tamis::repair(&args.db, options)?;
+    drop(bar);
     let printed = print(common, &report, args.dry_run);
     match (report.is_sound(), args.dry_run) {
         (true, _) => say("nothing to repair"),

@@ -11,7 +11,7 @@ use tamis::{Error, Expiry, SstFormat, SstInfo, SstWriter};
 
 use super::entries::Entries;
 use super::formats::{Entry, Record};
-use super::progress::progress_bar;
+use super::progress::{Unit, bar};
 use super::target::Target;
 use crate::args::{Common, SstBuild};
 use crate::failure::{Attempt, Failure, Result};
@@ -37,7 +37,7 @@ pub(crate) fn run(common: &Common, args: SstBuild) -> Result<()> {
     }
     let out = args.out.display();
     fs::create_dir(&args.out).attempt(format_args!("cannot create {out}"))?;
-    let (start, progress) = (Instant::now(), progress_bar(entries.len()));
+    let (start, progress) = (Instant::now(), bar(Unit::Input, entries.len()));
     let built = only_keyspace(&mut entries, common, &format)
         .and_then(|()| build(&mut entries, None, &format, &args.out, args.table_size << 20, &progress));
     progress.finish_and_clear();

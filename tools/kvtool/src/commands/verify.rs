@@ -1,27 +1,57 @@
-//! `verify`: checks every file of a store.
+//! `verify`: checks every file of a store, or one file alone.
+
+use std::path::Path;
 
 use serde_json::json;
 use tamis::inspect::{Finding, Inspector, Verified};
 
+use super::progress::{Unit, bar};
 use crate::args::{Common, Verify};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, say};
 use crate::text::{count, counted, size};
 
 pub(crate) fn run(common: &Common, args: Verify) -> Result<()> {
+    let are_several = args.paths.len() > 1;
+    let mut worst = Ok(());
+    for path in &args.paths {
+        if are_several {
+            say(format_args!("{}:", path.display()));
+        }
+        match verify(common, path) {
+            Ok(()) => {}
+            // The other paths are checked, and damage is the worst that can be said of any.
+            Err(failure @ (Failure::Damaged | Failure::Unchecked)) => {
+                worst = if matches!(worst, Err(Failure::Damaged)) { worst } else { Err(failure) };
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    worst
+}
+
+fn verify(common: &Common, path: &Path) -> Result<()> {
     let mut output = Output::new();
     let mut documents = Vec::new();
     // A closed pipe does not end the check: the exit code must still report damage.
     let mut printed = Ok(());
-    let verified = Inspector::new().verify(&args.db, &mut |fault| {
+    let bar = bar(Unit::Bytes, Some(0));
+    let mut take = |fault: &Finding| {
         if common.json() {
             documents.push(fault_json(fault));
         } else if printed.is_ok() {
-            printed = output.line(fault).and_then(|()| output.flush());
+            printed = bar.suspend(|| output.line(fault).and_then(|()| output.flush()));
         }
-    })?;
+    };
+    let inspector = Inspector::new().on_progress(bar.listener());
+    let verified = match path.is_file() {
+        true => inspector.verify_file(path, &mut take)?,
+        false => inspector.verify(path, &mut take)?,
+    };
+    drop(bar);
     if common.json() {
         printed = output.json(json!({
+            "path": path.display().to_string(),
             "sound": verified.damaged == 0 && verified.unchecked == 0,
             "damaged": verified.damaged,
             "unchecked": verified.unchecked,

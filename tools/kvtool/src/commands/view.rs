@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use tamis::{Db, Keyspace, ReadOptions, Value};
 
+use super::progress::{Bar, KEYS};
 use super::range::KeyRange;
 use super::store::session_of;
 use crate::args::Common;
@@ -33,11 +34,12 @@ impl View<'_> {
     }
 
     /// How many keys a range has.
-    pub(super) fn count(&self, range: &KeyRange) -> Result<u64> {
+    pub(super) fn count(&self, range: &KeyRange, bar: &Bar) -> Result<u64> {
         let session = self.session;
-        let read = session
-            .and_then(|session| session.in_transaction(|tx| count(tx.keyspace(self.keyspace).keys(range.bounds()))));
-        read.unwrap_or_else(|| count(self.keyspace.keys(range.bounds())))
+        let read = session.and_then(|session| {
+            session.in_transaction(|tx| count(tx.keyspace(self.keyspace).keys(range.bounds()), bar))
+        });
+        read.unwrap_or_else(|| count(self.keyspace.keys(range.bounds()), bar))
     }
 
     /// Passes the entries of a range to `on_entry`, with their deadlines, until it returns false.
@@ -85,12 +87,15 @@ impl View<'_> {
     }
 }
 
-fn count<T>(keys: impl Iterator<Item = tamis::Result<T>>) -> Result<u64> {
-    let mut count = 0;
+fn count<T>(keys: impl Iterator<Item = tamis::Result<T>>, bar: &Bar) -> Result<u64> {
+    let mut count: u64 = 0;
     for key in keys {
         key?;
         interrupt::check()?;
         count += 1;
+        if count.is_multiple_of(KEYS) {
+            bar.set_position(count);
+        }
     }
     Ok(count)
 }

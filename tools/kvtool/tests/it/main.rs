@@ -29,3 +29,4 @@ mod round_trip;
 mod sandbox;
 mod shell;
 mod soak;
+mod verify;

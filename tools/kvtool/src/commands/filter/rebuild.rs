@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tamis::{Db, FilterBudget, FilterPolicy, Keyspace, LevelFilters};
 
 use super::super::filters::{FilterTotals, Totals, filters_of};
+use super::super::progress::{Unit, bar};
 use super::super::store::{close, open_existing, selected_keyspaces, stats_of_keyspace};
 use crate::args::{Common, FilterRebuild, Policy};
 use crate::failure::{Failure, Result};
@@ -23,8 +23,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
     let db = open_existing(&args.db, common)?;
     let keyspaces = selected_keyspaces(&db, common)?;
     let start = Instant::now();
-    let style = ProgressStyle::with_template("{prefix} {bar:40} {pos} of {len} tables, {eta} left");
-    let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = bar(Unit::Tables, Some(0));
     let mut documents = Vec::new();
     for keyspace in &keyspaces {
         bar.set_prefix(keyspace.name().to_owned());
@@ -79,8 +78,7 @@ pub(crate) fn run(common: &Common, args: FilterRebuild) -> Result<()> {
             "range_filters_declined": ranges.declined,
         }));
     }
-    bar.finish_and_clear();
-    drop(keyspaces);
+    drop((bar, keyspaces));
     close(db, common)?;
     let seconds = start.elapsed().as_secs_f64();
     say(format_args!("done in {} s", Decimal(seconds)));

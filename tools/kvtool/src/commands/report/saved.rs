@@ -10,7 +10,7 @@ use tamis::{Db, FilterAnswer, FilterMode, Found, Keyspace, ReadOptions};
 use super::super::filter::advise::{Advice, Misses};
 use super::super::formats::{Codec, Format};
 use super::super::lines::Lines;
-use super::super::progress::progress_bar;
+use super::super::progress::{Unit, bar};
 use super::super::store::stats_of_keyspace;
 use crate::failure::Result;
 use crate::text::{Form, count};
@@ -51,7 +51,7 @@ impl Saved {
         let advice = Advice::of(db.path(), &stats).ok();
         let source = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
         let mut saved = Saved { keyspace: keyspace.name().to_owned(), source, ..Saved::default() };
-        let progress = progress_bar(file.metadata().ok().filter(|file| file.is_file()).map(|file| file.len()));
+        let progress = bar(Unit::Input, file.metadata().ok().filter(|file| file.is_file()).map(|file| file.len()));
         let limit = Codec { format: Format::Tsv, form }.longest_record();
         let mut asked = 0;
         let looked_up = Lines::open(Some(file), limit)?.each_key(form, |line, key| {
@@ -63,7 +63,6 @@ impl Saved {
             }
             Ok(())
         });
-        progress.finish_and_clear();
         looked_up.map(|()| saved)
     }
 

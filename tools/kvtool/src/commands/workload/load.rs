@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use tamis::{Db, FilterPolicy, KeyspaceOptions, Options, RangeFilterPolicy, ReadMode, WriteBatch};
 
+use super::super::progress::{Unit, bar};
 use super::keys::{KEY_LEN, Keys, mix};
 use crate::failure::Result;
 use crate::output::say;
@@ -41,7 +42,7 @@ impl Load {
     /// Loads all keys into a new store at `path`, waits until compaction is idle, and closes it.
     pub(crate) fn run(&self, path: &Path) -> Result<()> {
         let Load { keys, filter, ranges, .. } = *self;
-        let progress = progress_bar(keys.count());
+        let progress = bar(Unit::Keys, Some(keys.count()));
         let last = keys.count() - keys.count() / LAST_SHARE;
         let late = last - keys.count() / LATE_SHARE;
         let db = self
@@ -113,14 +114,5 @@ pub(crate) fn settle(db: &Db) {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Hidden when standard error is not a terminal.
-fn progress_bar(keys: u64) -> ProgressBar {
-    let bar = ProgressBar::new(keys);
-    match ProgressStyle::with_template("loading {bar:40} {percent} %, {human_pos} keys, {eta} left") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }

@@ -204,6 +204,7 @@ const CALLS: &[(&str, &str)] = &[
     ("compact db --json", "compact db --json --keyspace m"),
     ("backup db backups --json", "backup db backups --json --keep 1"),
     ("backup db backups", "backup db backups --json"),
+    ("backup db backups --json", "backup db backups --json --keyspace m"),
     ("backups backups", "backups backups --verify"),
     ("backups backups", "backups backups --json"),
     ("backups backups", "backups backups --format plain"),
@@ -213,6 +214,8 @@ const CALLS: &[(&str, &str)] = &[
     ("restore backups r", "restore backups r --seqno 1"),
     ("restore backups r", "restore backups r --store 0000000000000000"),
     ("restore backups r", "restore backups r --json"),
+    ("restore backups r", "restore backups r --keyspace m"),
+    ("restore backups r --keyspace m", "restore backups r --keyspace m --as o"),
     ("checkpoint db c", "checkpoint db c --json"),
     ("sst tables/000001.sst", "sst tables/000001.sst --blocks"),
     ("sst tables/000001.sst", "sst tables/000001.sst --entries"),
@@ -428,8 +431,8 @@ fn each_flag_of_each_command_changes_what_it_does() {
 fn flags_that_mean_nothing_to_a_command_are_refused() {
     let sandbox = Sandbox::with_store(10, 1, &[]);
     for call in [
-        "backup db b --keyspace m",
-        "restore b r --keyspace m",
+        "backup db b --keyspace m --follow",
+        "restore b r --as m",
         "checkpoint db c --keyspace m",
         "verify db --keyspace m",
         "repair db --keyspace m",
