@@ -194,13 +194,13 @@ pub(crate) enum Command {
     /// Reads TSV, CSV, JSON lines and NUL-delimited pairs. JSON lines that `export` has written say
     /// of which keyspace they are; a new one gets its options from there. Without --dry-run, what
     /// comes before an invalid record is imported, and a message says how to resume.
-    Import(With<Import>),
+    Import(With<Import, AllFlags<JsonFlag>>),
     /// Write sorted lines to tables for `ingest`, with no other access to the store than to read
     /// how its tables are written
     ///
     /// The store may be open elsewhere. Keys must ascend as bytes, each once: `LC_ALL=C sort` sorts
     /// plain lines. A line that does not is an error, and no table is left.
-    SstBuild(With<SstBuild>),
+    SstBuild(With<SstBuild, AllFlags<JsonFlag>>),
     /// Add tables that `sst-build` or a program has written to a keyspace, all of them or none
     ///
     /// Their entries replace those that the keyspace has under the same keys. The tables must not
@@ -213,7 +213,7 @@ pub(crate) enum Command {
     /// JSON lines hold all there is: deadlines, merge operands, the keyspace and its options. What
     /// another format leaves out is counted in a message. An entry that the format cannot hold is
     /// an error, and no file is written.
-    Export(With<Export>),
+    Export(With<Export, AllFlags<JsonFlag>>),
     /// Print the levels, filters and memory of a store, and what reads cost
     Stats(With<Stats, AllFlags<TableFlags>>),
     /// Write a report on a store as one page of HTML: levels, filters, reads saved, advice, costs
@@ -226,18 +226,18 @@ pub(crate) enum Command {
     /// other, what can be read beside its process is shown: writes, sizes and levels.
     Top(Top),
     /// Print a line of figures of a store in use every second; see `top`
-    Watch(With<Watch, JsonFlag>),
+    Watch(With<Watch, TableFlags>),
     /// Print the tables of every level
     Levels(With<StoreDir, AllFlags<TableFlags>>),
     /// List the keyspaces
     Keyspaces(With<StoreDir, KeyspaceFlags<TableFlags>>),
     /// Create a keyspace; the store, too, if absent
-    CreateKeyspace(With<CreateKeyspace, JsonFlag>),
+    CreateKeyspace(With<CreateKeyspace, TableFlags>),
     /// Change keyspaces
     #[command(subcommand)]
     Keyspace(KeyspaceCommand),
     /// Drop a keyspace with all that it holds
-    DropKeyspace(With<NamedKeyspace, JsonFlag>),
+    DropKeyspace(With<NamedKeyspace, TableFlags>),
     /// Move entries to the last level, and drop deleted and overwritten ones
     Compact(With<Compact>),
     /// Make a copy of a store that shares its files by hard links; it survives a power cut
@@ -245,7 +245,7 @@ pub(crate) enum Command {
     /// The copy is a store of its own. It takes the space of the log only, until the original
     /// replaces files. On another file system everything is copied, and checksums are compared.
     /// No other process may have the store open; one that has calls `Db::checkpoint` itself.
-    Checkpoint(With<Checkpoint, JsonFlag>),
+    Checkpoint(With<Checkpoint, TableFlags>),
     /// Back up a store to a repository, which is created if absent; copies only what it lacks
     ///
     /// The repository is a directory, or a bucket of an object store: s3://bucket/prefix, with
@@ -256,11 +256,11 @@ pub(crate) enum Command {
     /// With --follow, everything that is written afterwards is kept, too, and `restore --at` makes
     /// a store as of any second. A program that has the store open can do that itself, with the
     /// crate `tamis-backup`.
-    Backup(With<Backup, JsonFlag>),
+    Backup(With<Backup, TableFlags>),
     /// List the generations in a backup repository, or check all of its files
     Backups(With<Backups, TableFlags>),
     /// Make a store of a generation in a backup repository; every file is compared with its hash
-    Restore(With<Restore, JsonFlag>),
+    Restore(With<Restore, TableFlags>),
     /// Print what an SSTable contains
     Sst(With<Sst, ByteFlags<TableFlags>>),
     /// Print files of a store as text: logs, manifests, CURRENT, SSTables, value files
@@ -269,13 +269,13 @@ pub(crate) enum Command {
     ///
     /// A file alone shows its own damage. Whether it is the file that was written, and how it fits
     /// the others, is checked with the store.
-    Verify(With<Verify, JsonFlag>),
+    Verify(With<Verify, TableFlags>),
     /// Repair a damaged store so that it opens again, and report what is lost; deletes nothing
     ///
     /// Files that no longer belong to the store move to its directory `lost`, with a report. Exit
     /// code 3: some keys may be missing or have older values; the report lists their ranges. No
     /// process may have the store open.
-    Repair(With<Repair, JsonFlag>),
+    Repair(With<Repair, TableFlags>),
     /// Create, query and compare filters
     #[command(subcommand)]
     Filter(FilterCommand),

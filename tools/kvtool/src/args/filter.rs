@@ -6,7 +6,7 @@ use clap::{Args as Group, Subcommand, ValueEnum};
 use tamis::RangeFilterPolicy;
 use tamis::filter::{BloomLayout, HashFunction};
 
-use super::{AllFlags, ByteFlags, JsonFlag, KeyspaceFlags, TableFlags, With};
+use super::{AllFlags, ByteFlags, KeyspaceFlags, TableFlags, With};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FilterCommand {
@@ -23,7 +23,7 @@ pub(crate) enum FilterCommand {
     ///
     /// The filters must be Bloom filters of equal size, probes, layout, hash and seed: created with
     /// equal --bits and --probes, or with an equal --capacity and --bits-per-key or --error-rate.
-    Union(With<FilterUnion, JsonFlag>),
+    Union(With<FilterUnion, TableFlags>),
     /// Print the parameters of a filter and its fill
     Info(With<FilterInfo, TableFlags>),
     /// Give the tables of a store new filters; their data blocks are copied unchanged

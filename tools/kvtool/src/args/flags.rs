@@ -35,7 +35,7 @@ impl<A: Group, F: Group + Into<Common>> With<A, F> {
 
 /// Of commands that work in a keyspace, on keys or values.
 #[derive(Debug, Group)]
-pub(crate) struct AllFlags<O: Group = JsonFlag> {
+pub(crate) struct AllFlags<O: Group = TableFlags> {
     #[command(flatten)]
     keyspace: KeyspaceFlag,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub(crate) struct AllFlags<O: Group = JsonFlag> {
 
 /// Of commands that work in a keyspace, and read and print no keys.
 #[derive(Debug, Group)]
-pub(crate) struct KeyspaceFlags<O: Group = JsonFlag> {
+pub(crate) struct KeyspaceFlags<O: Group = TableFlags> {
     #[command(flatten)]
     keyspace: KeyspaceFlag,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(crate) struct KeyspaceFlags<O: Group = JsonFlag> {
 
 /// Of commands that read or print keys, of no keyspace.
 #[derive(Debug, Group)]
-pub(crate) struct ByteFlags<O: Group = JsonFlag> {
+pub(crate) struct ByteFlags<O: Group = TableFlags> {
     #[command(flatten)]
     form: FormFlags,
     #[command(flatten)]
@@ -80,6 +80,7 @@ struct FormFlags {
     hex: bool,
 }
 
+/// Of commands whose `--format` is that of a file.
 #[derive(Debug, Group)]
 pub(crate) struct JsonFlag {
     /// Write JSON to standard output
@@ -87,11 +88,10 @@ pub(crate) struct JsonFlag {
     json: bool,
 }
 
-/// Of commands that print tables.
 #[derive(Debug, Group)]
 pub(crate) struct TableFlags {
-    /// How to print: as a table that fits the terminal; plain, with tabs and all columns; or as
-    /// JSON
+    /// How to print: tables that fit the terminal; plain ones, with tabs and all columns; or JSON.
+    /// What is printed in lines is the same in the first two
     #[arg(long, value_enum, default_value_t, conflicts_with = "json")]
     format: OutputFormat,
     /// Write JSON to standard output: --format json

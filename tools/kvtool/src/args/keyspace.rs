@@ -7,7 +7,7 @@ use clap::{Args as Group, Subcommand};
 use tamis::{Compression, FilterPolicy, KeyspaceOptions, LevelFilters, PrefixExtractor, RangeFilterPolicy};
 
 use super::filter::range_filter;
-use super::{JsonFlag, Operator, With};
+use super::{Operator, TableFlags, With};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyspaceCommand {
@@ -16,7 +16,7 @@ pub(crate) enum KeyspaceCommand {
     /// They hold for tables that are written from now on. `kvtool filter rebuild` gives the others
     /// filters as the options say; compactions rewrite the rest in time. A merge operator stays for
     /// good once a keyspace has it.
-    Set(With<SetKeyspace, JsonFlag>),
+    Set(With<SetKeyspace, TableFlags>),
 }
 
 #[derive(Debug, Group)]

@@ -62,7 +62,7 @@ pub(crate) fn open_existing(path: &Path, common: &Common) -> Result<Db> {
     }
 }
 
-/// Opens a store, and the keyspace that the command line names, for [`write`]; creates both if
+/// Opens a store, and the keyspace that the command line names, for [`write()`]; creates both if
 /// absent.
 pub(crate) fn open_to_write(path: &Path, common: &Common) -> Result<(Db, Keyspace)> {
     let db = match session_of(path, common) {
@@ -87,7 +87,7 @@ pub(crate) fn may_change_keyspaces(path: &Path, common: &Common) -> Result<()> {
     session_of(path, common).map_or(Ok(()), Session::may_change_keyspaces)
 }
 
-/// Opens an existing store and keyspace for [`write`].
+/// Opens an existing store and keyspace for [`write()`].
 pub(crate) fn open_existing_to_write(path: &Path, common: &Common) -> Result<(Db, Keyspace)> {
     let db = match session_of(path, common) {
         Some(session) => session.db().clone(),

@@ -135,7 +135,7 @@ impl View {
         let text = match (&self.trouble, self.last.interval) {
             (Some(trouble), _) => format!("not seen: {trouble}"),
             (None, Some(interval)) => format!("published every {interval} s"),
-            (None, None) => "publishes no statistics (Options::publish_stats): read beside its process".to_owned(),
+            (None, None) => "publishes no statistics: read beside its process".to_owned(),
         };
         let paused = if self.is_paused { "paused; " } else { "" };
         Line::from(format!("{text}; {paused}q ends, p pauses")).style(DIM)
