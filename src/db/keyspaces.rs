@@ -181,7 +181,8 @@ impl Store {
             return Err(Error::invalid(format_args!("there is a keyspace {new:?} already")));
         }
         drop(view);
-        self.check_edit_space()?;
+        // One that fails poisons the store.
+        self.check_space(self.shape.catalog().max_manifest_len())?;
         self.install_name(id, new)
     }
 

@@ -23,6 +23,7 @@ use crate::rate::RateLimiter;
 use crate::report::delivery::Events;
 use crate::report::event::Event;
 use crate::sorted::table::TableContext;
+use crate::sync::atomic::AtomicBool;
 use crate::vfs::{FileLock, FileSystem};
 
 pub(crate) struct Store {
@@ -42,6 +43,8 @@ pub(crate) struct Store {
     pub(super) report: Report,
     /// Whether point reads see what is visible and are not timed.
     pub(super) reads_plainly: bool,
+    /// Whether a keyspace is being copied into the store: one at a time, since they go by names.
+    pub(super) is_copying: AtomicBool,
 }
 
 impl Drop for Store {
@@ -85,6 +88,7 @@ impl Store {
             tables: opened.tables,
             options: opened.options,
             environment: opened.environment,
+            is_copying: AtomicBool::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
-use tamis::{Db, Error, KeyspaceOptions, Options};
+use tamis::{Db, Error, KeyspaceOptions, Options, ProgressListener};
 
 fn options(fs: &SimFileSystem) -> Options {
     Options::new().file_system(Arc::new(fs.clone()))
@@ -99,4 +99,65 @@ fn any_call_may_fail_and_the_power_too() {
             break;
         }
     }
+}
+
+#[test]
+fn copies_to_one_name_do_not_meet() {
+    let fs = SimFileSystem::new();
+    let db = sample(&fs);
+    let (old, other) = (db.keyspace("old").unwrap(), db.keyspace("other").unwrap());
+    // A second copy begins while the first one goes on.
+    let (within, source) = (db.clone(), other.clone());
+    let refused = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let count = Arc::clone(&refused);
+    let listener = ProgressListener::new(move |_| {
+        let copied = within.copy_keyspace(&source, "copy", &ProgressListener::default());
+        assert!(matches!(copied, Err(Error::InvalidArgument(_))), "{copied:?}");
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(db.copy_keyspace(&old, "copy", &listener).unwrap().keys, 2);
+    assert!(refused.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    drop(listener);
+    // What was there when it returned is there after a power cut.
+    let after = options(&fs.crash(1)).open("/db").unwrap();
+    assert_eq!(after.keyspace("copy").unwrap().iter().count(), 2);
+    // What a copy has left is not dropped while it is copied.
+    let left = db.keyspace("x (being copied)").unwrap();
+    left.put("k", "v").unwrap();
+    let copied = db.copy_keyspace(&left, "x", &ProgressListener::default());
+    assert!(matches!(copied, Err(Error::InvalidArgument(_))), "{copied:?}");
+    assert_eq!(left.get("k").unwrap().unwrap(), "v");
+    // The next one has its turn.
+    assert_eq!(db.copy_keyspace(&other, "y", &ProgressListener::default()).unwrap().keys, 1);
+}
+
+#[test]
+fn a_rename_that_finds_no_space_changes_nothing() {
+    let fs = SimFileSystem::new();
+    let db = sample(&fs);
+    let names: Vec<String> = (0..4000).map(|i| format!("{}{i}", "k".repeat(200))).collect();
+    db.keyspaces(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    let used: u64 = fs.paths().iter().map(|path| fs.file_len(path).unwrap_or(0)).sum();
+    for extra in [0, 100_000, 500_000, 1 << 20, 3 << 19] {
+        fs.set_capacity(Some(used + extra));
+        if let Err(error) = db.rename_keyspace("old", "new") {
+            assert!(error.is_no_space(), "{error}");
+            fs.set_capacity(None);
+            db.put("k", "v").unwrap();
+            assert!(db.existing_keyspace("new").unwrap().is_none());
+        } else {
+            db.rename_keyspace("new", "old").unwrap_or_default();
+        }
+    }
+    fs.set_capacity(None);
+    db.put("k", "v").unwrap();
+}
+
+#[test]
+fn an_image_by_an_old_handle_has_the_new_name() {
+    let fs = SimFileSystem::new();
+    let db = sample(&fs);
+    let handle = db.keyspace("old").unwrap();
+    db.rename_keyspace("old", "new").unwrap();
+    assert_eq!(handle.image().unwrap().keyspace(), Some("new"));
 }

@@ -164,7 +164,8 @@ impl StoreImage {
         for (kind, bytes) in encode(&state, manifest)? {
             add(kind, bytes.len() as u64, Some(checksum_of(&bytes)), 0, ImageContent::Bytes(bytes));
         }
-        let keyspace = only.map(|(_, name)| Arc::clone(name));
+        // Its name by now: a handle may be older.
+        let keyspace = only.map(|(id, _)| Arc::from(&*state.keyspaces[&id].name));
         let (handle, branch) = (Arc::clone(handle), own_branch);
         Ok(StoreImage { handle, _versions: versions, keyspace, seqno, flushed_seqno, branch, files })
     }

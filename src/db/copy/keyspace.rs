@@ -17,6 +17,7 @@ use super::super::{Db, Keyspace};
 use crate::batch::WriteBatch;
 use crate::error::{Error, Result};
 use crate::report::progress::ProgressListener;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tree::manifest::MAX_NAME_LEN;
 
 /// At the end of a keyspace's name until it is whole.
@@ -44,8 +45,14 @@ impl Db {
     /// `" (being copied)"` behind it, and the next copy to `name` drops it. After an error it is
     /// dropped at once.
     ///
-    /// Fails with [`Error::InvalidArgument`] if there is a keyspace called `name`. A compaction
-    /// filter is not stored and must be set anew.
+    /// Fails with [`Error::InvalidArgument`] if there is a keyspace called `name`, if another copy
+    /// into this store is under way, or if the source is what an interrupted copy to `name` has
+    /// left: [`rename_keyspace`](Db::rename_keyspace) keeps that. A compaction filter is not stored
+    /// and must be set anew.
+    ///
+    /// Tables state the name that the keyspace had when they were written. A
+    /// [`repair`](crate::repair) of a store whose manifest is lost gives the keyspace that name
+    /// back until a compaction has rewritten them: rename it before the next copy to `name`.
     ///
     /// ```
     /// # fn main() -> tamis::Result<()> {
@@ -66,6 +73,13 @@ impl Db {
             return Err(Error::invalid(format_args!("there is a keyspace {name:?} already")));
         }
         let unfinished = unfinished(name);
+        let _turn = Turn::take(&self.store().is_copying)?;
+        if let Some(left) = self.existing_keyspace(&unfinished)?
+            && Arc::ptr_eq(source.store(), left.store())
+            && source.id() == left.id()
+        {
+            return Err(Error::invalid(format_args!("keyspace {unfinished:?} would be dropped: rename it")));
+        }
         self.drop_keyspaces(&[&unfinished])?;
         let copied = self.copy_to(source, &unfinished, listener).and_then(|copied| {
             self.rename_keyspace(&unfinished, name)?;
@@ -124,6 +138,24 @@ impl Store {
         }
         let logged = self.logged_part(&batch, WriteOptions::new())?;
         self.write_unconditionally(Encoded::of(batch, logged, false)).map(drop)
+    }
+}
+
+/// The turn of a copy: while it lasts, no other one drops or renames what this one writes.
+struct Turn<'a>(&'a AtomicBool);
+
+impl Turn<'_> {
+    fn take(is_copying: &AtomicBool) -> Result<Turn<'_>> {
+        match is_copying.swap(true, Ordering::AcqRel) {
+            true => Err(Error::invalid("another keyspace is being copied into the store")),
+            false => Ok(Turn(is_copying)),
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -98,6 +98,12 @@ impl Catalog {
         MAX_EDIT_LEN + 2 * whole as u64
     }
 
+    /// Upper bound of a new manifest's size on disk.
+    pub(crate) fn max_manifest_len(&self) -> u64 {
+        let whole = self.lock().map_or(0, |manifest| manifest.state.snapshot_edit().encode().len());
+        MAX_EDIT_LEN + 2 * whole as u64
+    }
+
     /// Appends an edit to the manifest, or begins a new one with it, and makes it durable. Returns
     /// the value files that are no longer needed.
     pub(super) fn write(
