@@ -26,6 +26,7 @@ use super::shape::Shape;
 use super::shape::catalog::Manifest;
 use super::shape::view::{ReadView, Tree};
 use super::stats::counters::OpeningStats;
+use super::stats::page::begins_as_page;
 use super::store::{Opened, Store};
 use super::write::Writer;
 use super::write::commit::Commit;
@@ -275,7 +276,9 @@ fn remove_unneeded(
         FileKind::Wal(number) => logs.contains(&number),
         FileKind::Table(number) => manifest.state.has_table(number),
         FileKind::Values(number) => manifest.state.has_values(number),
-        FileKind::CurrentTemp | FileKind::Stats | FileKind::StatsTemp => false,
+        FileKind::CurrentTemp => false,
+        // A program of the user's may have such a file.
+        FileKind::Stats | FileKind::StatsTemp => !begins_as_page(fs, &kind.path(dir)),
         FileKind::Current | FileKind::Lock | FileKind::Partial => true,
     };
     // Before anything is removed: the report of the repair promises to keep these files.

@@ -4,7 +4,7 @@ pub(crate) mod counters;
 pub(crate) mod held;
 pub(crate) mod metrics;
 mod notices;
-mod page;
+pub(crate) mod page;
 pub(crate) mod report;
 
 use std::sync::Arc;

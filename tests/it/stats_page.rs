@@ -92,13 +92,17 @@ fn a_page_left_behind_is_no_damage_and_goes_with_the_next_opening() {
     let dir = dir.path().join("db");
     Db::open(&dir).unwrap().close().unwrap();
     for name in ["stats.prom", "stats.prom.tmp"] {
-        fs::write(dir.join(name), "half a pa").unwrap();
+        fs::write(dir.join(name), "# HELP tamis_page_ti").unwrap();
     }
     let mut found = Vec::new();
     let verified = Inspector::new().verify(&dir, &mut |finding| found.push(finding.kind)).unwrap();
     assert_eq!((verified.damaged, found), (0, vec![FindingKind::Leftover; 2]));
     Db::open(&dir).unwrap().close().unwrap();
     assert!(!names(&dir).iter().any(|name| name.starts_with("stats")));
+    // One that is none of ours stays.
+    fs::write(dir.join("stats.prom"), "node_load1 0.5\n").unwrap();
+    Db::open(&dir).unwrap().close().unwrap();
+    assert_eq!(fs::read(dir.join("stats.prom")).unwrap(), b"node_load1 0.5\n");
     // Such a file alone is another program's.
     let other = dir.with_file_name("other");
     fs::create_dir(&other).unwrap();

@@ -1,15 +1,27 @@
 //! The statistics page: a file by which a store that is open tells other processes its statistics.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::db::store::Store;
 use crate::format::filename::FileKind;
 use crate::sync::time;
+use crate::vfs::FileSystem;
 
 /// The shortest time between two pages.
 const SHORTEST: Duration = Duration::from_millis(10);
+
+/// What a page begins with.
+const START: &str = "# HELP tamis_page_time_seconds ";
+
+/// Whether a file is a page, or the beginning of one.
+pub(crate) fn begins_as_page(fs: &dyn FileSystem, path: &Path) -> bool {
+    let mut start = [0; START.len()];
+    let read = fs.open(path).and_then(|file| file.read_at(&mut start, 0));
+    read.is_ok_and(|len| START.as_bytes().starts_with(&start[..len]))
+}
 
 impl Store {
     /// Writes the page if the options ask for it, and again after the time that they say.
@@ -36,7 +48,7 @@ impl Store {
         let since_1970 = time::system_time().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (seconds, interval) = (since_1970.as_secs_f64(), interval.as_secs_f64());
         let page = format!(
-            "# HELP tamis_page_time_seconds When this was written, since 1970.\n\
+            "{START}When this was written, since 1970.\n\
              # TYPE tamis_page_time_seconds gauge\n\
              tamis_page_time_seconds {seconds:.3}\n\
              # HELP tamis_page_interval_seconds How often it is written.\n\
