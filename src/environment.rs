@@ -58,6 +58,8 @@ const MEMTABLES: usize = 4;
 const SYNCERS: usize = 4;
 /// The least size that a memtable is made for, and the least share of a store.
 const LEAST_SIZE: usize = 16 << 10;
+/// Least memory for writing a table: 4,000 keys.
+const LEAST_TABLE_MEMORY: usize = 64 << 10;
 
 /// Options of an [`Environment`].
 ///
@@ -440,6 +442,12 @@ impl Environment {
     /// The most bytes of a memtable, and twice those of a table, within the limit of all memory.
     pub(crate) fn largest_part(&self) -> usize {
         largest_part(self.0.tables.budget.limit())
+    }
+
+    /// The most bytes of memory that a table may take beside its buffers while it is written: all
+    /// that are written at a time take an eighth of the limit.
+    pub(crate) fn table_memory(&self) -> usize {
+        (self.largest_part() / self.executor().parallelism().max(1)).max(LEAST_TABLE_MEMORY)
     }
 
     /// The right to replay a store's logs with the help of another thread, unless another store

@@ -251,6 +251,7 @@ impl Recovery<'_> {
                     keyspace: id,
                 },
                 table_size: u64::MAX,
+                table_memory: usize::MAX,
                 write_len: WRITE_LEN,
                 snapshots: Vec::new(),
                 ranges: Vec::new(),

@@ -200,6 +200,7 @@ impl Store {
                 keyspace: tree.id,
             },
             table_size: self.options.table_size,
+            table_memory: self.environment.table_memory(),
             write_len: self.write_len(),
             snapshots: self.shape.snapshots().all(),
             ranges: tree.version.ranges().sources().collect(),

@@ -430,6 +430,7 @@ impl Store {
             running: &jobs.running(tree.id),
             shape: Shape::USUAL,
             base_size: self.base_size(),
+            table_memory: self.environment.table_memory(),
             is_idle,
             oldest_snapshot,
             now: if tree.version.has_deadlines() { self.expiry_time() } else { 0 },

@@ -3,10 +3,10 @@
 //! Each part of a store charges what it takes to the budget it was given, by use. The block cache
 //! has what the others leave: it shrinks when they grow, and the budget tells it when. A part that
 //! can do without asks first ([`MemoryCharge::try_resize`]): there is room for it until all uses
-//! but the cache fill half of the limit. Indexes, of which a byte saves most reads, have room until
-//! all but the cache and memtables fill five eighths: the rest is what memtables may take at most.
-//! What a store cannot do without (memtables within their own limit, the outlines of a table that
-//! is read) is charged in any case.
+//! but the cache fill half of the limit. Indexes, of which a byte saves most reads, have that room
+//! whatever memtables take: three eighths at most, which leaves an eighth for tables being written.
+//! What a store cannot do without (memtables and tables being written within their own limits, the
+//! outlines of a table that is read) is charged in any case.
 //!
 //! Before filters do without, and before the cache gives way, memory that is kept for the next
 //! memtables goes, as much as is needed.
@@ -146,12 +146,12 @@ impl MemoryBudget {
     /// Bytes that are missing for that.
     fn shortage(&self, of: MemoryUse, bytes: usize) -> usize {
         let others = self.total().saturating_sub(self.used(MemoryUse::Cache));
-        let (others, room) = match of {
+        let others = match of {
             _ if self.limit == usize::MAX => return 0,
-            MemoryUse::Indexes => (others.saturating_sub(self.used(MemoryUse::Memtables)), self.limit / 8 * 5),
-            _ => (others, self.limit / 2),
+            MemoryUse::Indexes => others.saturating_sub(self.used(MemoryUse::Memtables)),
+            _ => others,
         };
-        others.saturating_add(bytes).saturating_sub(room)
+        others.saturating_add(bytes).saturating_sub(self.limit / 2)
     }
 
     /// Counts `bytes` more for a use.
@@ -268,7 +268,7 @@ mod tests {
         assert!(scan.try_resize(400) && !scan.try_resize(401) && scan.try_resize(400));
         let mut index = MemoryCharge::new(&budget, MemoryUse::Indexes, 0);
         // Beside the scan's 400, and whatever memtables take.
-        assert!(index.try_resize(600) && !index.try_resize(601) && !scan.try_resize(401));
+        assert!(index.try_resize(400) && !index.try_resize(401) && !scan.try_resize(401));
         index.resize(0);
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 800));
         budget.note_cache(0, 400);

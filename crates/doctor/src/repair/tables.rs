@@ -221,6 +221,7 @@ impl TableWriter<'_> {
                 keyspace: id,
             },
             table_size,
+            table_memory: usize::MAX,
             write_len: WRITE_LEN,
             snapshots: Vec::new(),
             ranges: Vec::new(),

@@ -57,6 +57,8 @@ pub struct TableBuilder<'a> {
     origin: Vec<u8>,
     /// For the buffers, if somebody counts them.
     charge: Option<MemoryCharge>,
+    /// Bytes of memory that the index and filters took when the last block ended.
+    growing: usize,
 }
 
 /// The charge for a table being written grows by this many bytes at a time.
@@ -102,6 +104,7 @@ impl<'a> TableBuilder<'a> {
             deadlines: DeadlineCounter::default(),
             origin: Vec::new(),
             charge: None,
+            growing: 0,
             output,
         };
         builder.begin_block(0);
@@ -147,6 +150,11 @@ impl<'a> TableBuilder<'a> {
     /// Approximate length of the file if it were finished now, without the filter.
     pub fn estimated_size(&self) -> u64 {
         self.output.file.offset() + (self.block.size() + self.index.size() + FOOTER_LEN) as u64
+    }
+
+    /// Bytes of memory that grow with the number of keys: those of the index and filters.
+    pub fn growing_memory(&self) -> usize {
+        self.growing
     }
 
     /// The value files to which the entries added so far point.
@@ -245,8 +253,9 @@ impl<'a> TableBuilder<'a> {
         let handle = self.output.end_block(start, compression)?;
         self.index.end(handle);
         self.properties.count_block(raw_len);
+        self.growing = self.index.size() + self.filters.memory();
         if let Some(charge) = &mut self.charge {
-            let bytes = self.output.file.buffer.capacity() + self.index.size() + self.filters.memory();
+            let bytes = self.output.file.buffer.capacity() + self.growing;
             charge.resize(charge.bytes().max(bytes.next_multiple_of(CHARGE_STEP)));
         }
         Ok(handle)

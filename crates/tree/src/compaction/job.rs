@@ -443,6 +443,7 @@ mod tests {
                 tables: &context,
                 options: OPTIONS,
                 table_size: 1 << 20,
+                table_memory: usize::MAX,
                 write_len: WRITE_LEN,
                 snapshots: Vec::new(),
                 ranges: Vec::new(),

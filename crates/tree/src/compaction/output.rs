@@ -39,8 +39,11 @@ use crate::sorted::values::{SeparateValue, ValueFileMeta, ValueScan, ValueWriter
 pub struct OutputContext<'a> {
     pub tables: &'a Arc<TableContext>,
     pub options: TableOptions,
-    /// Size at which a table ends and the next begins.
+    /// Size at which a table ends and the next begins; [`u64::MAX`] for one table of all, whatever
+    /// else it takes.
     pub table_size: u64,
+    /// Bytes of memory at which a table ends and the next begins.
+    pub table_memory: usize,
     /// Bytes written at a time.
     pub write_len: usize,
     /// Live snapshots, ascending.
@@ -665,9 +668,10 @@ impl<'a> RunWriter<'a> {
         self.builder.as_ref().is_some_and(|builder| {
             let values = builder.references();
             builder.estimated_size() >= table_size
-                || !values.is_empty()
-                    && table_size < u64::MAX
-                    && (values.bytes() >= referenced || values.len() >= MAX_REFERENCES)
+                || table_size < u64::MAX
+                    && (builder.growing_memory() >= self.context.table_memory
+                        || values.bytes() >= referenced
+                        || values.len() >= MAX_REFERENCES)
         })
     }
 

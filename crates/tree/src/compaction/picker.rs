@@ -77,6 +77,9 @@ const GARBAGE_SHARE_SMALL: u64 = 6;
 /// A memtable divided by this is the least that a task must free in a keyspace smaller than a
 /// memtable: 1 MiB by default.
 const MIN_GARBAGE: u64 = 64;
+/// What a key takes in memory while its table is written: its hash, and thrice its bits in the
+/// filter.
+const MEMORY_PER_KEY: u64 = 16;
 /// Pointers above the base level are merged into it when they point to one byte in this many of all
 /// values, and when that reads at most one byte for this many of values.
 const POINTERS_SHARE: u64 = 8;
@@ -91,6 +94,8 @@ pub struct Picker<'a> {
     pub shape: Shape,
     /// Size of a full level 0, in bytes.
     pub base_size: u64,
+    /// Bytes of memory that writing one table may take.
+    pub table_memory: usize,
     /// Whether the store is idle: no data is in memory that a flush would bring to level 0.
     pub is_idle: bool,
     /// Whether operands can be combined: the keyspace has no merge operator, or one that is known.
@@ -329,13 +334,18 @@ impl<'a> Picker<'a> {
     /// fewest bytes, divided by the square of the number of runs removed. Therefore small runs are
     /// merged with others of their size, and a large one when there are others as large. (Tiny runs
     /// flushed for ever into a level 0 of eight are written 7 times by this rule, and 21 times when
-    /// divided by the number itself.)
+    /// divided by the number itself.) A run is one table, which must not take too much memory.
     fn pick_runs(&self, fewest: usize) -> Option<Task> {
         let runs = &self.levels[0];
         let may_merge = |run: &TableMeta| !self.is_busy(0, run) && run.largest_seqno <= self.flushed;
         // The cheapest merge may conflict with a running task that others do not meet.
+        let most_entries = self.table_memory as u64 / MEMORY_PER_KEY;
         cheapest_first(runs, fewest, may_merge).find_map(|window| {
             let inputs: Vec<(usize, &TableMeta)> = runs[window].iter().map(|&run| (0, run)).collect();
+            let entries = inputs.iter().fold(0, |sum: u64, (_, run)| sum.saturating_add(run.entries));
+            if entries > most_entries {
+                return None;
+            }
             self.unless_conflicting(build_task(0, 0, &inputs, false)?)
         })
     }

@@ -104,6 +104,7 @@ fn written_by(
         tables,
         options: OPTIONS,
         table_size,
+        table_memory: usize::MAX,
         write_len: WRITE_LEN,
         snapshots: snapshots.to_vec(),
         ranges: Vec::new(),

@@ -142,6 +142,7 @@ impl ModelStore {
             running,
             shape: Shape::USUAL,
             base_size: MEMTABLE * L0_TRIGGER as u64,
+            table_memory: usize::MAX,
             is_idle,
             oldest_snapshot: self.snapshot.unwrap_or(SeqNo::MAX),
             now: 0,
