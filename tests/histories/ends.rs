@@ -55,7 +55,8 @@ impl World {
         assert!(seqno == self.model.acknowledged || seqno == self.model.last, "{seqno} is not the end of a write");
         self.check_at(&db, "a store after a fault", Moment { seqno, unlogged: seqno, now: self.model.now }, 3).unwrap();
         let events = self.fs.events.lock()[self.born..].to_vec();
-        let fatal = events.iter().find(|event| !event.ok && event.makes_durable(Path::new(&self.dir)));
+        let failed = || events.iter().filter(|event| !event.ok && event.makes_durable(Path::new(&self.dir)));
+        let fatal = failed().next();
         let (synced, is_threaded) = (db.synced_seqno(), self.setup.jobs == Jobs::Threads);
         match db.sync() {
             Ok(()) => {
@@ -66,10 +67,13 @@ impl World {
             }
             // What has failed may be there when the store is opened again.
             Err(Error::Poisoned(cause)) => {
-                let name = fatal.and_then(|event| event.path.file_name()).unwrap_or_default();
+                let cause = cause.to_string();
+                let names =
+                    |event: &Event| event.path.file_name().is_some_and(|name| cause.contains(&*name.to_string_lossy()));
                 // Reads are no events.
                 let is_read = fatal.is_none() && trouble.is_some_and(|(_, trouble, _)| trouble == Trouble::ReadError);
-                let is_told = fatal.is_some() && cause.to_string().contains(&*name.to_string_lossy());
+                // On a full disk a write may fail before the one that ends the store.
+                let is_told = failed().any(names);
                 assert!(is_told || is_read || is_threaded, "{cause} after {fatal:?}");
                 let refused = [db.put("k", "v").map(drop), db.flush(), db.keyspace("new").map(drop)];
                 assert!(refused.iter().all(|result| matches!(result, Err(Error::Poisoned(_)))), "{refused:?}");

@@ -2,6 +2,7 @@
 //! fault; the laws about exchange formats and the command line are tested in `tools/kvtool`.
 
 mod law1_deleted_is_gone;
+mod law1_mixed_lengths;
 mod law1_openings;
 mod law2_bounded;
 mod law2_damaged_value;

@@ -9,7 +9,9 @@
 //!   as well (see `compaction::stages`).
 
 mod deleted;
+mod draws;
 mod garbage;
+mod hidden;
 mod multi_get;
 mod run;
 mod source;
@@ -83,11 +85,17 @@ pub struct Version {
     deleted: Arc<Mutex<Arc<DeletedBytes>>>,
     /// `deleted` has what the range deletes numbered up to this delete.
     surveyed: AtomicU64,
+    /// Shared by all versions of the keyspace.
+    hidden: Arc<Mutex<Arc<HiddenBytes>>>,
 }
 
 /// By table number: bytes of the table that hold entries which range deletes have deleted for all
 /// snapshots, if any.
 pub type DeletedBytes = HashMap<u64, u64>;
+
+/// By table number: bytes of older tables, and of values to which these point, that belong to keys
+/// which the table has. Of tables without an entry it is not known.
+pub type HiddenBytes = HashMap<u64, u64>;
 
 /// By table number: bytes that the table's tombstones delete in lower levels, if any. The picker
 /// computes them, once for each version and oldest snapshot: with 20,000 tables that takes
@@ -300,6 +308,7 @@ impl Version {
             weights: Mutex::default(),
             deleted: Arc::clone(&self.deleted),
             surveyed: AtomicU64::new(surveyed),
+            hidden: Arc::clone(&self.hidden),
         }
     }
 

@@ -68,6 +68,8 @@ pub(super) struct Findings {
     pub(super) has_ranges: bool,
     /// Whether it is not known how much range deletes have deleted.
     pub(super) is_unknown: bool,
+    /// Whether it is not known how much tables hide, which an idle store finds out.
+    pub(super) is_unsampled: bool,
     /// Whether entries in tables have deadlines.
     pub(super) expires: bool,
     /// When a table becomes due because of what has expired by then.
@@ -91,6 +93,8 @@ pub(super) struct Agenda {
     untidied: BTreeSet<u32>,
     /// Those of which it is not known how much range deletes have deleted.
     unknown: BTreeSet<u32>,
+    /// Those of which it is not known how much their tables hide.
+    unsampled: BTreeSet<u32>,
     expiring: BTreeSet<u32>,
     deadlines: BTreeSet<(Deadline, u32)>,
     /// When keyspaces were asked last.
@@ -153,6 +157,7 @@ impl Agenda {
         if let Some(former) = self.keyspaces.remove(&id) {
             self.due.remove(&(former.due, id));
             self.unknown.remove(&id);
+            self.unsampled.remove(&id);
             self.expiring.remove(&id);
             self.runs.remove(&(former.runs, id));
             self.debt = Debt {
@@ -174,6 +179,7 @@ impl Agenda {
         };
         self.garbage.extend(found.garbage.iter().map(|seqno| (*seqno, id)));
         self.unknown.extend(found.is_unknown.then_some(id));
+        self.unsampled.extend(found.is_unsampled.then_some(id));
         self.expiring.extend(found.expires.then_some(id));
         self.deadlines.extend(found.deadline.map(|at| (at, id)));
         if found.has_ranges {
@@ -231,6 +237,16 @@ impl Agenda {
     /// Whether of a keyspace it is not known how much range deletes have deleted.
     pub(super) fn has_unknown(&self) -> bool {
         !self.unknown.is_empty()
+    }
+
+    /// Whether of a keyspace it is not known how much its tables hide.
+    pub(super) fn has_unsampled(&self) -> bool {
+        !self.unsampled.is_empty()
+    }
+
+    /// Takes the keyspaces of which that is not known.
+    pub(super) fn take_unsampled(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.unsampled)
     }
 
     /// Has the upkeep look at all keyspaces with range deletes.

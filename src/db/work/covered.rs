@@ -12,9 +12,10 @@
 //! A range delete that covers much is flushed at once (`write::wide`), and stops a compaction of
 //! which it covers a quarter (`Store::is_pointless`).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use super::agenda::Outlook;
 use super::upkeep::RangeUpkeep;
 use crate::db::shape::view::Tree;
 use crate::db::stats::counters::Count;
@@ -140,6 +141,18 @@ impl Store {
         if let Some(deleted) = upkeep.survey(&tree.version, limit, || self.workers.is_stopping()) {
             tree.version.set_deleted(limit, deleted);
         }
+    }
+
+    /// If the store is idle, finds out how much tables hide of older ones.
+    pub(super) fn sample(&self) {
+        let mut jobs = self.workers.background.lock();
+        let Outlook { view, conditions } = self.agenda(&mut jobs);
+        let unsampled = if conditions.is_idle { jobs.agenda.take_unsampled() } else { BTreeSet::new() };
+        drop(jobs);
+        for &keyspace in &unsampled {
+            view.tree(keyspace).inspect(|tree| tree.version.sample(|| self.workers.is_stopping()));
+        }
+        self.workers.background.lock().agenda.touch(unsampled);
     }
 
     /// Writes the range tables anew, without what is not needed, if that is half of all ranges.

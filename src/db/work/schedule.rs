@@ -177,8 +177,10 @@ impl Store {
         // compactions may: there may be no free thread for them, as another store's work can hold
         // an executor that stores share.
         let may_relieve = matches!(waiting, Waiting::Request | Waiting::Compaction);
+        let may_survey = matches!(waiting, Waiting::All);
         self.run_queued(|_, work| matches!(work, Work::Flush))
             || may_relieve && self.run_queued(|_, work| matches!(work, Work::Relief(..)))
+            || may_survey && self.run_queued(|_, work| matches!(work, Work::Survey))
             || self.step()
     }
 
@@ -235,8 +237,9 @@ impl Store {
             jobs.flushing = true;
             return Some(Work::Flush);
         }
-        if !jobs.surveying && jobs.agenda.has_unknown() && !self.workers.tidying.is_locked() {
-            // The thread that has the lock looks for work when it has done.
+        // The thread that has the lock looks for work when it has done.
+        let can_tidy = jobs.agenda.has_unknown() && !self.workers.tidying.is_locked();
+        if !jobs.surveying && (can_tidy || conditions.is_idle && jobs.agenda.has_unsampled()) {
             jobs.surveying = true;
             return Some(Work::Survey);
         }
@@ -320,6 +323,7 @@ impl Store {
                 garbage: metas().filter(|meta| has_garbage(meta)).map(|meta| meta.largest_seqno).collect(),
                 has_ranges: !tree.version.ranges().is_empty(),
                 is_unknown,
+                is_unsampled: !self.gate.is_read_only() && tree.version.is_sampling_due(),
                 expires: expiry.is_some(),
                 deadline: expiry.and_then(next_due),
             }
@@ -437,6 +441,7 @@ impl Store {
             weights: &tree.version.weights(oldest_snapshot),
             value_garbage,
             deleted: &tree.version.deleted(),
+            hidden: &tree.version.hidden(),
             flushed,
             combines: tree.options.merge_operator.as_ref().is_none_or(NamedOperator::is_known),
             moves_to_last: !tree.options.compaction_filter.is_set()
@@ -450,6 +455,7 @@ impl Store {
         let done = catch_unwind(AssertUnwindSafe(|| {
             if matches!(work, Work::Survey) {
                 let _ = self.tidy_ranges();
+                self.sample();
                 self.workers.background.lock().remove(work);
                 self.workers.background.done.notify_all();
                 return self.schedule();

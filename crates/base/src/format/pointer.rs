@@ -51,6 +51,12 @@ impl ValuePointer {
     }
 }
 
+/// Bytes that an entry's value takes in a value file; 0 if it has none there.
+pub fn separate_len(kind: ValueKind, stored: &[u8]) -> Decoded<u64> {
+    let pointer = split_separate(kind, stored).map(|(_, pointer)| ValuePointer::decode(pointer)).transpose()?;
+    Ok(pointer.map_or(0, |pointer| pointer.record_len.into()))
+}
+
 /// What an entry stores in front of its pointer, and the encoded pointer; `None` if it has none.
 /// The entry has been verified.
 pub fn split_separate(kind: ValueKind, stored: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -190,7 +190,7 @@ impl<'a> TableBuilder<'a> {
         }
         self.filters.add_to_block(key);
         self.properties.count_entry(key, is_new_key, seqno, kind, value);
-        self.deadlines.count_entry(kind, value);
+        self.deadlines.count_entry(key, kind, value);
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl<'a> TableBuilder<'a> {
         let largest = self.block.last().map_or(&[][..], |(key, _)| key).into();
         self.end_block(None)?;
         let index = self.index.finish().ok_or_else(too_large)?;
-        let deadlines = self.deadlines.finish(self.properties.entries);
+        let deadlines = self.deadlines.finish(self.properties.all_bytes());
         let mut properties = Properties { largest, deadlines, ..self.properties };
         let filters = self.output.finish_filters(self.filters, &mut properties)?;
         self.output.complete(filters, properties, &self.origin, &index)

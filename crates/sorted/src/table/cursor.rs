@@ -14,6 +14,7 @@ use crate::block::BlockCursor;
 use crate::error::Result;
 use crate::format::Decoded;
 use crate::format::key::{SeqNo, ValueKind};
+use crate::format::pointer::separate_len;
 use crate::iter::{Direction, InternalCursor, KeyBound, MergeCursor};
 use crate::report::stats::{ReadCounters, ReadEvent};
 use crate::scan_trace::ScanTrace;
@@ -86,6 +87,23 @@ enum Seeking {
     End { searched: bool },
     /// Nothing: the seek is deferred.
     Deferred,
+}
+
+/// An entry of a block, and how long it is.
+pub struct VisitedEntry<'a> {
+    pub key: &'a [u8],
+    pub seqno: SeqNo,
+    /// Of what is stored in the table in place of the value, or the value.
+    pub value_len: usize,
+    /// Of the record in a value file; 0 if the value is in the table.
+    pub separate_len: u64,
+}
+
+impl VisitedEntry<'_> {
+    /// Bytes of key and value in the table.
+    pub fn stored_len(&self) -> u64 {
+        (self.key.len() + self.value_len) as u64
+    }
 }
 
 impl Table {
@@ -254,14 +272,21 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Calls `visit` with the key, the number and the length of each entry of the block at position
-    /// `i`, which must be less than the number of blocks. The cursor is invalid afterwards.
-    pub fn visit_block(&mut self, i: usize, mut visit: impl FnMut(&[u8], SeqNo, usize)) -> Result<()> {
+    /// Calls `visit` with each entry of the block at position `i`, which must be less than the
+    /// number of blocks. The cursor is invalid afterwards.
+    pub fn visit_block(&mut self, i: usize, mut visit: impl FnMut(VisitedEntry<'_>)) -> Result<()> {
         self.enter(i, BlockCursor::seek_to_first)?;
         while self.block.valid() {
-            let key = self.block.key();
-            visit(key, self.block.seqno(), key.len() + self.block.value().len());
-            self.in_block(BlockCursor::next)?;
+            self.in_block(|block| {
+                let separate_len = separate_len(block.kind(), block.value())?;
+                visit(VisitedEntry {
+                    key: block.key(),
+                    seqno: block.seqno(),
+                    value_len: block.value().len(),
+                    separate_len,
+                });
+                block.next()
+            })?;
         }
         Ok(())
     }

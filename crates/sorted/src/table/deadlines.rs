@@ -5,12 +5,13 @@ use std::time::SystemTime;
 use crate::format::coding::{Decoder, put_varint};
 use crate::format::deadline::{Deadline, NEVER, split_expiring, time_of};
 use crate::format::key::ValueKind;
+use crate::format::pointer::separate_len;
 use crate::format::{Decoded, Malformed};
 
-/// Deadlines kept to estimate [`Deadlines::quarter`], at most: 16 KiB.
+/// Deadlines kept to estimate [`Deadlines::quarter`], at most: 24 KiB.
 const SAMPLES: usize = 1024;
-/// A table is due for compaction when one entry in this many has expired.
-const DUE_SHARE: u64 = 4;
+/// A table is due for compaction when one byte in this many has expired.
+pub const DUE_SHARE: u64 = 4;
 
 /// Summary of the deadlines of a table's entries. All 0 if none has one.
 ///
@@ -23,7 +24,8 @@ pub struct Deadlines {
     pub count: u64,
     /// The least deadline.
     pub first: Deadline,
-    /// When about a quarter of all entries has expired; [`NEVER`] if fewer have a deadline.
+    /// When entries with about a quarter of all bytes have expired, those of their values in files
+    /// of their own among them; [`NEVER`] if those with a deadline have fewer.
     pub quarter: Deadline,
     /// The greatest deadline.
     pub last: Deadline,
@@ -96,9 +98,11 @@ pub(super) struct DeadlineCounter {
     count: u64,
     first: Deadline,
     last: Deadline,
+    /// Bytes of these entries.
+    bytes: u64,
     /// The deadlines whose positions have ranks with `shift` trailing zeros or more, with these
-    /// ranks.
-    samples: Vec<(u64, Deadline)>,
+    /// ranks and the bytes of their entries.
+    samples: Vec<(u64, Deadline, u64)>,
     shift: u32,
 }
 
@@ -115,43 +119,49 @@ fn rank(position: u64) -> u64 {
 impl DeadlineCounter {
     /// Counts an entry of the table.
     #[inline]
-    pub(super) fn count_entry(&mut self, kind: ValueKind, stored: &[u8]) {
+    pub(super) fn count_entry(&mut self, key: &[u8], kind: ValueKind, stored: &[u8]) {
         if matches!(kind, ValueKind::ExpiringPut | ValueKind::SeparateExpiringPut) {
-            self.add(split_expiring(stored).0);
+            let separate_len = separate_len(kind, stored).unwrap_or(0);
+            self.add(split_expiring(stored).0, (key.len() + stored.len()) as u64 + separate_len);
         }
     }
 
     #[inline(never)]
-    fn add(&mut self, deadline: Deadline) {
+    fn add(&mut self, deadline: Deadline, bytes: u64) {
         if self.count == 0 {
             (self.first, self.last) = (deadline, deadline);
         }
         (self.first, self.last) = (self.first.min(deadline), self.last.max(deadline));
         let rank = rank(self.count);
         self.count += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
         if rank.trailing_zeros() >= self.shift {
-            self.samples.push((rank, deadline));
+            self.samples.push((rank, deadline, bytes));
             while self.samples.len() > SAMPLES {
                 self.shift += 1;
-                self.samples.retain(|(rank, _)| rank.trailing_zeros() >= self.shift);
+                self.samples.retain(|(rank, ..)| rank.trailing_zeros() >= self.shift);
             }
         }
     }
 
-    /// The deadlines of a table of `entries` entries.
-    pub(super) fn finish(mut self, entries: u64) -> Deadlines {
+    /// The deadlines of a table whose entries have `bytes` bytes.
+    pub(super) fn finish(mut self, bytes: u64) -> Deadlines {
         if self.count == 0 {
             return Deadlines::default();
         }
-        let due = entries.div_ceil(DUE_SHARE);
+        let due = bytes.div_ceil(DUE_SHARE);
         let mut quarter = NEVER;
-        if due <= self.count {
-            let mut samples: Vec<Deadline> = self.samples.drain(..).map(|(_, deadline)| deadline).collect();
-            samples.sort_unstable();
-            // The sample below which the share `due / count` of all samples lies.
-            let below = u128::from(due) * samples.len() as u128 / u128::from(self.count);
-            let at = usize::try_from(below).unwrap_or(usize::MAX).saturating_sub(1);
-            quarter = samples.get(at).copied().unwrap_or(NEVER);
+        if due <= self.bytes {
+            self.samples.sort_unstable_by_key(|(_, deadline, _)| *deadline);
+            // The first deadline by which the samples have the share `due / bytes` of all samples.
+            let all: u128 = self.samples.iter().map(|(.., bytes)| u128::from(*bytes)).sum();
+            let mut left = u128::from(due) * all / u128::from(self.bytes.max(1));
+            let reaches = |&&(_, _, bytes): &&(u64, Deadline, u64)| {
+                let is_it = left <= u128::from(bytes);
+                left = left.saturating_sub(bytes.into());
+                is_it
+            };
+            quarter = self.samples.iter().find(reaches).map_or(NEVER, |(_, deadline, _)| *deadline);
         }
         Deadlines { count: self.count, first: self.first, quarter, last: self.last }
     }
@@ -163,8 +173,8 @@ mod tests {
 
     fn of(entries: u64, deadlines: impl IntoIterator<Item = Deadline>) -> Deadlines {
         let mut counter = DeadlineCounter::default();
-        deadlines.into_iter().for_each(|deadline| counter.add(deadline));
-        counter.finish(entries)
+        deadlines.into_iter().for_each(|deadline| counter.add(deadline, 100));
+        counter.finish(100 * entries)
     }
 
     #[test]
@@ -183,6 +193,21 @@ mod tests {
         assert_eq!([0, 1, 3, 4].map(|now| all.next_due(4, now)), [Some(1), Some(4), Some(4), None]);
         assert_eq!([9, 30].map(|now| quarter.next_due(8, now)), [Some(30), None]);
         assert_eq!((eighth.next_due(8, 0), Deadlines::default().next_due(0, 0)), (None, None));
+    }
+
+    #[test]
+    fn long_entries_make_a_table_due_before_short_ones_do() {
+        let of = |len: fn(u64) -> u64| {
+            let mut counter = DeadlineCounter::default();
+            // One entry in ten expires early.
+            let deadline = |i: u64| if i.is_multiple_of(10) { 1000 + i } else { 1_000_000 + i };
+            (0..10_000).for_each(|i| counter.add(deadline(i), len(i)));
+            counter.finish((0..10_000).map(len).sum()).quarter
+        };
+        let long_first = of(|i| if i.is_multiple_of(10) { 16_000 } else { 20 });
+        assert!((2000..6000).contains(&long_first), "{long_first}");
+        let (short_first, even) = (of(|i| if i.is_multiple_of(10) { 20 } else { 16_000 }), of(|_| 100));
+        assert!(short_first > 1_000_000 && even > 1_000_000, "{short_first} {even}");
     }
 
     #[test]

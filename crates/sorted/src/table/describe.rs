@@ -117,7 +117,7 @@ impl Table {
             policies.iter().map(|policy| (policy.millibits() > 0).then(|| builder(policy))).collect();
         let mut cursor = self.cursor(false).uncounted();
         for i in 0..index.len() {
-            cursor.visit_block(i, |key, _, _| builders.iter_mut().flatten().for_each(|builder| builder.add(key)))?;
+            cursor.visit_block(i, |entry| builders.iter_mut().flatten().for_each(|builder| builder.add(entry.key)))?;
             let separator = index.separator(i).to_vec();
             builders.iter_mut().flatten().for_each(|builder| builder.end_block(&separator));
         }

@@ -50,8 +50,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use builder::TableBuilder;
-pub use cursor::TableCursor;
-pub use deadlines::Deadlines;
+pub use cursor::{TableCursor, VisitedEntry};
+pub use deadlines::{DUE_SHARE, Deadlines};
 pub use describe::stated_number;
 pub use filters::TableFilters;
 pub use footer::BlockHandle;

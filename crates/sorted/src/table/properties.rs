@@ -206,6 +206,11 @@ impl Properties {
         self.largest_seqno = self.largest_seqno.max(seqno);
     }
 
+    /// Bytes of all keys and values, those in value files among them.
+    pub(super) fn all_bytes(&self) -> u64 {
+        self.key_bytes.saturating_add(self.value_bytes).saturating_add(self.references.bytes())
+    }
+
     /// The [`features`] that a reader of the entries needs.
     pub(super) fn features(&self) -> u32 {
         let merge = if self.operands > 0 { features::MERGE } else { 0 };

@@ -216,7 +216,7 @@ impl TableChecker {
             }
             let is_new_key = self.properties.entries == 0 || *here.0 != *self.last_key;
             self.properties.count_entry(here.0, is_new_key, here.1, cursor.kind(), cursor.value());
-            self.deadlines.count_entry(cursor.kind(), cursor.value());
+            self.deadlines.count_entry(here.0, cursor.kind(), cursor.value());
             self.last_key.clear();
             self.last_key.extend_from_slice(here.0);
             self.last_seqno = here.1;
@@ -248,7 +248,7 @@ impl TableChecker {
     fn agrees_with(self, stated: &Properties) -> bool {
         // The quarter is an estimate: another version of tamis may estimate it differently.
         let deadlines =
-            Deadlines { quarter: stated.deadlines.quarter, ..self.deadlines.finish(self.properties.entries) };
+            Deadlines { quarter: stated.deadlines.quarter, ..self.deadlines.finish(self.properties.all_bytes()) };
         let found = Properties {
             largest: self.last_key.into(),
             deadlines,

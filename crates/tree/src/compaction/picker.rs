@@ -33,7 +33,7 @@ use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::report::event::CompactionReason;
 use crate::sorted::table::TableMeta;
-use crate::version::{DeletedBytes, LEVELS, LevelMetas, TombstoneWeights, ValueGarbage};
+use crate::version::{DeletedBytes, HiddenBytes, LEVELS, LevelMetas, TombstoneWeights, ValueGarbage};
 
 use super::task::Task;
 pub use garbage::has_garbage;
@@ -113,6 +113,7 @@ pub struct Picker<'a> {
     pub weights: &'a TombstoneWeights,
     pub value_garbage: &'a ValueGarbage,
     pub deleted: &'a DeletedBytes,
+    pub hidden: &'a HiddenBytes,
     /// Tables hold everything up to this number. An ingested run above it may get older runs
     /// beneath it: those of memtables that are not flushed yet.
     pub flushed: SeqNo,
@@ -308,12 +309,15 @@ impl<'a> Picker<'a> {
     /// Costs and gains of `task`, which reads `chosen`.
     fn descent(&self, task: Task, above: u64, mut chosen: Vec<(usize, &'a TableMeta)>) -> Descent {
         let freed_now = self.judge(self.now).freed(&chosen);
-        // Also counts garbage below the output: a tombstone that moves down comes closer to what it
-        // deletes.
-        for level in usize::from(task.output_level) + 1..LEVELS {
+        // Also counts garbage below the output: what moves down comes closer to what it hides. What
+        // stays in its level does not.
+        let output = usize::from(task.output_level);
+        for level in output + 1..LEVELS {
             chosen.extend(self.overlapping(level, &task.keys).iter().map(|&table| (level, table)));
         }
-        Descent { freed: self.judge(self.now).freed(&chosen), task, above, freed_now }
+        let staying: Vec<_> = chosen.iter().filter(|(level, _)| *level >= output).copied().collect();
+        let judge = self.judge(self.now);
+        Descent { freed: judge.freed(&chosen).saturating_sub(judge.freed(&staying)), task, above, freed_now }
     }
 
     /// All of level 0 into the lowest free level above everything it overlaps, if there is such a
@@ -455,7 +459,7 @@ impl<'a> Picker<'a> {
     }
 
     fn judge(&self, now: Deadline) -> Judge<'a> {
-        Judge { oldest_snapshot: self.oldest_snapshot, now, deleted: self.deleted }
+        Judge { oldest_snapshot: self.oldest_snapshot, now, deleted: self.deleted, hidden: self.hidden }
     }
 
     /// Bytes of a table that range deletes have deleted.
@@ -544,7 +548,7 @@ impl<'a> Picker<'a> {
 
     /// Whether range deletes have deleted more than one byte in `share` of a table.
     fn is_deleted(&self, table: &TableMeta, share: u64) -> bool {
-        self.deleted(table).saturating_mul(share) > table.size
+        self.deleted(table).saturating_mul(share) > table.total_size()
     }
 
     /// A table that points to value files which are emptied.

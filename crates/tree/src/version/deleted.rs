@@ -12,6 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::draws::{Piece, draw, part_of};
 use crate::error::Result;
 use crate::format::key::SeqNo;
 use crate::sorted::range_table::RangeSet;
@@ -30,7 +31,7 @@ const GOLDEN_RATIO: u128 = 0x9E37_79B9;
 const HALF: u128 = ONE / 2;
 const ONE: u128 = 1 << 32;
 /// Bytes that an entry counts for in addition to its key and value.
-const ENTRY_COST: usize = 8;
+const ENTRY_COST: u64 = 8;
 /// Of ranges that came since a table was looked at, one is wide if it has one byte in this many of
 /// it, and all are many if they are one in [`MANY_NEW`] of those known then.
 const WIDE: f64 = 1.0 / 32.0;
@@ -169,9 +170,19 @@ fn deleted_bytes(table: &Arc<Table>, ranges: &Covers) -> Result<u64> {
     if let (Some(all), None) = (pieces.next(), pieces.next())
         && all.cover() > meta.largest_seqno
     {
-        return Ok(meta.size);
+        return Ok(meta.total_size());
     }
     drop(pieces);
+    if !meta.references.is_empty() {
+        // Blocks do not tell how long the values are to which they point.
+        let (mut deleted, mut all) = (0.0, 0.0);
+        draw(&[Piece::new(table, 0..table.block_count()?)?], |entry| {
+            all += entry.weight;
+            deleted += if ranges.stretch(entry.key).cover() > entry.seqno { entry.weight } else { 0.0 };
+            Ok(())
+        })?;
+        return Ok(part_of(meta.total_size(), deleted / f64::max(all, 1.0)));
+    }
     let found = DeletedBlocks::find(table, ranges)?;
     let all = table.block_bytes(0..table.block_count()?)?.max(1);
     let partial = found.partial.iter().try_fold(0, |sum, blocks| Ok(sum + table.block_bytes(blocks.clone())?))?;
@@ -215,13 +226,14 @@ fn deleted_of_samples(table: &Arc<Table>, blocks: &[Range<usize>], ranges: &Cove
             run = runs.next();
         }
         let Some(blocks) = run else { break };
-        cursor.visit_block(blocks.start + (sample - passed), |key, seqno, len| {
-            if stretch.as_ref().is_none_or(|stretch| !stretch.holds(key)) {
-                stretch = Some(ranges.stretch(key));
+        cursor.visit_block(blocks.start + (sample - passed), |entry| {
+            if stretch.as_ref().is_none_or(|stretch| !stretch.holds(entry.key)) {
+                stretch = Some(ranges.stretch(entry.key));
             }
-            all += (len + ENTRY_COST) as u64;
-            if stretch.as_ref().is_some_and(|stretch| stretch.cover() > seqno) {
-                deleted += (len + ENTRY_COST) as u64;
+            let len = entry.stored_len() + entry.separate_len + ENTRY_COST;
+            all += len;
+            if stretch.as_ref().is_some_and(|stretch| stretch.cover() > entry.seqno) {
+                deleted += len;
             }
         })?;
     }

@@ -260,7 +260,7 @@ fn blocks_of(table: &Arc<Table>) -> Vec<Vec<Vec<u8>>> {
     let mut cursor = table.cursor(false);
     let visit = |i| {
         let mut keys = Vec::new();
-        cursor.visit_block(i, |key, _, _| keys.push(key.to_vec())).unwrap();
+        cursor.visit_block(i, |entry| keys.push(entry.key.to_vec())).unwrap();
         keys
     };
     (0..table.block_count().unwrap()).map(visit).collect()

@@ -1,9 +1,11 @@
-//! How much garbage tables have, and what tombstones weigh: estimates from metadata alone.
+//! How much garbage tables have, and what tombstones weigh: estimates from metadata and samples.
 //!
 //! A tombstone of 20 bytes may delete an entry of 16,000 bytes. By size alone, merging the two
 //! never pays off. Therefore a tombstone weighs as much as the mean entry beneath it. With mixed
-//! value sizes this is wrong by up to their ratio. The price is bounded: one unneeded merge, after
-//! which the tombstone is gone, or a merge delayed until the level is full.
+//! value sizes this is wrong by up to their ratio. An idle store therefore takes samples of what
+//! tables hide (`tree::version::hidden`), and the greater estimate counts. The price is bounded:
+//! one unneeded merge, after which the tombstone is gone, or, in a store that is never idle, a
+//! merge delayed until the level is full.
 //!
 //! What range deletes have deleted of a table (`tree::version::deleted`) counts as freed. A table
 //! below level 0 that has lost a quarter of its bytes to them is rewritten in its level, and a run
@@ -11,8 +13,8 @@
 
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
-use crate::sorted::table::TableMeta;
-use crate::version::DeletedBytes;
+use crate::sorted::table::{DUE_SHARE, TableMeta};
+use crate::version::{DeletedBytes, HiddenBytes};
 
 /// Number of entries that are obsolete once everything older is in the same table: tombstones and
 /// older versions, without those that a rewrite has kept.
@@ -37,14 +39,15 @@ pub(super) struct Judge<'a> {
     pub(super) oldest_snapshot: SeqNo,
     pub(super) now: Deadline,
     pub(super) deleted: &'a DeletedBytes,
+    pub(super) hidden: &'a HiddenBytes,
 }
 
 impl Judge<'_> {
     /// Bytes that a merge of `chosen`, given with their levels, drops: what range deletes have
-    /// deleted, older versions, and what tombstones delete in older tables. Tombstones delete at
-    /// most as many entries as lie beneath, each of the mean size beneath. Values that have expired
-    /// are dropped and delete like tombstones. A table with entries newer than the oldest snapshot
-    /// frees only these values, and what ranges delete for all snapshots.
+    /// deleted, older versions, and what tables hide of older ones. Tombstones delete at most as
+    /// many entries as lie beneath, each of the mean size beneath, or what samples say. Values that
+    /// have expired are dropped and delete like tombstones. A table with entries newer than the
+    /// oldest snapshot frees only these values, and what ranges delete for all snapshots.
     pub(super) fn freed(&self, chosen: &[(usize, &TableMeta)]) -> u64 {
         let mut oldest_first = chosen.to_vec();
         let age = |level: usize, table: &TableMeta| if level == 0 { table.largest_seqno } else { 0 };
@@ -56,7 +59,9 @@ impl Judge<'_> {
             let deletes =
                 |table: &TableMeta| self.remaining(table, table.tombstones.saturating_add(expired(table, self.now)));
             let tombstones = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(deletes(table)));
-            freed = freed.saturating_add(beneath.take(tombstones));
+            let hidden = |table: &TableMeta| self.hidden.get(&table.number).copied().unwrap_or(0);
+            let sampled = droppable().fold(0, |sum: u64, (_, table)| sum.saturating_add(hidden(table)));
+            freed = freed.saturating_add(beneath.take(tombstones, sampled));
             for (_, table) in run {
                 let mut entries = LiveEntries {
                     count: self.remaining(table, table.entries.saturating_sub(table.tombstones)),
@@ -66,9 +71,10 @@ impl Judge<'_> {
                 freed = freed.saturating_add(table.total_size().saturating_sub(entries.bytes));
                 if table.largest_seqno <= self.oldest_snapshot {
                     let versions = table.entries.saturating_sub(table.keys).saturating_sub(table.kept);
-                    freed = freed.saturating_add(entries.take(self.remaining(table, versions)));
+                    freed = freed.saturating_add(entries.take(self.remaining(table, versions), 0));
                 }
-                freed = freed.saturating_add(entries.take(self.remaining(table, expired(table, self.now))));
+                let least = if table.deadlines.are_due(self.now) { table.total_size() / DUE_SHARE } else { 0 };
+                freed = freed.saturating_add(entries.take(self.remaining(table, expired(table, self.now)), least));
                 beneath.count = beneath.count.saturating_add(entries.count);
                 beneath.bytes = beneath.bytes.saturating_add(if entries.count > 0 { entries.bytes } else { 0 });
             }
@@ -80,8 +86,8 @@ impl Judge<'_> {
     /// if all are deleted alike.
     fn remaining(&self, table: &TableMeta, count: u64) -> u64 {
         let Some(deleted) = self.deleted.get(&table.number) else { return count };
-        let left = table.size.saturating_sub(*deleted);
-        let remaining = u128::from(count) * u128::from(left) / u128::from(table.size.max(1));
+        let left = table.total_size().saturating_sub(*deleted);
+        let remaining = u128::from(count) * u128::from(left) / u128::from(table.total_size().max(1));
         u64::try_from(remaining).unwrap_or(count)
     }
 }
@@ -94,11 +100,12 @@ struct LiveEntries {
 }
 
 impl LiveEntries {
-    /// Removes up to `count` entries; returns their bytes.
-    fn take(&mut self, count: u64) -> u64 {
+    /// Removes up to `count` entries, and at least `least` bytes if there are so many; returns the
+    /// bytes.
+    fn take(&mut self, count: u64, least: u64) -> u64 {
         let count = count.min(self.count);
         let bytes = u128::from(self.bytes) * u128::from(count) / u128::from(self.count.max(1));
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).max(least.min(self.bytes));
         self.count -= count;
         self.bytes -= bytes;
         bytes
@@ -143,7 +150,7 @@ mod tests {
             })
             .collect();
         let chosen: Vec<_> = tables.iter().map(|(level, table)| (*level, table)).collect();
-        Judge { oldest_snapshot, now: 0, deleted: &DeletedBytes::new() }.freed(&chosen)
+        Judge { oldest_snapshot, now: 0, deleted: &DeletedBytes::new(), hidden: &HiddenBytes::new() }.freed(&chosen)
     }
 
     #[test]
@@ -180,8 +187,10 @@ mod tests {
         let above = TableMeta { deadlines, ..table("100 100 0 10000", 2) };
         let below = table("1000 1000 0 120000", 1);
         let none = DeletedBytes::new();
-        let freed_at =
-            |now, oldest_snapshot| Judge { oldest_snapshot, now, deleted: &none }.freed(&[(0, &above), (6, &below)]);
+        let freed_at = |now, oldest_snapshot| {
+            Judge { oldest_snapshot, now, deleted: &none, hidden: &HiddenBytes::new() }
+                .freed(&[(0, &above), (6, &below)])
+        };
         // Fewer than a quarter, a quarter, all that has a deadline.
         assert_eq!([9, 10, 15, 20].map(|now| freed_at(now, SeqNo::MAX)), [0, 220, 25 * 220, 50 * 220]);
         assert_eq!(freed_at(20, 1), 50 * 100, "a snapshot needs what is beneath");
@@ -192,7 +201,8 @@ mod tests {
         let (above, below) = (table("100 100 40 10000", 2), table("1000 1000 0 120000", 1));
         let freed_of = |of_above, of_below, oldest_snapshot| {
             let deleted = DeletedBytes::from([(2, of_above), (1, of_below)]);
-            Judge { oldest_snapshot, now: 0, deleted: &deleted }.freed(&[(0, &above), (6, &below)])
+            Judge { oldest_snapshot, now: 0, deleted: &deleted, hidden: &HiddenBytes::new() }
+                .freed(&[(0, &above), (6, &below)])
         };
         assert_eq!(freed_of(0, 0, SeqNo::MAX), 40 * 120);
         assert_eq!(freed_of(5000, 0, SeqNo::MAX), 5000 + 20 * 120, "half of the tombstones are left");

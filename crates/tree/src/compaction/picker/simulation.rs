@@ -162,6 +162,7 @@ impl SimulatedTree {
             weights: &TombstoneWeights::new(),
             value_garbage: &ValueGarbage::default(),
             deleted: &DeletedBytes::new(),
+            hidden: &HiddenBytes::new(),
             flushed: SeqNo::MAX,
             combines: true,
         })

@@ -60,6 +60,7 @@ fn with_picker<R>(
         weights: &TombstoneWeights::new(),
         value_garbage: &ValueGarbage::default(),
         deleted: &DeletedBytes::new(),
+        hidden: &HiddenBytes::new(),
         flushed: SeqNo::MAX,
         combines: true,
     })
@@ -531,6 +532,7 @@ fn a_large_tree_with_garbage_everywhere_costs_few_comparisons() {
         weights: &TombstoneWeights::new(),
         value_garbage: &ValueGarbage::default(),
         deleted: &DeletedBytes::new(),
+        hidden: &HiddenBytes::new(),
         flushed: SeqNo::MAX,
         combines: true,
     };
