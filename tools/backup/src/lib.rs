@@ -98,6 +98,16 @@ const GENERATIONS: &str = "gen";
 /// The folder of the segments of the log.
 const LOG: &str = "log";
 
+/// The address of a repository in an object store, if it is one and no path.
+fn address(place: &Path) -> Option<&str> {
+    place.to_str().filter(|place| place.contains("://"))
+}
+
+#[cfg(not(feature = "object-store"))]
+fn no_object_stores(address: &str) -> Result<Repository> {
+    Err(invalid(format_args!("{address}: this program is built without object stores (the feature object-store)")))
+}
+
 /// A repository of backups.
 #[derive(Clone)]
 pub struct Repository {
@@ -150,6 +160,30 @@ impl Repository {
     #[cfg(feature = "object-store")]
     pub fn open_in_bucket(address: &str) -> Result<Repository> {
         Repository::open_in(Arc::new(OsFileSystem::new()), Arc::new(bucket::Bucket::open(address)?))
+    }
+
+    /// Opens the repository at `place`, and creates it if there is none: at an address, which has
+    /// `://`, in an object store, and else in a directory. An address is an error without the
+    /// feature `object-store`.
+    pub fn create_at(place: impl AsRef<Path>) -> Result<Repository> {
+        match address(place.as_ref()) {
+            #[cfg(feature = "object-store")]
+            Some(address) => Repository::create_in_bucket(address),
+            #[cfg(not(feature = "object-store"))]
+            Some(address) => no_object_stores(address),
+            None => Repository::create(place),
+        }
+    }
+
+    /// Opens the repository at a place that [`create_at`](Repository::create_at) takes.
+    pub fn open_at(place: impl AsRef<Path>) -> Result<Repository> {
+        match address(place.as_ref()) {
+            #[cfg(feature = "object-store")]
+            Some(address) => Repository::open_in_bucket(address),
+            #[cfg(not(feature = "object-store"))]
+            Some(address) => no_object_stores(address),
+            None => Repository::open(place),
+        }
     }
 
     /// Opens the repository in a storage, and creates it if there is none. Stores are restored to

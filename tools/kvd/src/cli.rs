@@ -12,6 +12,7 @@ use comfy_table::{Table, presets};
 use tokio::net::lookup_host;
 use tokio::time::sleep;
 
+use crate::backup;
 use crate::error::{Error, Result};
 use crate::export;
 use crate::link::{Tls, Trust};
@@ -231,6 +232,10 @@ enum Action {
         #[arg(value_name = "ID=RAFT,RESP", value_parser = member)]
         member: (NodeId, Member),
     },
+    /// Copies the store of a node, which may run, to a repository of backups
+    Backup(backup::BackupArguments),
+    /// Makes a cluster of one node of a backup
+    Restore(backup::RestoreArguments),
     /// Writes all keys that have not expired, in a format that other stores load
     Export(export::Arguments),
     /// Reads a password, a line of standard input, and prints what the file of users has for it
@@ -248,7 +253,7 @@ fn route(text: &str) -> Result<(NodeId, String), String> {
     Ok((id.parse().map_err(|error| format!("{id}: {error}"))?, address.to_owned()))
 }
 
-fn member(text: &str) -> Result<(NodeId, Member), String> {
+pub(crate) fn member(text: &str) -> Result<(NodeId, Member), String> {
     let (id, addresses) = route(text).map_err(|_| "expected ID=RAFT,RESP")?;
     let (raft, resp) = addresses.split_once(',').ok_or("expected ID=RAFT,RESP")?;
     Ok((id, Member { raft: raft.to_owned(), resp: resp.to_owned() }))
@@ -524,14 +529,13 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
             Ok(())
         }
         Action::Recover { from, to, member: (id, member) } => {
-            for Recovered { group, applied, from_log } in recover(&tamis::Options::new(), &from, &to, id, &member)? {
-                if applied == 0 && from_log == 0 {
-                    println!("Group {group}: nothing; the node had no replica of it.");
-                } else {
-                    println!("Group {group}: the state after entry {applied}, and {from_log} entries of the log.");
-                }
-            }
-            println!("Start node {id} with --dir {}, and add others.", to.display());
+            made(&recover(&tamis::Options::new(), &from, &to, id, &member)?, id, &to);
+            Ok(())
+        }
+        Action::Backup(arguments) => backup::backup(arguments).await,
+        Action::Restore(arguments) => {
+            let recovered = backup::restore(&arguments)?;
+            made(&recovered, arguments.member.0, &arguments.to);
             Ok(())
         }
         Action::Export(arguments) => export::run(arguments).await,
@@ -549,6 +553,18 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
         }
         Action::Demo { keys } => crate::demo::run(keys).await,
     }
+}
+
+/// Prints of what the store of a new cluster was made, and what to do with it.
+fn made(recovered: &[Recovered], id: NodeId, dir: &Path) {
+    for Recovered { group, applied, from_log } in recovered {
+        if *applied == 0 && *from_log == 0 {
+            println!("Group {group}: nothing; the node had no replica of it.");
+        } else {
+            println!("Group {group}: the state after entry {applied}, and {from_log} entries of the log.");
+        }
+    }
+    println!("Start node {id} with --dir {}, and add others.", dir.display());
 }
 
 fn table(header: &[&str]) -> Table {

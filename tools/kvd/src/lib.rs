@@ -22,6 +22,7 @@
 #![deny(missing_docs)]
 
 pub mod alone;
+mod backup;
 pub mod cli;
 pub mod command;
 mod demo;

@@ -1,4 +1,5 @@
-//! Exports of nodes that are processes: is everything there, and does it load elsewhere?
+//! Exports and backups of nodes that are processes: is everything there, and does it load
+//! elsewhere?
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -18,6 +19,8 @@ use redis::{Connection, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
+
+mod backups;
 
 /// For what a healthy node does by itself. Nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -68,15 +71,25 @@ impl Node {
 
     /// Starts a node that is in no cluster.
     fn spawn(id: u32, dir: &Path, groups: u32) -> Node {
-        let ports = [(); 2].map(|()| port());
-        let [raft, resp] = [0, 1].map(|at| ports[at].local_addr().unwrap());
-        let mut node = Node { id, dir: dir.to_owned(), raft, resp, groups, child: None, _ports: ports };
+        let mut node = Node::new(id, dir, groups);
         node.run();
         node
     }
 
+    /// A node that does not run yet.
+    fn new(id: u32, dir: &Path, groups: u32) -> Node {
+        let ports = [(); 2].map(|()| port());
+        let [raft, resp] = [0, 1].map(|at| ports[at].local_addr().unwrap());
+        Node { id, dir: dir.to_owned(), raft, resp, groups, child: None, _ports: ports }
+    }
+
     /// Starts the process.
     fn run(&mut self) {
+        self.run_with(&[]);
+    }
+
+    /// Starts the process with more settings.
+    fn run_with(&mut self, settings: &[&str]) {
         let mut command = kvd();
         command.args([
             "--id",
@@ -87,7 +100,7 @@ impl Node {
             &self.resp.to_string(),
         ]);
         command.args(["--groups", &self.groups.to_string(), "--cache-mb", "8"]).arg("--dir").arg(&self.dir);
-        self.child = Some(command.spawn().unwrap());
+        self.child = Some(command.args(settings).spawn().unwrap());
     }
 
     /// A connection to the node, when it leads all groups.

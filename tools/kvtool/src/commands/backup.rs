@@ -31,7 +31,7 @@ pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
     }
     let db = open_to_copy(&args.db, common)?;
     let bar = bar(Unit::Bytes, Some(0));
-    let repository = create(&args.repository)?.on_progress(bar.listener());
+    let repository = Repository::create_at(&args.repository)?.on_progress(bar.listener());
     if !db.is_read_only() {
         // All writes are in tables then, which the next backup need not copy again. If it fails,
         // the log is copied.
@@ -78,7 +78,7 @@ pub(crate) fn backup(common: &Common, args: Backup) -> Result<()> {
 /// is one, and is never that process.
 fn follow(args: &Backup) -> Result<()> {
     let mut db = Db::open_read_only(&args.db)?;
-    let repository = &create(&args.repository)?;
+    let repository = &Repository::create_at(&args.repository)?;
     let is_interrupted = Arc::new(AtomicBool::new(false));
     let interrupted = Arc::clone(&is_interrupted);
     let _handled = on_interrupt("Ctrl-C may lose the last second", move || {
@@ -128,7 +128,7 @@ fn follow(args: &Backup) -> Result<()> {
 }
 
 pub(crate) fn list(common: &Common, args: Backups) -> Result<()> {
-    let repository = open(&args.repository)?;
+    let repository = Repository::open_at(&args.repository)?;
     if args.verify {
         return verify(common, &repository);
     }
@@ -212,7 +212,7 @@ fn verify(common: &Common, repository: &Repository) -> Result<()> {
 
 pub(crate) fn restore(common: &Common, args: Restore) -> Result<()> {
     let bar = bar(Unit::Bytes, Some(0));
-    let repository = open(&args.repository)?.on_progress(bar.listener());
+    let repository = Repository::open_at(&args.repository)?.on_progress(bar.listener());
     let point = args.at.map(Point::Time).or(args.seqno.map(Point::Seqno));
     let base = match (args.generation, args.store) {
         (Some(number), _) => Base::Generation(number),
@@ -319,40 +319,6 @@ fn report_restored(
         })),
     }))?;
     output.finish()
-}
-
-/// Opens the repository in a directory or a bucket, and creates it if absent.
-fn create(repository: &Path) -> Result<Repository> {
-    match bucket(repository) {
-        #[cfg(feature = "object-store")]
-        Some(address) => Ok(Repository::create_in_bucket(address)?),
-        #[cfg(not(feature = "object-store"))]
-        Some(address) => Err(no_buckets(address)),
-        None => Ok(Repository::create(repository)?),
-    }
-}
-
-/// Opens the repository in a directory or a bucket.
-fn open(repository: &Path) -> Result<Repository> {
-    match bucket(repository) {
-        #[cfg(feature = "object-store")]
-        Some(address) => Ok(Repository::open_in_bucket(address)?),
-        #[cfg(not(feature = "object-store"))]
-        Some(address) => Err(no_buckets(address)),
-        None => Ok(Repository::open(repository)?),
-    }
-}
-
-/// The address, if it is one and no path.
-fn bucket(repository: &Path) -> Option<&str> {
-    repository.to_str().filter(|address| address.contains("://"))
-}
-
-#[cfg(not(feature = "object-store"))]
-fn no_buckets(address: &str) -> Failure {
-    Failure::usage(format_args!(
-        "{address:?} needs a kvtool with object stores: cargo install --path tools/kvtool --features object-store"
-    ))
 }
 
 fn generation_json(generation: &Generation, reach: Option<Reach>) -> serde_json::Value {
