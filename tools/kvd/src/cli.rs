@@ -87,6 +87,9 @@ struct Run {
     /// Authority (PEM) that must have signed the certificates of clients
     #[arg(long, env = "KVD_CLIENT_CA", value_name = "FILE")]
     client_ca: Option<PathBuf>,
+    /// A setting of CONFIG SET, such as maxclients=2000 or timeout=300; may be repeated
+    #[arg(long, env = "KVD_SET", value_name = "NAME=VALUE", value_delimiter = ',')]
+    set: Vec<String>,
     /// Listen beyond loopback though anybody who connects may read and write
     #[arg(long, env = "KVD_OPEN_TO_ALL")]
     open_to_all: bool,
@@ -347,6 +350,7 @@ impl Run {
                 Some(path) => Some(read(path).await?),
                 None => None,
             },
+            limits: self.set,
         };
         let member = Member {
             raft: self.advertise_raft.unwrap_or_else(|| self.raft.clone()),

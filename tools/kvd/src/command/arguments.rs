@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::machine::{Reply, parse_integer};
+use super::spec::Spec;
+use crate::machine::{Reply, SLOTS, parse_integer};
 
 pub(super) const SYNTAX: &str = "ERR syntax error";
 pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -43,6 +44,17 @@ impl<'a> Arguments<'a> {
         parse_integer(self.next()?).ok_or(Reply::error(NOT_AN_INTEGER))
     }
 
+    /// The next word as a number that is not negative.
+    pub(super) fn number(&mut self) -> Result<u64, Reply> {
+        number(self.next()?)
+    }
+
+    /// The next word as the number of a slot.
+    pub(super) fn slot(&mut self) -> Result<u16, Reply> {
+        let slot = parse_integer(self.next()?).and_then(|slot| u16::try_from(slot).ok());
+        slot.filter(|slot| *slot < SLOTS).ok_or(Reply::error("ERR Invalid slot"))
+    }
+
     /// All words that are left.
     pub(super) fn rest(&mut self) -> &'a [Bytes] {
         std::mem::take(&mut self.words)
@@ -51,5 +63,23 @@ impl<'a> Arguments<'a> {
     /// Refuses words that are left.
     pub(super) fn finish(&self) -> Result<(), Reply> {
         if self.is_empty() { Ok(()) } else { Err(Reply::error(SYNTAX)) }
+    }
+}
+
+/// A number that is not negative.
+pub(super) fn number(word: &[u8]) -> Result<u64, Reply> {
+    parse_integer(word).and_then(|number| u64::try_from(number).ok()).ok_or(Reply::error(NOT_AN_INTEGER))
+}
+
+/// The refusal of too few or too many words.
+pub(super) fn wrong_count(spec: &Spec) -> Reply {
+    Reply::error(format!("ERR wrong number of arguments for '{}' command", spec.name))
+}
+
+/// Words, two by two.
+pub(super) fn pairs(next: &mut Arguments, spec: &Spec) -> Result<Vec<(Bytes, Bytes)>, Reply> {
+    match next.rest().as_chunks::<2>() {
+        (pairs, []) => Ok(pairs.iter().map(|[first, second]| (first.clone(), second.clone())).collect()),
+        _ => Err(wrong_count(spec)),
     }
 }
