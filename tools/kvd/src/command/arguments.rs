@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 
-use super::spec::Spec;
 use crate::machine::{Reply, SLOTS, parse_integer};
 
 pub(super) const SYNTAX: &str = "ERR syntax error";
@@ -69,17 +68,4 @@ impl<'a> Arguments<'a> {
 /// A number that is not negative.
 pub(super) fn number(word: &[u8]) -> Result<u64, Reply> {
     parse_integer(word).and_then(|number| u64::try_from(number).ok()).ok_or(Reply::error(NOT_AN_INTEGER))
-}
-
-/// The refusal of too few or too many words.
-pub(super) fn wrong_count(spec: &Spec) -> Reply {
-    Reply::error(format!("ERR wrong number of arguments for '{}' command", spec.name))
-}
-
-/// Words, two by two.
-pub(super) fn pairs(next: &mut Arguments, spec: &Spec) -> Result<Vec<(Bytes, Bytes)>, Reply> {
-    match next.rest().as_chunks::<2>() {
-        (pairs, []) => Ok(pairs.iter().map(|[first, second]| (first.clone(), second.clone())).collect()),
-        _ => Err(wrong_count(spec)),
-    }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::{Arguments, SYNTAX, wrong_count};
+use super::arguments::{Arguments, SYNTAX};
 use super::spec::Spec;
 use super::{Command, ConnectionCommand as Own, LibraryField, Replies};
 use crate::machine::{Reply, parse_integer};
@@ -21,7 +21,7 @@ pub(super) fn ping(next: &mut Arguments, spec: &Spec) -> Parsed {
     match next.rest() {
         [] => answer(Reply::Status("PONG".into())),
         [text] => answer(Reply::Bulk(text.clone())),
-        _ => Err(wrong_count(spec)),
+        _ => Err(spec.wrong_count()),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::machine::{ExpireCondition, NewDeadline, Operation, Query, Reply, SLOT
 
 type Parsed = Result<Command, Reply>;
 
-/// Longest time from now, in milliseconds: the deadline must be a 64-bit number until the year 2500.
+/// Longest time from now, in milliseconds: until the year 2500, the deadline is a 64-bit number.
 const MAX_MILLIS: i64 = i64::MAX - (1 << 44);
 
 /// Most entries that KVD.RANGE answers, and the number if none is given.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::{Arguments, SYNTAX, wrong_count};
+use super::arguments::{Arguments, SYNTAX};
 use super::spec::{Parse, Spec};
 use super::table::{find, find_in};
 use super::{Command, Parsed, ServerCommand};
@@ -30,7 +30,7 @@ pub fn parse(words: &[Bytes]) -> Result<Parsed, Reply> {
 /// Parses the words of a command, whose name has so many of them.
 fn parse_as(spec: &'static Spec, words: &[Bytes], name_words: usize) -> Result<Parsed, Reply> {
     if !spec.takes(words.len()) {
-        return Err(wrong_count(spec));
+        return Err(spec.wrong_count());
     }
     for key in spec.keys_in(words) {
         if key.len() > MAX_KEY_LEN {
@@ -50,7 +50,7 @@ fn parse_as(spec: &'static Spec, words: &[Bytes], name_words: usize) -> Result<P
             Ok(Parsed { spec, slot, command })
         }
         Parse::Around(before, wrap) => {
-            let (before, inner) = words.split_at_checked(before).ok_or_else(|| wrong_count(spec))?;
+            let (before, inner) = words.split_at_checked(before).ok_or_else(|| spec.wrong_count())?;
             // No further level: the depth must not be the client's to choose.
             let nested = inner.first().and_then(|name| find(name));
             if nested.is_some_and(|nested| matches!(nested.parse, Parse::Around(..))) {

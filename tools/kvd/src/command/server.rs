@@ -1,6 +1,6 @@
 //! Commands that tell about the server and the cluster, or change the server.
 
-use super::arguments::{Arguments, SYNTAX, pairs};
+use super::arguments::{Arguments, SYNTAX};
 use super::spec::Spec;
 use super::{Command, KillFilter, ListFilter, ServerCommand as Server};
 use crate::machine::{Reply, parse_integer, slot_of};
@@ -56,7 +56,7 @@ pub(super) fn config_get(next: &mut Arguments, _: &Spec) -> Parsed {
 }
 
 pub(super) fn config_set(next: &mut Arguments, spec: &Spec) -> Parsed {
-    server(Server::ConfigSet(pairs(next, spec)?))
+    server(Server::ConfigSet(spec.pairs(next)?))
 }
 
 pub(super) fn config_rewrite(_: &mut Arguments, _: &Spec) -> Parsed {

@@ -106,6 +106,19 @@ impl Spec {
         if self.arity < 0 { count >= least } else { count == least }
     }
 
+    /// The refusal of too few or too many words.
+    pub(super) fn wrong_count(&self) -> Reply {
+        Reply::error(format!("ERR wrong number of arguments for '{}' command", self.name))
+    }
+
+    /// The words that are left, two by two.
+    pub(super) fn pairs(&self, next: &mut Arguments) -> Result<Vec<(Bytes, Bytes)>, Reply> {
+        match next.rest().as_chunks::<2>() {
+            (pairs, []) => Ok(pairs.iter().map(|[first, second]| (first.clone(), second.clone())).collect()),
+            _ => Err(self.wrong_count()),
+        }
+    }
+
     /// Its command and its subcommand, which may be lacking.
     pub fn parts(&self) -> (&'static str, Option<&'static str>) {
         match self.name.split_once('|') {

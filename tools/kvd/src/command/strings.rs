@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::Command;
-use super::arguments::{Arguments, SYNTAX, pairs};
+use super::arguments::{Arguments, SYNTAX};
 use super::keys::{EX, PX, Scale, deadline, new_deadline};
 use super::spec::Spec;
 use crate::machine::{Condition, Deadline, Decimal, LcsAnswer, MAX_VALUE_LEN, Operation, Query, Reply, SetAnswer};
@@ -163,11 +163,11 @@ pub(super) fn getex(next: &mut Arguments, spec: &Spec) -> Parsed {
 }
 
 pub(super) fn mset(next: &mut Arguments, spec: &Spec) -> Parsed {
-    write(Operation::SetMany(pairs(next, spec)?))
+    write(Operation::SetMany(spec.pairs(next)?))
 }
 
 pub(super) fn msetnx(next: &mut Arguments, spec: &Spec) -> Parsed {
-    write(Operation::SetManyIfAbsent(pairs(next, spec)?))
+    write(Operation::SetManyIfAbsent(spec.pairs(next)?))
 }
 
 /// `DELIFEQ key value`.

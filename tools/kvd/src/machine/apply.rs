@@ -1,10 +1,9 @@
 //! What operations do, and what they answer. Texts are those of Redis.
 
-use super::bits::{BitOperator, combine};
+use super::bits::{BitOperator, combine, replies};
 use super::decimal::Decimal;
 use super::error::Stop;
 use super::layout::Header;
-use super::query::bits;
 use super::reply::Reply;
 use super::request::{Condition, Deadline, ExpireCondition, MAX_VALUE_LEN, NewDeadline, Operation, SetAnswer};
 use super::view::Pending;
@@ -55,7 +54,7 @@ pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply,
                 return Err(TOO_LONG);
             }
             value.resize(value.len().max(end), 0);
-            Ok(bits(fields, *single, |field| field.apply(value)))
+            Ok(replies(fields, *single, |field| field.apply(value)))
         }),
         Operation::Combine { to, operator, from } => combine_values(pending, to, *operator, from),
         Operation::Copy { from, to, replace, keep } => copy(pending, from, to, *replace, *keep),

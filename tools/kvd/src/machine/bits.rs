@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::reply::Reply;
+
 /// A number of up to 64 bits in a value, and what to do with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BitField {
@@ -213,6 +215,12 @@ pub(super) fn combine(so_far: &mut Vec<u8>, operator: BitOperator, value: &[u8],
             BitOperator::Xor => *byte ^= other,
         }
     }
+}
+
+/// What fields of bits answer: an array, or the only field.
+pub(super) fn replies(fields: &[BitField], single: bool, mut field: impl FnMut(&BitField) -> Option<i64>) -> Reply {
+    let mut replies = fields.iter().map(|it| field(it).map_or(Reply::Nil, Reply::Integer));
+    if single { replies.next().unwrap_or(Reply::Nil) } else { Reply::Array(replies.collect()) }
 }
 
 #[cfg(test)]

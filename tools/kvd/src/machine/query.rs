@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::bits::{BitField, count, position, range_of};
+use super::bits::{count, position, range_of, replies};
 use super::error::Result;
 use super::layout::{Header, data_key, deadline_key, encode_record, slot_start, user_key, value_of};
 use super::lcs::lcs;
@@ -96,7 +96,7 @@ impl<'a, V: View> Reader<'a, V> {
                 false => deadline,
             }),
             Query::Bits { key, fields, single } => {
-                let read = |value: &[u8]| bits(fields, *single, |field| Some(field.get(value)));
+                let read = |value: &[u8]| replies(fields, *single, |field| Some(field.get(value)));
                 Ok(self.live(key, |_, value| read(value))?.unwrap_or_else(|| read(&[])))
             }
             Query::BitCount { key, span } => Ok(number(self.live(key, |_, value| count(value, *span))?.unwrap_or(0))),
@@ -268,12 +268,6 @@ impl<'a, V: View> Reader<'a, V> {
 /// What a read answers whose values would not fit into memory beside those of others.
 pub(crate) const TOO_LONG: Reply =
     Reply::Error(std::borrow::Cow::Borrowed("ERR the reply would be longer than 64 MiB; ask for fewer keys at once"));
-
-/// What fields of bits answer: an array, or the only field.
-pub(super) fn bits(fields: &[BitField], single: bool, mut field: impl FnMut(&BitField) -> Option<i64>) -> Reply {
-    let mut replies = fields.iter().map(|it| field(it).map_or(Reply::Nil, Reply::Integer));
-    if single { replies.next().unwrap_or(Reply::Nil) } else { Reply::Array(replies.collect()) }
-}
 
 /// How Redis would store a value.
 fn encoding(value: &[u8]) -> &'static str {

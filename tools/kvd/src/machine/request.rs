@@ -302,7 +302,7 @@ pub enum Query {
         /// The last byte.
         end: i64,
     },
-    /// EXPIRETIME and PEXPIRETIME. Answers the deadline, −1 if there is none, −2 for an absent key.
+    /// EXPIRETIME and PEXPIRETIME. Answers the deadline, −1 without one, −2 for an absent key.
     Deadline {
         /// The key.
         key: Bytes,

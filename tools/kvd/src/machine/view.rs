@@ -219,7 +219,7 @@ impl<'a> Pending<'a> {
         Ok(())
     }
 
-    /// Writes a copy of a user's key, with the deadline that it has, after `edit` has changed it. An
+    /// Writes a user's key, with the deadline that it has, after `edit` has changed its value. An
     /// absent key is an empty value; `edit` is told whether it is there. An error of `edit` is the
     /// reply, and nothing is written.
     pub(super) fn edit(

@@ -1,4 +1,4 @@
-//! [`Dialogue`]: what a client has said so far (its version of the protocol, user, transaction), and
+//! [`Dialogue`]: what a client has said so far (version of the protocol, user, transaction), and
 //! what its commands do. Knows no sockets.
 
 use std::sync::Arc;
