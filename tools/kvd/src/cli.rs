@@ -121,9 +121,13 @@ struct Run {
     /// Do not sync the logs: a fault that tests must find
     #[arg(long, hide = true)]
     test_skip_sync: bool,
-    /// Megabytes for the store's block cache
-    #[arg(long, env = "KVD_CACHE_MB", default_value_t = 256)]
-    cache_mb: usize,
+    /// Megabytes of memory for the store: writes that are not in tables yet, the block cache, and
+    /// all else
+    #[arg(long, env = "KVD_MEMORY_MB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
+    memory_mb: u64,
+    /// Megabytes of them for the block cache; without it, what the other uses leave
+    #[arg(long, env = "KVD_CACHE_MB")]
+    cache_mb: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -356,7 +360,12 @@ impl Run {
             raft: self.advertise_raft.unwrap_or_else(|| self.raft.clone()),
             resp: self.advertise_resp.unwrap_or_else(|| self.resp.clone()),
         };
-        let store = tamis::Options::new().cache_size(self.cache_mb.saturating_mul(1 << 20));
+        let bytes = |megabytes: u64| usize::try_from(megabytes.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
+        let store = tamis::Options::new().memory(bytes(self.memory_mb));
+        let store = match self.cache_mb {
+            Some(cache) => store.cache_size(bytes(cache)),
+            None => store,
+        };
         let settings = Settings {
             id: self.id,
             dir: self.dir,
