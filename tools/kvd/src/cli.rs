@@ -88,6 +88,9 @@ struct Run {
     /// Authority (PEM) that must have signed the certificates of clients
     #[arg(long, env = "KVD_CLIENT_CA", value_name = "FILE")]
     client_ca: Option<PathBuf>,
+    /// A setting of CONFIG SET, such as maxclients=2000 or timeout=300; may be repeated
+    #[arg(long, env = "KVD_SET", value_name = "NAME=VALUE", value_delimiter = ',')]
+    set: Vec<String>,
     /// Listen beyond loopback though anybody who connects may read and write
     #[arg(long, env = "KVD_OPEN_TO_ALL")]
     open_to_all: bool,
@@ -119,9 +122,13 @@ struct Run {
     /// Do not sync the logs: a fault that tests must find
     #[arg(long, hide = true)]
     test_skip_sync: bool,
-    /// Megabytes for the store's block cache
-    #[arg(long, env = "KVD_CACHE_MB", default_value_t = 256)]
-    cache_mb: usize,
+    /// Megabytes of memory for the store: writes that are not in tables yet, the block cache, and
+    /// all else
+    #[arg(long, env = "KVD_MEMORY_MB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
+    memory_mb: u64,
+    /// Megabytes of them for the block cache; without it, what the other uses leave
+    #[arg(long, env = "KVD_CACHE_MB")]
+    cache_mb: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -352,12 +359,18 @@ impl Run {
                 Some(path) => Some(read(path).await?),
                 None => None,
             },
+            limits: self.set,
         };
         let member = Member {
             raft: self.advertise_raft.unwrap_or_else(|| self.raft.clone()),
             resp: self.advertise_resp.unwrap_or_else(|| self.resp.clone()),
         };
-        let store = tamis::Options::new().cache_size(self.cache_mb.saturating_mul(1 << 20));
+        let bytes = |megabytes: u64| usize::try_from(megabytes.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
+        let store = tamis::Options::new().memory(bytes(self.memory_mb));
+        let store = match self.cache_mb {
+            Some(cache) => store.cache_size(bytes(cache)),
+            None => store,
+        };
         let settings = Settings {
             id: self.id,
             dir: self.dir,

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::error::{Error, Result};
 use crate::metrics;
 use crate::raft::{Cluster, Settings};
-use crate::resp::{Config, Metrics, Server, Tls, Users};
+use crate::resp::{Config, Metrics, Server, Tls, Users, set_limits};
 
 /// Where a node listens.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,8 @@ pub struct Clients {
     pub tls: Option<(Vec<u8>, Vec<u8>)>,
     /// The authority that must have signed certificates of clients.
     pub authority: Option<Vec<u8>>,
+    /// Changes of limits, as CONFIG SET takes them: `NAME=VALUE` each.
+    pub limits: Vec<String>,
 }
 
 /// A running node.
@@ -64,9 +66,10 @@ impl Node {
                 "{metrics} can be reached from other machines, and metrics are for anybody; allow it by --open-metrics"
             )));
         }
+        let files = raise_file_limit();
         let mut config = config(clients, listen.open_to_all)?;
         let wanted = config.limits.connections;
-        config.limits.connections = wanted.min(raise_file_limit() / 2);
+        config.limits.connections = wanted.min(files / 2);
         if config.limits.connections < wanted {
             let (connections, most) = (config.limits.connections, 2 * wanted);
             tracing::warn!(connections, "the limit of open files allows few clients; raise it to {most} (ulimit -n)");
@@ -118,6 +121,8 @@ impl Node {
 
 fn config(clients: Clients, open_to_all: bool) -> Result<Config> {
     let mut config = Config { open_to_all, ..Config::default() };
+    config.limits = set_limits(&clients.limits, &config.limits)
+        .map_err(|error| Error::Config(format!("limits for clients: {error}")))?;
     if let Some(text) = clients.users {
         let users = Users::parse(&text).map_err(|error| Error::Config(format!("the file of users: {error}")))?;
         config.users = Some(Arc::new(users));

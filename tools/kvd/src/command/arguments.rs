@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::machine::{Reply, parse_integer};
+use crate::machine::{Reply, SLOTS, parse_integer};
 
 pub(super) const SYNTAX: &str = "ERR syntax error";
 pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -43,6 +43,17 @@ impl<'a> Arguments<'a> {
         parse_integer(self.next()?).ok_or(Reply::error(NOT_AN_INTEGER))
     }
 
+    /// The next word as a number that is not negative.
+    pub(super) fn number(&mut self) -> Result<u64, Reply> {
+        number(self.next()?)
+    }
+
+    /// The next word as the number of a slot.
+    pub(super) fn slot(&mut self) -> Result<u16, Reply> {
+        let slot = parse_integer(self.next()?).and_then(|slot| u16::try_from(slot).ok());
+        slot.filter(|slot| *slot < SLOTS).ok_or(Reply::error("ERR Invalid slot"))
+    }
+
     /// All words that are left.
     pub(super) fn rest(&mut self) -> &'a [Bytes] {
         std::mem::take(&mut self.words)
@@ -52,4 +63,9 @@ impl<'a> Arguments<'a> {
     pub(super) fn finish(&self) -> Result<(), Reply> {
         if self.is_empty() { Ok(()) } else { Err(Reply::error(SYNTAX)) }
     }
+}
+
+/// A number that is not negative.
+pub(super) fn number(word: &[u8]) -> Result<u64, Reply> {
+    parse_integer(word).and_then(|number| u64::try_from(number).ok()).ok_or(Reply::error(NOT_AN_INTEGER))
 }

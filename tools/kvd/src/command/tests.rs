@@ -1,5 +1,7 @@
 //! What commands parse to, and which errors they get: the texts are those of Redis 7.2.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::machine::{Condition, Deadline, NewDeadline, SetAnswer};
 
@@ -67,7 +69,29 @@ fn errors_are_those_of_redis() {
     check("cluster keyslot", "ERR wrong number of arguments for 'cluster|keyslot' command");
     check("cluster countkeysinslot 16384", "ERR Invalid slot");
     check("client setname a b", "ERR wrong number of arguments for 'client|setname' command");
-    check("client kill x", "ERR unknown subcommand 'kill'. Try CLIENT HELP.");
+    check("client nosuch x", "ERR unknown subcommand 'nosuch'. Try CLIENT HELP.");
+    check("client|id", "ERR unknown command 'client|id', with args beginning with: ");
+    check("client", "ERR wrong number of arguments for 'client' command");
+    check("client kill id 0", "ERR client-id should be greater than 0");
+    check("client tracking on", "ERR kvd does not tell clients of changes: caches in clients need a lifetime");
+    check("set a b IFEQ", "ERR syntax error");
+    check("set a b IFEQ c NX", "ERR syntax error");
+    check("getex a EX 0", "ERR invalid expire time in 'getex' command");
+    check("getex a PERSIST EX 1", "ERR syntax error");
+    check("msetnx {t}a 1 {t}b", "ERR wrong number of arguments for 'msetnx' command");
+    check("setrange a -1 b", "ERR offset is out of range");
+    check("setrange a 16777216 b", "ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+    check("setbit a 134217728 1", "ERR bit offset is not an integer or out of range");
+    check("setbit a 0 2", "ERR bit is not an integer or out of range");
+    check(
+        "bitfield a GET u64 0",
+        "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
+    );
+    check("bitop NOT {t}a {t}b {t}c", "ERR BITOP NOT must be called with a single source key.");
+    check("rename a b", "CROSSSLOT Keys in request don't hash to the same slot");
+    check("copy a a", "ERR source and destination objects are the same");
+    check("incrbyfloat a x", "ERR value is not a valid float");
+    check("pexpire a 9223372036854775000", "ERR invalid expire time in 'pexpire' command");
 }
 
 #[test]
@@ -87,6 +111,24 @@ fn set_takes_its_options_in_any_order_and_case() {
     check("setnx a b", Condition::IfAbsent, Deadline::None, SetAnswer::Integer);
     check("getset a b", Condition::Always, Deadline::None, SetAnswer::Old);
     check("setex a 3 b", Condition::Always, new(NewDeadline::In(3000)), SetAnswer::Ok);
+}
+
+/// The table of PROTOCOL.md: a row for each heading.
+#[test]
+fn the_document_lists_every_command() {
+    let document = include_str!("../../PROTOCOL.md");
+    let mut rows = BTreeMap::<&str, Vec<String>>::new();
+    for spec in COMMANDS.iter().filter(|spec| spec.is_top()) {
+        let parts = COMMANDS.iter().filter(|part| !part.is_top() && part.parts().0 == spec.name);
+        let parts: Vec<_> = parts.filter_map(|part| part.parts().1).map(str::to_uppercase).collect();
+        let name = spec.name.to_uppercase();
+        let shown = if parts.is_empty() { name } else { format!("{name} ({})", parts.join(" ")) };
+        rows.entry(if spec.group == Group::Own { "kvd's own" } else { spec.group.name() }).or_default().push(shown);
+    }
+    for (heading, names) in rows {
+        let row = format!("| {heading} | {} |", names.join(" "));
+        assert!(document.lines().any(|line| line == row), "PROTOCOL.md lacks this row:\n{row}");
+    }
 }
 
 #[test]
@@ -136,11 +178,11 @@ fn every_command_refuses_any_arguments_without_a_panic() {
     for spec in COMMANDS {
         for count in 0..5 {
             for word in odd {
-                let line = std::iter::once(spec.name).chain(std::iter::repeat_n(word, count));
+                let line = spec.name.split('|').chain(std::iter::repeat_n(word, count));
                 let words: Vec<_> = line.map(|word| Bytes::from(word.to_owned())).collect();
                 if let Ok(parsed) = parse(&words) {
-                    assert!(spec.takes(words.len()), "{words:?}");
-                    assert_eq!(parsed.spec, spec);
+                    assert!(parsed.spec.takes(words.len()), "{words:?}");
+                    assert_eq!(parsed.spec.parts().0, spec.parts().0);
                 }
             }
         }

@@ -1,24 +1,35 @@
 //! What operations do, and what they answer. Texts are those of Redis.
 
+use super::bits::{BitOperator, combine, replies};
+use super::decimal::Decimal;
 use super::error::Stop;
 use super::layout::Header;
 use super::reply::Reply;
 use super::request::{Condition, Deadline, ExpireCondition, MAX_VALUE_LEN, NewDeadline, Operation, SetAnswer};
 use super::view::Pending;
 
+const TOO_LONG: Reply =
+    Reply::Error(std::borrow::Cow::Borrowed("ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
 const NOT_AN_INTEGER: Reply = Reply::Error(std::borrow::Cow::Borrowed("ERR value is not an integer or out of range"));
 
 /// Applies one operation.
 pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply, Stop> {
     match operation {
         Operation::Set { key, value, condition, deadline, answer } => {
-            set(pending, key, value, *condition, *deadline, *answer)
+            set(pending, key, value, condition, *deadline, *answer)
         }
         Operation::SetMany(pairs) => {
-            for (key, value) in pairs {
-                pending.put(key, &[value], None)?;
-            }
+            set_many(pending, pairs)?;
             Ok(Reply::OK)
+        }
+        Operation::SetManyIfAbsent(pairs) => {
+            for (key, _) in pairs {
+                if pending.live(key, |_, _| ())?.is_some() {
+                    return Ok(Reply::Integer(0));
+                }
+            }
+            set_many(pending, pairs)?;
+            Ok(Reply::Integer(1))
         }
         Operation::Delete(keys) => {
             let mut deleted = 0;
@@ -34,7 +45,31 @@ pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply,
             Ok(old.unwrap_or(Reply::Nil))
         }
         Operation::Add { key, delta } => add(pending, key, *delta),
-        Operation::Append { key, suffix } => append(pending, key, suffix),
+        Operation::AddDecimal { key, delta } => add_decimal(pending, key, *delta),
+        Operation::Append { key, suffix } => overwrite(pending, key, None, suffix),
+        Operation::Overwrite { key, offset, part } => overwrite(pending, key, Some(*offset), part),
+        Operation::Bits { key, fields, single } => pending.edit(key, |value, _| {
+            let end = fields.iter().filter(|field| field.writes()).map(|field| field.end()).max().unwrap_or(0);
+            if end > MAX_VALUE_LEN {
+                return Err(TOO_LONG);
+            }
+            value.resize(value.len().max(end), 0);
+            Ok(replies(fields, *single, |field| field.apply(value)))
+        }),
+        Operation::Combine { to, operator, from } => combine_values(pending, to, *operator, from),
+        Operation::Copy { from, to, replace, keep } => copy(pending, from, to, *replace, *keep),
+        Operation::Clear => {
+            pending.clear();
+            Ok(Reply::OK)
+        }
+        Operation::GetExpiring { key, deadline } => {
+            let deadline_ms = deadline.map(|deadline| resolve(pending, deadline));
+            let Some(value) = pending.live(key, |_, value| pending.copy(key, value))?.transpose()? else {
+                return Ok(Reply::Nil);
+            };
+            pending.put(key, &[&value], deadline_ms)?;
+            Ok(Reply::Bulk(value))
+        }
         Operation::Expire { key, deadline, condition } => expire(pending, key, *deadline, *condition),
         Operation::Persist(key) => {
             let copy = |header: Header, value: &[u8]| {
@@ -72,18 +107,20 @@ fn set(
     pending: &mut Pending,
     key: &[u8],
     value: &[u8],
-    condition: Condition,
+    condition: &Condition,
     deadline: Deadline,
     answer: SetAnswer,
 ) -> Result<Reply, Stop> {
-    let old = pending
-        .live(key, |header, value| (header.deadline_ms, (answer == SetAnswer::Old).then(|| Reply::bulk(value))))?;
-    let holds = match condition {
-        Condition::Always => true,
-        Condition::IfAbsent => old.is_none(),
-        Condition::IfPresent => old.is_some(),
-    };
-    let (old_deadline, old_value) = old.unwrap_or_default();
+    let old = pending.live(key, |header, value| {
+        let holds = match condition {
+            Condition::Always | Condition::IfPresent => true,
+            Condition::IfAbsent => false,
+            Condition::IfEqual(expected) => expected == value,
+        };
+        (holds, header.deadline_ms, (answer == SetAnswer::Old).then(|| Reply::bulk(value)))
+    })?;
+    let absent = (matches!(condition, Condition::Always | Condition::IfAbsent), None, None);
+    let (holds, old_deadline, old_value) = old.unwrap_or(absent);
     if holds {
         let deadline_ms = match deadline {
             Deadline::None => None,
@@ -111,15 +148,73 @@ fn add(pending: &mut Pending, key: &[u8], delta: i64) -> Result<Reply, Stop> {
     Ok(Reply::Integer(sum))
 }
 
-fn append(pending: &mut Pending, key: &[u8], suffix: &[u8]) -> Result<Reply, Stop> {
-    let copy = |header: Header, value: &[u8]| Ok::<_, Stop>((header.deadline_ms, pending.copy(key, value)?));
-    let (deadline_ms, old) = pending.live(key, copy)?.transpose()?.unwrap_or_default();
-    let len = old.len() + suffix.len();
-    if len > MAX_VALUE_LEN {
-        return Ok(Reply::error("ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
+fn set_many(pending: &mut Pending, pairs: &[(bytes::Bytes, bytes::Bytes)]) -> Result<(), Stop> {
+    pairs.iter().try_for_each(|(key, value)| pending.put(key, &[value], None))
+}
+
+fn add_decimal(pending: &mut Pending, key: &[u8], delta: Decimal) -> Result<Reply, Stop> {
+    pending.edit(key, |value, present| {
+        let old = Decimal::parse(if present { value } else { b"0" });
+        let Some(old) = old else { return Err(Reply::error("ERR value is not a valid float")) };
+        let Some(sum) = old.plus(delta) else {
+            return Err(Reply::error("ERR increment would produce NaN or Infinity"));
+        };
+        *value = sum.to_string().into_bytes();
+        Ok(Reply::bulk(&value))
+    })
+}
+
+/// Writes a part of a value, at its end if there is no offset. Answers the length.
+fn overwrite(pending: &mut Pending, key: &[u8], offset: Option<u64>, part: &[u8]) -> Result<Reply, Stop> {
+    pending.edit(key, |value, _| {
+        if part.is_empty() && offset.is_some() {
+            return Err(Reply::count(value.len()));
+        }
+        let start = offset.map_or(value.len(), |offset| usize::try_from(offset).unwrap_or(usize::MAX));
+        let end = start.saturating_add(part.len());
+        if end > MAX_VALUE_LEN {
+            return Err(TOO_LONG);
+        }
+        value.resize(value.len().max(end), 0);
+        value[start..end].copy_from_slice(part);
+        Ok(Reply::count(value.len()))
+    })
+}
+
+fn combine_values(
+    pending: &mut Pending,
+    to: &[u8],
+    operator: BitOperator,
+    from: &[bytes::Bytes],
+) -> Result<Reply, Stop> {
+    let mut combined = Vec::new();
+    for (index, key) in from.iter().enumerate() {
+        let found = pending.live(key, |_, value| combine(&mut combined, operator, value, index == 0))?;
+        if found.is_none() {
+            combine(&mut combined, operator, &[], index == 0);
+        }
     }
-    pending.put(key, &[&old, suffix], deadline_ms)?;
-    Ok(Reply::count(len))
+    if combined.is_empty() {
+        pending.remove(to)?;
+    } else {
+        pending.put(to, &[&combined], None)?;
+    }
+    Ok(Reply::count(combined.len()))
+}
+
+fn copy(pending: &mut Pending, from: &[u8], to: &[u8], replace: bool, keep: bool) -> Result<Reply, Stop> {
+    let copied = pending.live(from, |header, value| pending.copy(from, value).map(|value| (header.deadline_ms, value)));
+    let Some((deadline_ms, value)) = copied?.transpose()? else {
+        return Ok(if keep { Reply::Integer(0) } else { Reply::error("ERR no such key") });
+    };
+    if !replace && pending.live(to, |_, _| ())?.is_some() {
+        return Ok(Reply::Integer(0));
+    }
+    if !keep {
+        pending.remove(from)?;
+    }
+    pending.put(to, &[&value], deadline_ms)?;
+    Ok(if replace && !keep { Reply::OK } else { Reply::Integer(1) })
 }
 
 fn expire(pending: &mut Pending, key: &[u8], new: NewDeadline, condition: ExpireCondition) -> Result<Reply, Stop> {

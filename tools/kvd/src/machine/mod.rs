@@ -5,9 +5,12 @@
 //! bytes. A change of what entries do must not reach a group while some of its nodes lack it.
 
 mod apply;
+mod bits;
+mod decimal;
 mod error;
 mod glob;
 mod layout;
+mod lcs;
 mod query;
 mod records;
 mod reply;
@@ -23,9 +26,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 pub use apply::parse_integer;
+pub use bits::{BitField, BitOperator, FieldAction, Overflow, Span};
+pub use decimal::Decimal;
 pub use error::{Error, Result};
 pub use glob::matches;
+pub use lcs::LcsAnswer;
 pub use query::Reading;
+pub(crate) use query::{MAX_REPLY_LEN, TOO_LONG};
 pub use records::{Record, Records};
 pub use reply::Reply;
 pub use request::{
@@ -38,7 +45,7 @@ pub use slot::{GroupId, SLOTS, group_of, slot_of, slots_of};
 
 use error::Stop;
 use layout::{Counters, deadline_start, expiring_key, meta_key};
-use query::{MAX_REPLY_LEN, Reader};
+use query::Reader;
 use view::{At, Pending, View};
 
 #[cfg(test)]

@@ -5,16 +5,19 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
+use super::bits::{count, position, range_of, replies};
 use super::error::Result;
-use super::layout::{Header, data_key, slot_start, user_key, value_of};
+use super::layout::{Header, data_key, deadline_key, encode_record, slot_start, user_key, value_of};
+use super::lcs::lcs;
 use super::reply::Reply;
 use super::request::Query;
 use super::scan::{self, Selection};
+use super::slot::SLOTS;
 use super::view::View;
 
 /// Most bytes of values in the reply to one request. A longer reply becomes an error; a range is
 /// cut short instead.
-pub(super) const MAX_REPLY_LEN: usize = 64 << 20;
+pub(crate) const MAX_REPLY_LEN: usize = 64 << 20;
 
 /// What a read found.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,6 +87,37 @@ impl<'a, V: View> Reader<'a, V> {
             }
             Query::Scan { from, count, pattern } => self.scan(*from, *count, pattern.as_deref()),
             Query::Range { start, end, limit, values } => self.range(start, end, *limit, *values),
+            Query::Part { key, start, end } => {
+                let part = |value: &[u8]| Reply::bulk(&value[range_of(*start, *end, value.len())]);
+                Ok(self.live(key, |_, value| part(value))?.unwrap_or_else(|| Reply::bulk("")))
+            }
+            Query::Deadline { key, seconds } => self.deadline(key, |deadline| match seconds {
+                true => deadline.saturating_add(500) / 1000,
+                false => deadline,
+            }),
+            Query::Bits { key, fields, single } => {
+                let read = |value: &[u8]| replies(fields, *single, |field| Some(field.get(value)));
+                Ok(self.live(key, |_, value| read(value))?.unwrap_or_else(|| read(&[])))
+            }
+            Query::BitCount { key, span } => Ok(number(self.live(key, |_, value| count(value, *span))?.unwrap_or(0))),
+            Query::BitPosition { key, set, span } => {
+                let found = self.live(key, |_, value| position(value, *set, *span))?;
+                Ok(Reply::Integer(found.unwrap_or(if *set { -1 } else { 0 })))
+            }
+            Query::Lcs { a, b, answer } => {
+                let value = |key| self.live(key, |_, value| value.to_vec()).map(Option::unwrap_or_default);
+                Ok(lcs(&value(a)?, &value(b)?, *answer))
+            }
+            Query::Encoding(key) => Ok(self.live(key, |_, value| Reply::bulk(encoding(value)))?.unwrap_or(Reply::Nil)),
+            Query::Usage(key) => {
+                let usage = |header: Header, value: &[u8]| {
+                    let deadline = header.deadline_ms.map_or(0, |deadline| deadline_key(deadline, key).len());
+                    Reply::count(data_key(key).len() + encode_record(header, &[]).len() + value.len() + deadline)
+                };
+                Ok(self.live(key, usage)?.unwrap_or(Reply::Nil))
+            }
+            Query::Keys { first, end, pattern, limit } => self.keys(*first, *end, pattern.as_deref(), *limit),
+            Query::Near(position) => self.near(*position),
         }
     }
 
@@ -122,27 +156,84 @@ impl<'a, V: View> Reader<'a, V> {
     }
 
     fn left(&self, key: &[u8], unit: impl FnOnce(u64) -> u64) -> Result<Reply> {
+        self.deadline(key, |deadline| unit(deadline.saturating_sub(self.now_ms)))
+    }
+
+    fn deadline(&self, key: &[u8], show: impl FnOnce(u64) -> u64) -> Result<Reply> {
         let deadline = self.live(key, |header, _| header.deadline_ms)?;
         Ok(match deadline {
             None => Reply::Integer(-2),
             Some(None) => Reply::Integer(-1),
-            Some(Some(deadline)) => number(unit(deadline.saturating_sub(self.now_ms))),
+            Some(Some(deadline)) => number(show(deadline)),
         })
     }
 
+    /// The keys of slots, in the order of the keyspace.
+    fn keys(&self, first: u16, end: u16, pattern: Option<&[u8]>, limit: u64) -> Result<Reply> {
+        let mut keys = Vec::new();
+        let mut too_long = false;
+        self.view.scan(&slot_start(first), &slot_start(end), &mut |key, record| {
+            if keys.len() as u64 >= limit || too_long {
+                return ControlFlow::Break(());
+            }
+            let matched = user_key(key).filter(|(_, key)| pattern.is_none_or(|it| super::glob::matches(it, key)));
+            let seen = matched.filter(|_| Header::decode(record).is_some_and(|header| self.sees(header)));
+            if let Some((_, key)) = seen {
+                self.take_key(key).map_or_else(|| too_long = true, |key| keys.push(key));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(if too_long { TOO_LONG } else { Reply::Array(keys) })
+    }
+
+    /// Takes a key, and counts what holds it besides its bytes: there may be many short ones.
+    fn take_key(&self, key: &[u8]) -> Option<Reply> {
+        self.read.set(self.read.get() + size_of::<Reply>());
+        self.take(key)
+    }
+
+    /// A key near a position: in its slot or the next one that has keys, the first one from the
+    /// position's hash on. Behind the last, the first one follows.
+    fn near(&self, position: u64) -> Result<Reply> {
+        let mut slot = None;
+        for first in [scan::slot_of_position(position), 0] {
+            self.view.scan(&slot_start(first), &slot_start(SLOTS), &mut |key, record| {
+                slot = user_key(key).filter(|_| Header::decode(record).is_some_and(|it| self.sees(it))).map(|it| it.0);
+                if slot.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            if slot.is_some() {
+                break;
+            }
+        }
+        let Some(slot) = slot else { return Ok(Reply::Nil) };
+        let start = scan::position_of_slot(slot);
+        for from in [start + (position - scan::position_of_slot(scan::slot_of_position(position))), start] {
+            let mut selection = Selection::new(from, 1);
+            self.select(&mut selection, slot, slot + 1)?;
+            if let Some(key) = selection.finish().1.into_iter().next() {
+                return Ok(Reply::Bulk(key));
+            }
+        }
+        Ok(Reply::Nil)
+    }
+
     fn scan(&self, from: u64, count: u32, pattern: Option<&[u8]>) -> Result<Reply> {
-        let start = scan::slot_of_position(from);
         let mut selection = Selection::new(from, count);
-        self.view.scan(&slot_start(start), &slot_start(u16::MAX), &mut |key, record| {
+        self.select(&mut selection, scan::slot_of_position(from), SLOTS)?;
+        let (next, keys) = selection.finish();
+        let keys = keys.into_iter().filter(|key| pattern.is_none_or(|it| super::glob::matches(it, key)));
+        Ok(Reply::Array(vec![Reply::bulk(next.to_string()), Reply::Array(keys.map(Reply::Bulk).collect())]))
+    }
+
+    /// Offers the keys of slots from `first` on, before `end`.
+    fn select(&self, selection: &mut Selection, first: u16, end: u16) -> Result<()> {
+        self.view.scan(&slot_start(first), &slot_start(end), &mut |key, record| {
             match (user_key(key), Header::decode(record)) {
                 (Some((slot, key)), Some(header)) => selection.offer(slot, key, || self.sees(header)),
                 // A read of the damaged entry's value reports it.
                 _ => ControlFlow::Continue(()),
             }
-        })?;
-        let (next, keys) = selection.finish();
-        let keys = keys.into_iter().filter(|key| pattern.is_none_or(|it| super::glob::matches(it, key)));
-        Ok(Reply::Array(vec![Reply::bulk(next.to_string()), Reply::Array(keys.map(Reply::Bulk).collect())]))
+        })
     }
 
     fn range(&self, start: &[u8], end: &[u8], limit: u32, values: bool) -> Result<Reply> {
@@ -175,8 +266,18 @@ impl<'a, V: View> Reader<'a, V> {
 }
 
 /// What a read answers whose values would not fit into memory beside those of others.
-pub(super) const TOO_LONG: Reply =
+pub(crate) const TOO_LONG: Reply =
     Reply::Error(std::borrow::Cow::Borrowed("ERR the reply would be longer than 64 MiB; ask for fewer keys at once"));
+
+/// How Redis would store a value.
+fn encoding(value: &[u8]) -> &'static str {
+    const EMBEDDED: usize = 44;
+    match value.len() {
+        ..=20 if super::apply::parse_integer(value).is_some() => "int",
+        ..=EMBEDDED => "embstr",
+        _ => "raw",
+    }
+}
 
 fn number(number: u64) -> Reply {
     Reply::Integer(i64::try_from(number).unwrap_or(i64::MAX))

@@ -7,6 +7,10 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::bits::{BitField, BitOperator, Span};
+use super::decimal::Decimal;
+use super::lcs::LcsAnswer;
+
 /// Version of the encoding of entries.
 const FORMAT: u8 = 1;
 
@@ -130,10 +134,66 @@ pub enum Operation {
         /// The value that it gets, without a deadline; `None`: it is deleted.
         new: Option<Bytes>,
     },
+    /// MSETNX: writes all pairs if no key is there. Answers 1 or 0.
+    SetManyIfAbsent(Vec<(Bytes, Bytes)>),
+    /// GETEX with an option. Answers the value.
+    GetExpiring {
+        /// The key.
+        key: Bytes,
+        /// Its new deadline; `None`: it gets none.
+        deadline: Option<NewDeadline>,
+    },
+    /// INCRBYFLOAT. Answers the sum.
+    AddDecimal {
+        /// The key; an absent one counts as zero.
+        key: Bytes,
+        /// What to add.
+        delta: Decimal,
+    },
+    /// SETRANGE. Answers the length.
+    Overwrite {
+        /// The key; an absent one counts as empty.
+        key: Bytes,
+        /// Where to write; zeros fill what lacks before.
+        offset: u64,
+        /// What to write.
+        part: Bytes,
+    },
+    /// SETBIT and BITFIELD. Answers an array, or the only field.
+    Bits {
+        /// The key; an absent one counts as empty.
+        key: Bytes,
+        /// Which numbers to read and write, in order.
+        fields: Vec<BitField>,
+        /// Whether to answer the first field instead of an array.
+        single: bool,
+    },
+    /// BITOP. Answers the length of the result.
+    Combine {
+        /// The key to write.
+        to: Bytes,
+        /// How.
+        operator: BitOperator,
+        /// The keys to combine; absent ones count as empty.
+        from: Vec<Bytes>,
+    },
+    /// COPY and RENAME, with the deadline. COPY answers 1 or 0, RENAME `OK` or 0.
+    Copy {
+        /// The key to read.
+        from: Bytes,
+        /// The key to write.
+        to: Bytes,
+        /// Whether a key that is there is written.
+        replace: bool,
+        /// Whether the key that was read stays (COPY). Otherwise it must be there.
+        keep: bool,
+    },
+    /// FLUSHALL: deletes all keys of the group. Sessions stay.
+    Clear,
 }
 
 /// Whether SET writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// In any case.
     Always,
@@ -141,6 +201,8 @@ pub enum Condition {
     IfAbsent,
     /// If the key is present (XX).
     IfPresent,
+    /// If the key has this value (IFEQ).
+    IfEqual(Bytes),
 }
 
 /// What SET does to a key's deadline.
@@ -231,6 +293,73 @@ pub enum Query {
         /// Whether to answer values, each behind its key.
         values: bool,
     },
+    /// GETRANGE: the bytes from the first to the last; negative positions count from the end.
+    Part {
+        /// The key.
+        key: Bytes,
+        /// The first byte.
+        start: i64,
+        /// The last byte.
+        end: i64,
+    },
+    /// EXPIRETIME and PEXPIRETIME. Answers the deadline, −1 without one, −2 for an absent key.
+    Deadline {
+        /// The key.
+        key: Bytes,
+        /// Whether in seconds; otherwise in milliseconds.
+        seconds: bool,
+    },
+    /// GETBIT, and BITFIELD that only reads. Answers as [`Operation::Bits`] does.
+    Bits {
+        /// The key; an absent one counts as empty.
+        key: Bytes,
+        /// Which numbers to read.
+        fields: Vec<BitField>,
+        /// Whether to answer the first field instead of an array.
+        single: bool,
+    },
+    /// BITCOUNT.
+    BitCount {
+        /// The key.
+        key: Bytes,
+        /// Where to count.
+        span: Span,
+    },
+    /// BITPOS.
+    BitPosition {
+        /// The key.
+        key: Bytes,
+        /// Whether to look for a bit that is set.
+        set: bool,
+        /// Where to look.
+        span: Span,
+    },
+    /// LCS.
+    Lcs {
+        /// One key.
+        a: Bytes,
+        /// The other key.
+        b: Bytes,
+        /// What to answer.
+        answer: LcsAnswer,
+    },
+    /// OBJECT ENCODING, as Redis would store the value.
+    Encoding(Bytes),
+    /// MEMORY USAGE: the bytes that the key's entries have before compression.
+    Usage(Bytes),
+    /// KEYS and CLUSTER GETKEYSINSLOT: the keys of some slots.
+    Keys {
+        /// The first slot.
+        first: u16,
+        /// The slot behind the last.
+        end: u16,
+        /// The pattern that keys must match.
+        pattern: Option<Bytes>,
+        /// Most keys to answer.
+        limit: u64,
+    },
+    /// RANDOMKEY: the key that is next to a position that the proposer or reader has drawn.
+    Near(u64),
 }
 
 /// Why bytes are not an entry.
@@ -288,7 +417,7 @@ impl Body {
     pub fn answers_values(&self) -> bool {
         let answers = |operation: &Operation| match operation {
             Operation::Set { answer, .. } => *answer == SetAnswer::Old,
-            Operation::Take(_) => true,
+            Operation::Take(_) | Operation::GetExpiring { .. } | Operation::Bits { .. } => true,
             _ => false,
         };
         match self {
@@ -315,12 +444,24 @@ impl Step {
 impl Operation {
     fn weight(&self) -> usize {
         match self {
-            Operation::Set { key, value, .. } => key.len() + value.len(),
-            Operation::SetMany(pairs) => pairs.iter().map(|(key, value)| 8 + key.len() + value.len()).sum(),
-            Operation::Delete(keys) => keys.iter().map(|key| 4 + key.len()).sum(),
+            Operation::Set { key, value, condition, .. } => {
+                let expected = if let Condition::IfEqual(expected) = condition { expected.len() } else { 0 };
+                key.len() + value.len() + expected
+            }
+            Operation::SetMany(pairs) | Operation::SetManyIfAbsent(pairs) => {
+                pairs.iter().map(|(key, value)| 8 + key.len() + value.len()).sum()
+            }
+            Operation::Delete(keys) => keys_weight(keys),
             Operation::Take(key) | Operation::Persist(key) => key.len(),
-            Operation::Add { key, .. } | Operation::Expire { key, .. } => key.len(),
-            Operation::Append { key, suffix } => key.len() + suffix.len(),
+            Operation::Add { key, .. }
+            | Operation::Expire { key, .. }
+            | Operation::GetExpiring { key, .. }
+            | Operation::AddDecimal { key, .. } => key.len(),
+            Operation::Append { key, suffix: part } | Operation::Overwrite { key, part, .. } => key.len() + part.len(),
+            Operation::Bits { key, fields, .. } => key.len() + size_of_val(&fields[..]),
+            Operation::Combine { to, from, .. } => to.len() + keys_weight(from),
+            Operation::Copy { from, to, .. } => from.len() + to.len(),
+            Operation::Clear => 0,
             Operation::Swap { key, expected, new } => {
                 let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
                 key.len() + len(expected) + len(new)
@@ -332,24 +473,50 @@ impl Operation {
 impl Query {
     /// Whether one look-up answers it.
     pub(super) fn reads_one_key(&self) -> bool {
-        matches!(self, Query::Get(_) | Query::Length(_) | Query::Type(_) | Query::SecondsLeft(_) | Query::MillisLeft(_))
+        self.only_key().is_some()
     }
 
-    fn weight(&self) -> usize {
+    /// The slot of a query that names it instead of a key.
+    pub fn slot(&self) -> Option<u16> {
+        match self {
+            Query::SlotSize(slot) | Query::Keys { first: slot, .. } => Some(*slot),
+            _ => None,
+        }
+    }
+
+    /// The key of a query that reads no other.
+    fn only_key(&self) -> Option<&Bytes> {
         match self {
             Query::Get(key)
             | Query::Length(key)
             | Query::Type(key)
             | Query::SecondsLeft(key)
-            | Query::MillisLeft(key) => key.len(),
-            Query::GetMany(keys) | Query::Exists(keys) | Query::Versions(keys) => {
-                keys.iter().map(|key| 4 + key.len()).sum()
-            }
-            Query::Size | Query::SlotSize(_) => 0,
-            Query::Scan { pattern, .. } => pattern.as_ref().map_or(0, Bytes::len),
-            Query::Range { start, end, .. } => start.len() + end.len(),
+            | Query::MillisLeft(key)
+            | Query::Part { key, .. }
+            | Query::Deadline { key, .. }
+            | Query::Bits { key, .. }
+            | Query::BitCount { key, .. }
+            | Query::BitPosition { key, .. }
+            | Query::Encoding(key)
+            | Query::Usage(key) => Some(key),
+            _ => None,
         }
     }
+
+    fn weight(&self) -> usize {
+        let key = self.only_key().map_or(0, Bytes::len);
+        key + match self {
+            Query::GetMany(keys) | Query::Exists(keys) | Query::Versions(keys) => keys_weight(keys),
+            Query::Scan { pattern, .. } | Query::Keys { pattern, .. } => pattern.as_ref().map_or(0, Bytes::len),
+            Query::Range { start: a, end: b, .. } | Query::Lcs { a, b, .. } => a.len() + b.len(),
+            Query::Bits { fields, .. } => size_of_val(&fields[..]),
+            _ => 0,
+        }
+    }
+}
+
+fn keys_weight(keys: &[Bytes]) -> usize {
+    keys.iter().map(|key| 4 + key.len()).sum()
 }
 
 /// Appends postcard's encoding of a value.

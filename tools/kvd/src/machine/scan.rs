@@ -23,6 +23,9 @@ const HASH_BITS: u32 = 39;
 /// A call answers about this part of a slot, or more.
 const PARTS: usize = 64;
 
+/// A call answers keys of about this many bytes at most.
+const MAX_BYTES: usize = 1 << 20;
+
 /// The slot that a position is in; behind all slots for what is no position.
 pub fn slot_of_position(position: u64) -> u16 {
     u16::try_from(position >> HASH_BITS).unwrap_or(SLOTS).min(SLOTS)
@@ -44,8 +47,9 @@ pub(super) struct Selection {
     slot: u16,
     /// Its first keys, by position. Keys with equal positions stay together.
     first: BTreeMap<u64, Vec<Bytes>>,
-    /// Keys in `first`, and keys offered of the slot.
+    /// Keys in `first`, bytes of all keys, and keys offered of the slot.
     kept: usize,
+    bytes: usize,
     offered: usize,
     /// The first position of the slot whose keys were dropped, because others come before.
     dropped: Option<u64>,
@@ -62,6 +66,7 @@ impl Selection {
             slot: slot_of_position(from),
             first: BTreeMap::new(),
             kept: 0,
+            bytes: 0,
             offered: 0,
             dropped: None,
             more: false,
@@ -71,7 +76,7 @@ impl Selection {
     /// Offers a key, in the order of the keyspace; `sees` tells whether it is there for the reader.
     pub(super) fn offer(&mut self, slot: u16, key: &[u8], sees: impl FnOnce() -> bool) -> ControlFlow<()> {
         if slot != self.slot {
-            if self.dropped.is_some() || self.done.len() + self.kept >= self.count {
+            if self.dropped.is_some() || self.done.len() + self.kept >= self.count || self.bytes > MAX_BYTES {
                 self.more = true;
                 return ControlFlow::Break(());
             }
@@ -85,13 +90,17 @@ impl Selection {
         }
         self.first.entry(position).or_default().push(Bytes::copy_from_slice(key));
         self.kept += 1;
+        self.bytes += key.len();
         let limit = self.count.saturating_sub(self.done.len()).max(self.offered / PARTS);
         while let Some(last) = self.first.last_entry() {
-            if self.kept - last.get().len() < limit {
+            let fits = self.bytes <= MAX_BYTES || self.kept == last.get().len();
+            if self.kept - last.get().len() < limit && fits {
                 break;
             }
             self.dropped = Some(*last.key());
-            self.kept -= last.remove().len();
+            let keys = last.remove();
+            self.kept -= keys.len();
+            self.bytes -= keys.iter().map(Bytes::len).sum::<usize>();
         }
         ControlFlow::Continue(())
     }

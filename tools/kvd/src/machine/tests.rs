@@ -87,6 +87,7 @@ impl Model {
                     Condition::Always => true,
                     Condition::IfAbsent => old.is_none(),
                     Condition::IfPresent => old.is_some(),
+                    Condition::IfEqual(expected) => old.as_ref().is_some_and(|(value, _)| *value == expected),
                 };
                 if writes {
                     let deadline = match deadline {
@@ -116,7 +117,7 @@ impl Model {
             Operation::Take(key) => bulk(self.keys.remove(&key).map(|(value, _)| value)),
             Operation::Add { key, delta } => {
                 let (old, deadline) = self.keys.get(&key).cloned().unwrap_or((Bytes::from("0"), None));
-                let text = std::str::from_utf8(&old).unwrap();
+                let text = std::str::from_utf8(&old).unwrap_or("no number");
                 let Some(old) = text.parse::<i64>().ok().filter(|number| number.to_string() == text) else {
                     return Reply::error("ERR value is not an integer or out of range");
                 };
@@ -158,6 +159,81 @@ impl Model {
                 self.keys.extend(new.map(|value| (key, (value, None))));
                 Reply::Integer(1)
             }
+            Operation::SetManyIfAbsent(pairs) => {
+                if pairs.iter().any(|(key, _)| self.keys.contains_key(key)) {
+                    return Reply::Integer(0);
+                }
+                self.keys.extend(pairs.into_iter().map(|(key, value)| (key, (value, None))));
+                Reply::Integer(1)
+            }
+            Operation::GetExpiring { key, deadline } => {
+                let deadline = deadline.map(|new| self.deadline(new));
+                let Some((value, old)) = self.keys.get_mut(&key) else { return Reply::Nil };
+                *old = deadline;
+                Reply::Bulk(value.clone())
+            }
+            Operation::AddDecimal { key, delta } => {
+                let (old, deadline) = self.keys.get(&key).cloned().unwrap_or((Bytes::from("0"), None));
+                let Some(old) = Decimal::parse(&old) else { return Reply::error("ERR value is not a valid float") };
+                let Some(sum) = old.plus(delta) else {
+                    return Reply::error("ERR increment would produce NaN or Infinity");
+                };
+                let sum = Bytes::from(sum.to_string());
+                self.keys.insert(key, (sum.clone(), deadline));
+                Reply::Bulk(sum)
+            }
+            Operation::Overwrite { key, offset, part } => {
+                let (old, deadline) = self.keys.get(&key).cloned().unwrap_or_default();
+                if part.is_empty() {
+                    return Reply::count(old.len());
+                }
+                let start = usize::try_from(offset).unwrap();
+                let byte = |at: usize| match at.checked_sub(start) {
+                    Some(at) if at < part.len() => part[at],
+                    _ => old.get(at).copied().unwrap_or(0),
+                };
+                let value: Bytes = (0..old.len().max(start + part.len())).map(byte).collect();
+                let len = value.len();
+                self.keys.insert(key, (value, deadline));
+                Reply::count(len)
+            }
+            // The fields have tests of their own; here, one sets a byte.
+            Operation::Bits { key, fields, .. } => {
+                let FieldAction::Set(new, _) = fields[0].action else { panic!("generated: SET") };
+                let at = usize::try_from(fields[0].offset / 8).unwrap();
+                let (old, deadline) = self.keys.get(&key).cloned().unwrap_or_default();
+                let mut value = old.to_vec();
+                value.resize(value.len().max(at + 1), 0);
+                let old = std::mem::replace(&mut value[at], u8::try_from(new).unwrap());
+                self.keys.insert(key, (value.into(), deadline));
+                Reply::Integer(i64::from(old))
+            }
+            Operation::Combine { to, from, .. } => {
+                let values: Vec<_> = from.iter().filter_map(|key| self.keys.get(key)).map(|(value, _)| value).collect();
+                let len = values.iter().map(|value| value.len()).max().unwrap_or(0);
+                let or = |at: usize| values.iter().filter_map(|value| value.get(at)).fold(0, |all, byte| all | byte);
+                let combined: Bytes = (0..len).map(or).collect();
+                self.keys.remove(&to);
+                self.keys.extend((len > 0).then_some((to, (combined, None))));
+                Reply::count(len)
+            }
+            Operation::Copy { from, to, replace, keep } => {
+                let Some(value) = self.keys.get(&from).cloned() else {
+                    return if keep { Reply::Integer(0) } else { Reply::error("ERR no such key") };
+                };
+                if !replace && self.keys.contains_key(&to) {
+                    return Reply::Integer(0);
+                }
+                if !keep {
+                    self.keys.remove(&from);
+                }
+                self.keys.insert(to, value);
+                if replace && !keep { Reply::OK } else { Reply::Integer(1) }
+            }
+            Operation::Clear => {
+                self.keys.clear();
+                Reply::OK
+            }
         }
     }
 
@@ -184,6 +260,12 @@ impl Model {
                 Reply::Array(entries.flat_map(reply).collect())
             }
             Query::Range { .. } => Reply::Array(Vec::new()),
+            // In the order of slots: all keys here have one.
+            Query::Keys { limit, .. } => {
+                let limit = usize::try_from(*limit).unwrap();
+                Reply::Array(seen.keys.keys().take(limit).cloned().map(Reply::Bulk).collect())
+            }
+            Query::Size => Reply::count(self.keys.len()),
             other => unreachable!("not generated: {other:?}"),
         }
     }
@@ -208,7 +290,10 @@ fn new_deadline() -> impl Strategy<Value = NewDeadline> {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let condition = prop::sample::select(vec![Condition::Always, Condition::IfAbsent, Condition::IfPresent]);
+    let condition = prop_oneof![
+        prop::sample::select(vec![Condition::Always, Condition::IfAbsent, Condition::IfPresent]),
+        value().prop_map(Condition::IfEqual),
+    ];
     let answer = prop::sample::select(vec![SetAnswer::Ok, SetAnswer::Old, SetAnswer::Integer]);
     let deadline = prop_oneof![Just(Deadline::None), Just(Deadline::Keep), new_deadline().prop_map(Deadline::New)];
     let expire = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>())
@@ -228,6 +313,21 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => key().prop_map(Operation::Persist),
         1 => (key(), prop::option::of(value()), prop::option::of(value()))
             .prop_map(|(key, expected, new)| Operation::Swap { key, expected, new }),
+        1 => prop::collection::vec((key(), value()), 1..3).prop_map(Operation::SetManyIfAbsent),
+        1 => (key(), prop::option::of(new_deadline()))
+            .prop_map(|(key, deadline)| Operation::GetExpiring { key, deadline }),
+        1 => (key(), prop::sample::select(vec!["1.5", "-41.25", "999999999999999999999"]))
+            .prop_map(|(key, delta)| Operation::AddDecimal { key, delta: Decimal::parse(delta.as_bytes()).unwrap() }),
+        1 => (key(), 0..9u64, value()).prop_map(|(key, offset, part)| Operation::Overwrite { key, offset, part }),
+        1 => (key(), 0..9u64, 0..256i64).prop_map(|(key, byte, new)| {
+            let action = FieldAction::Set(new, Overflow::Wrap);
+            Operation::Bits { key, fields: vec![BitField { offset: byte * 8, bits: 8, signed: false, action }], single: true }
+        }),
+        1 => (key(), prop::collection::vec(key(), 1..4))
+            .prop_map(|(to, from)| Operation::Combine { to, operator: BitOperator::Or, from }),
+        2 => (key(), key(), any::<bool>(), any::<bool>())
+            .prop_map(|(from, to, replace, keep)| Operation::Copy { from, to, replace, keep }),
+        1 => Just(Operation::Clear),
     ]
 }
 
@@ -238,6 +338,7 @@ fn query() -> impl Strategy<Value = Query> {
         prop::collection::vec(key(), 0..4).prop_map(Query::Exists),
         key().prop_map(Query::Length),
         key().prop_map(Query::MillisLeft),
+        (0..4u64).prop_map(|limit| Query::Keys { first: 0, end: SLOTS, pattern: None, limit }),
         (key(), key(), 0..4u32, any::<bool>()).prop_map(|(start, end, limit, values)| Query::Range {
             start,
             end,

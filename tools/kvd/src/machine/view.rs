@@ -10,6 +10,7 @@ use super::error::{Error, Result, Stop};
 use super::layout::{
     COUNTERS, Counters, Header, data_key, deadline_key, encode_record, meta_key, session_key, use_key, value_of,
 };
+use super::reply::Reply;
 
 /// What [`View::scan`] calls with each entry's key and value, until it breaks.
 pub(super) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
@@ -97,6 +98,13 @@ fn visit_cursor(mut cursor: tamis::Cursor, from: &[u8], to: &[u8], visit: &mut V
     Ok(())
 }
 
+/// Where records and their deadlines are.
+const USERS: std::ops::Range<&[u8]> = b"d"..b"f";
+
+fn is_users(key: &[u8]) -> bool {
+    USERS.contains(&key)
+}
+
 /// Most bytes of keys and values that one entry puts: more than the longest entry has, so that only
 /// requests that rewrite long values, such as EXPIRE, can exceed it.
 pub(super) const MAX_CHANGE: usize = 64 << 20;
@@ -108,6 +116,8 @@ pub(super) struct Pending<'a> {
     changes: BTreeMap<Vec<u8>, Option<Bytes>>,
     /// What the request being applied has replaced in `changes`, in its order.
     replaced: Vec<(Vec<u8>, Option<Option<Bytes>>)>,
+    /// Whether the users' keys of `base` are deleted, and whether they were before the request.
+    cleared: (bool, bool),
     /// The counters after the changes. `time_ms` is the entry's time.
     pub(super) counters: Counters,
     /// Bytes of the keys and values put.
@@ -118,12 +128,21 @@ pub(super) struct Pending<'a> {
 
 impl<'a> Pending<'a> {
     pub(super) fn new(base: &'a tamis::Keyspace, counters: Counters) -> Pending<'a> {
-        Pending { base, changes: BTreeMap::new(), replaced: Vec::new(), counters, put: 0, before: (counters, 0) }
+        Pending {
+            base,
+            changes: BTreeMap::new(),
+            replaced: Vec::new(),
+            cleared: (false, false),
+            counters,
+            put: 0,
+            before: (counters, 0),
+        }
     }
 
     /// Ends a request: its changes stay.
     pub(super) fn keep(&mut self) {
         self.replaced.clear();
+        self.cleared.1 = self.cleared.0;
         self.before = (self.counters, self.put);
     }
 
@@ -136,6 +155,7 @@ impl<'a> Pending<'a> {
                 None => self.changes.remove(&key),
             };
         }
+        self.cleared.0 = self.cleared.1;
         (self.counters, self.put) = self.before;
         self.put == 0
     }
@@ -199,6 +219,38 @@ impl<'a> Pending<'a> {
         Ok(())
     }
 
+    /// Writes a user's key, with the deadline that it has, after `edit` has changed its value. An
+    /// absent key is an empty value; `edit` is told whether it is there. An error of `edit` is the
+    /// reply, and nothing is written.
+    pub(super) fn edit(
+        &mut self,
+        key: &[u8],
+        edit: impl FnOnce(&mut Vec<u8>, bool) -> Result<Reply, Reply>,
+    ) -> Result<Reply, Stop> {
+        let copy = |header: Header, value: &[u8]| {
+            self.check_room(key.len() + value.len()).map(|()| (header.deadline_ms, value.to_vec()))
+        };
+        let old = self.live(key, copy)?.transpose()?;
+        let present = old.is_some();
+        let (deadline_ms, mut value) = old.unwrap_or_default();
+        match edit(&mut value, present) {
+            Ok(reply) => {
+                self.put(key, &[&value], deadline_ms)?;
+                Ok(reply)
+            }
+            Err(reply) => Ok(reply),
+        }
+    }
+
+    /// Deletes all users' keys.
+    pub(super) fn clear(&mut self) {
+        let mut users = self.changes.split_off(USERS.start);
+        self.changes.append(&mut users.split_off(USERS.end));
+        self.replaced.extend(users.into_iter().map(|(key, change)| (key, Some(change))));
+        self.cleared.0 = true;
+        self.counters.keys = 0;
+    }
+
     pub(super) fn put_session(&mut self, session: u64, used: u64, value: Vec<u8>) {
         self.change(session_key(session), Some(Bytes::from(value)));
         self.change(use_key(used, session), Some(Bytes::new()));
@@ -221,6 +273,9 @@ impl<'a> Pending<'a> {
             self.changes.insert(meta_key(name), Some(Bytes::copy_from_slice(value)));
         }
         let mut batch = tamis::WriteBatch::new();
+        if self.cleared.0 {
+            batch.delete_range_in(self.base, USERS);
+        }
         for (key, value) in self.changes {
             match value {
                 Some(value) => batch.put_in(self.base, key, value),
@@ -239,6 +294,7 @@ impl View for Pending<'_> {
     fn read<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         match self.changes.get(key) {
             Some(change) => Ok(change.as_deref().map(read)),
+            None if self.cleared.0 && is_users(key) => Ok(None),
             None => View::read(self.base, key, read),
         }
     }
@@ -248,7 +304,8 @@ impl View for Pending<'_> {
             return Ok(());
         }
         let mut cursor = self.base.cursor()?;
-        cursor.seek(from)?;
+        // A scan stays among keys of one kind: of what is deleted, it reads nothing.
+        cursor.seek(if self.cleared.0 && is_users(from) { to } else { from })?;
         let mut changes = self.changes.range(from.to_vec()..to.to_vec()).peekable();
         loop {
             let stored = cursor.key().zip(cursor.value()).filter(|(key, _)| *key < to);

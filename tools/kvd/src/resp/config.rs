@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::decode::DecodeLimits;
 use super::tls::Tls;
 use super::users::Users;
+use crate::machine::MAX_VALUE_LEN;
 
 /// Who may connect, and what they may use.
 #[derive(Clone, Default)]
@@ -20,6 +21,13 @@ pub struct Config {
     pub limits: Limits,
 }
 
+impl Config {
+    /// Whether there is a user of this name. Without a list of users, there is `default`.
+    pub(super) fn knows_user(&self, name: &[u8]) -> bool {
+        self.users.as_ref().map_or(name == b"default", |users| users.has(name))
+    }
+}
+
 /// Bounds of what clients may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -27,9 +35,14 @@ pub struct Limits {
     pub connections: usize,
     /// Most words and bytes of a command.
     pub command: DecodeLimits,
+    /// Longest word of a command, in bytes: at most [`MAX_VALUE_LEN`].
+    pub value: usize,
     /// Memory that long commands, replies and transactions of all connections share, in bytes.
-    /// Those of up to 16 KiB use none of it.
+    /// Those of up to 16 KiB use none of it. One command at a time may use its own length beyond
+    /// it.
     pub shared_bytes: usize,
+    /// The part of it that one connection may use.
+    pub client_bytes: usize,
     /// Most commands of one connection that are in flight.
     pub in_flight: usize,
     /// After this long without a command, a connection is closed; `None`: never.
@@ -39,6 +52,12 @@ pub struct Limits {
     pub stall: Duration,
     /// How long a stop waits for commands in flight.
     pub stop: Duration,
+    /// How stale the reads may be of a client that has said READONLY.
+    pub stale: Duration,
+    /// Commands that take longer are kept by the slow log; `None`: none are.
+    pub slow: Option<Duration>,
+    /// How many of them.
+    pub slow_kept: usize,
 }
 
 impl Default for Limits {
@@ -46,11 +65,16 @@ impl Default for Limits {
         Limits {
             connections: 10_000,
             command: DecodeLimits { words: 65_536, bytes: 32 << 20 },
+            value: MAX_VALUE_LEN,
             shared_bytes: 256 << 20,
+            client_bytes: 128 << 20,
             in_flight: 512,
             idle: None,
             stall: Duration::from_secs(30),
             stop: Duration::from_secs(10),
+            stale: Duration::from_secs(1),
+            slow: Some(Duration::from_millis(100)),
+            slow_kept: 128,
         }
     }
 }

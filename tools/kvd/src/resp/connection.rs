@@ -1,7 +1,7 @@
-//! [`Connection`]: one client, from its first byte to its last.
+//! [`Connection`]: one client, from its first byte to its last: what it sends becomes commands, and
+//! replies leave in their order.
 
 use std::future::ready;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -14,15 +14,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::clients::Client;
 use super::decode::Decoder;
-use super::describe;
-use super::encode::{Version, encode};
+use super::dialogue::{Action, Dialogue, Prepared, Then, is_secret};
+use super::encode::encode;
 use super::memory::{FREE, Share};
 use super::shared::{Shared, count};
-use super::transaction::{Exec, Transaction, Weave};
-use super::users::{Access, User};
-use crate::command::{Client, Cluster, Command, Kind, Parsed, parse};
-use crate::machine::{Body, GroupId, Query, Reply, Request, Serial};
+use crate::command::Spec;
+use crate::machine::{GroupId, Reply};
 use crate::replica::Replica;
 
 /// How much a read may take: little for connections that rarely send, up to the most for busy ones.
@@ -32,11 +31,15 @@ const MOST_READ: usize = 16 * 1024;
 /// From this many bytes on, replies are sent before further commands are carried out.
 const FLUSH_LEN: usize = 16 * 1024;
 
+/// How much of a long reply is sent at a time.
+const PIECE: usize = 64 * 1024;
+
 /// The least speed at which long commands and replies must move, in bytes per millisecond.
 const LEAST_SPEED: usize = 64;
 
-/// After so many refused passwords, a connection is closed.
-const MOST_FAILURES: u32 = 10;
+/// A command that waits for memory for so long ends a connection that holds some and has stood
+/// still for as long.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a connection ends.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,62 +52,49 @@ pub(super) enum Close {
     Stalled,
     /// It sent no command.
     Protocol,
+    /// Another client said CLIENT KILL, or needs the memory that this one holds.
+    Killed,
     /// The server stops.
     Stop,
 }
 
-/// What is to be done with a command.
-enum Action {
-    /// Answer this.
-    Answer(Reply),
-    /// Propose this.
-    Write { slot: u16, request: Request, weave: Option<Weave> },
-    /// Carry this out once all commands before it are answered.
-    Alone(Option<u16>, Command),
+/// A command that is being carried out.
+struct Running {
+    spec: Option<&'static Spec>,
+    words: Vec<Bytes>,
+    began: Instant,
+    /// Whether the client gets no reply.
+    muted: bool,
 }
 
 pub(super) struct Connection<R, S> {
     shared: Arc<Shared<R>>,
+    client: Arc<Client>,
+    dialogue: Dialogue<R>,
     stream: S,
-    peer: SocketAddr,
-    id: u64,
-    opened: Instant,
     buffer: BytesMut,
     decoder: Decoder,
     read_len: usize,
     /// When the command in the buffer began.
     began: Instant,
     out: BytesMut,
-    version: Version,
-    user: Option<Arc<User>>,
-    failures: u32,
-    name: Bytes,
-    transaction: Transaction,
     /// Shared memory for the command being read, and for the replies in `out`.
     input: Share,
     output: Share,
 }
 
 impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
-    pub(super) fn new(shared: Arc<Shared<R>>, stream: S, peer: SocketAddr, id: u64) -> Connection<R, S> {
-        let mut decoder = Decoder::new(shared.config.limits.command);
-        decoder.set_stranger(shared.config.users.is_some());
+    pub(super) fn new(shared: Arc<Shared<R>>, stream: S, client: Arc<Client>) -> Connection<R, S> {
         Connection {
+            dialogue: Dialogue::new(Arc::clone(&shared), Arc::clone(&client)),
+            decoder: Decoder::new(shared.limits().command),
             shared,
+            client,
             stream,
-            peer,
-            id,
-            opened: Instant::now(),
             buffer: BytesMut::new(),
-            decoder,
             read_len: LEAST_READ,
             began: Instant::now(),
             out: BytesMut::new(),
-            version: Version::default(),
-            user: None,
-            failures: 0,
-            name: Bytes::new(),
-            transaction: Transaction::default(),
             input: Share::default(),
             output: Share::default(),
         }
@@ -121,7 +111,7 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             if let Err(close) = served {
                 // The last reply, if the client still takes it.
                 let _ = self.flush().await;
-                let _ = timeout(shared.config.limits.stall, self.stream.shutdown()).await;
+                let _ = timeout(shared.limits().stall, self.stream.shutdown()).await;
                 return close;
             }
         }
@@ -129,9 +119,12 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
 
     /// Reads more bytes.
     async fn fill(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), Close> {
-        let limits = &self.shared.config.limits;
+        let limits = self.shared.limits();
+        self.decoder.set_limits(limits.command, limits.value);
+        self.decoder.set_stranger(self.dialogue.is_stranger());
         let inside = self.decoder.is_inside(&self.buffer);
         let needs = if inside { self.decoder.needs(&self.buffer) } else { 0 };
+        let arrived = if inside { self.decoder.arrived(&self.buffer) } else { 0 };
         if !inside {
             self.began = Instant::now();
             if self.buffer.capacity() > LEAST_READ {
@@ -139,31 +132,33 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             }
         }
         let deadline = match limits.idle {
-            _ if self.is_stranger() => Some(self.opened + limits.stall),
-            _ if inside => Some(self.began + limits.stall + moving_time(needs)),
+            _ if self.dialogue.is_stranger() => Some(self.client.opened() + limits.stall),
+            _ if inside => Some(self.began + limits.stall + moving_time(arrived)),
             idle => idle.map(|idle| Instant::now() + idle),
         };
         if needs <= FREE {
             self.input.clear();
-        } else if within(deadline, self.shared.memory.enlarge(&mut self.input, needs)).await.is_none() {
+        } else if within(deadline, self.take_memory(arrived, needs)).await.is_none() {
             self.reply(&Reply::error("ERR there is no memory for a command of this length now; try again later"));
             return Err(Close::Done);
         }
         // At most doubles what is there: a declared length alone takes no memory.
         let room = needs.saturating_sub(self.buffer.len()).min(self.buffer.len()).max(self.read_len);
         self.buffer.reserve(room);
+        self.client.account.begin_unless_waiting();
         let read = tokio::select! {
             read = within(deadline, self.stream.read_buf(&mut self.buffer)) => read,
+            line = self.dialogue.monitor.next() => {
+                self.out.extend_from_slice(&line);
+                return Ok(());
+            }
+            () = self.client.killed() => return Err(self.killed(inside)),
             _ = stop.wait_for(|stop| *stop) => return Err(Close::Stop),
         };
         match read {
-            None => {
-                if inside {
-                    self.reply(&Reply::error("ERR the rest of the command did not come in time"));
-                }
-                Err(Close::Stalled)
-            }
+            None => Err(self.stalled(inside)),
             Some(Ok(len)) if len > 0 => {
+                self.client.account.moved(len);
                 self.shared.metrics.bytes_in.fetch_add(len as u64, Relaxed);
                 let next = if len >= self.read_len { self.read_len * 4 } else { self.read_len / 2 };
                 self.read_len = next.clamp(LEAST_READ, MOST_READ);
@@ -173,16 +168,40 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
         }
     }
 
+    /// Takes shared memory for the command being read. If there is none for long, a connection that
+    /// stands still is ended.
+    async fn take_memory(&mut self, arrived: usize, needs: usize) {
+        let (shared, began) = (Arc::clone(&self.shared), Instant::now());
+        self.client.account.end();
+        let mut grown = std::pin::pin!(shared.memory.grow(&mut self.input, &self.client.account, arrived, needs));
+        while timeout(PATIENCE, &mut grown).await.is_err() {
+            shared.clients.end_idlest(PATIENCE);
+        }
+        self.client.account.resume(began.elapsed());
+    }
+
+    fn stalled(&mut self, inside: bool) -> Close {
+        if inside {
+            self.reply(&Reply::error("ERR the rest of the command did not come in time"));
+        }
+        Close::Stalled
+    }
+
+    fn killed(&mut self, inside: bool) -> Close {
+        if self.client.stood_still() { self.stalled(inside) } else { Close::Killed }
+    }
+
     /// Carries out all commands in the buffer.
     async fn serve(&mut self, shared: &Shared<R>) -> Result<(), Close> {
         // Replies in the order of the commands. Writes among them are in flight.
         let mut pending = FuturesOrdered::new();
         // Groups that were led from here after all these commands had come.
-        let mut fresh = Vec::new();
+        let mut fresh: Vec<GroupId> = Vec::new();
         loop {
             if pending.len() >= shared.config.limits.in_flight {
                 self.answer_all(&mut pending).await?;
             }
+            self.decoder.set_stranger(self.dialogue.is_stranger());
             let words = match self.decoder.decode(&mut self.buffer) {
                 Ok(Some(words)) => words,
                 Ok(None) => break,
@@ -192,24 +211,34 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
                     return Err(Close::Protocol);
                 }
             };
+            self.client.account.end();
             self.began = Instant::now();
             if is_http(&words) {
                 return Err(Close::Protocol);
             }
-            match self.prepare(&words) {
-                Action::Answer(reply) if pending.is_empty() => self.reply(&reply),
-                Action::Answer(reply) => pending.push_back(Either::Left(ready(reply))),
+            let Prepared { spec, action, muted } = self.dialogue.prepare(&words, self.began);
+            let running = Running { spec, words, began: self.began, muted };
+            match action {
+                Action::Answer(reply) if pending.is_empty() => self.answer(&reply, &running),
+                Action::Answer(reply) => pending.push_back(Either::Left(ready((reply, running)))),
                 Action::Write { slot, request, weave } if request.body.answers_values() => {
                     self.answer_all(&mut pending).await?;
                     let reply = shared.write(slot, request, weave).await;
-                    self.reply_if_it_fits(reply, Reply::NOT_KEPT);
+                    self.answer_if_it_fits(&reply, &Reply::NOT_KEPT, &running);
                 }
                 Action::Write { slot, request, weave } => {
-                    pending.push_back(Either::Right(shared.write(slot, request, weave)));
+                    let reply = shared.write(slot, request, weave);
+                    pending.push_back(Either::Right(async move { (reply.await, running) }));
                 }
                 Action::Alone(slot, command) => {
                     self.answer_all(&mut pending).await?;
-                    self.carry_out(shared, slot, command, &mut fresh).await?;
+                    match self.dialogue.carry_out(slot, command, &mut fresh).await {
+                        Then::GoOn(reply) => self.answer_if_it_fits(&reply, &NO_MEMORY, &running),
+                        Then::Close(reply) => {
+                            self.answer(&reply, &running);
+                            return Err(Close::Done);
+                        }
+                    }
                 }
             }
             if self.out.len() >= FLUSH_LEN {
@@ -217,12 +246,16 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             }
         }
         self.answer_all(&mut pending).await?;
-        self.flush().await
+        self.flush().await?;
+        if self.client.is_killed() { Err(Close::Killed) } else { Ok(()) }
     }
 
-    async fn answer_all(&mut self, pending: &mut FuturesOrdered<impl Future<Output = Reply>>) -> Result<(), Close> {
-        while let Some(reply) = pending.next().await {
-            self.reply(&reply);
+    async fn answer_all(
+        &mut self,
+        pending: &mut FuturesOrdered<impl Future<Output = (Reply, Running)>>,
+    ) -> Result<(), Close> {
+        while let Some((reply, running)) = pending.next().await {
+            self.answer(&reply, &running);
             if self.out.len() >= FLUSH_LEN {
                 self.flush().await?;
             }
@@ -230,21 +263,38 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
         Ok(())
     }
 
-    fn reply(&mut self, reply: &Reply) {
-        if reply.is_error() {
-            self.shared.metrics.errors.fetch_add(1, Relaxed);
+    /// Answers a command, and counts it.
+    fn answer(&mut self, reply: &Reply, running: &Running) {
+        let limits = self.shared.limits();
+        let took = running.began.elapsed();
+        if let Some(spec) = running.spec {
+            self.shared.metrics.count_call(spec, took, reply.is_error());
+            if !is_secret(spec) && limits.slow.is_some_and(|slow| took >= slow) {
+                let name = self.client.profile.lock().name.clone();
+                self.shared.slow.note(&running.words, took, self.client.peer, &name, limits.slow_kept);
+            }
         }
-        encode(reply, self.version, &mut self.out);
+        if running.muted {
+            self.shared.metrics.count_error(reply);
+        } else {
+            self.reply(reply);
+        }
+    }
+
+    fn reply(&mut self, reply: &Reply) {
+        self.shared.metrics.count_error(reply);
+        encode(reply, self.dialogue.version(), &mut self.out);
     }
 
     /// Answers a reply that may be long, or another one if there is no memory to hold it until the
     /// client takes it.
-    fn reply_if_it_fits(&mut self, reply: Reply, otherwise: Reply) {
-        if self.shared.memory.try_add(&mut self.output, reply.weight()) {
-            self.reply(&reply);
+    fn answer_if_it_fits(&mut self, reply: &Reply, otherwise: &Reply, running: &Running) {
+        if self.shared.memory.try_add(&mut self.output, &self.client.account, reply.weight()) {
+            self.answer(reply, running);
         } else {
             count(&self.shared.metrics.out_of_memory);
-            self.reply(&otherwise);
+            self.answer(otherwise, running);
+            self.shared.clients.end_idlest(PATIENCE);
         }
     }
 
@@ -253,12 +303,13 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
         if len == 0 {
             return Ok(());
         }
-        let deadline = Instant::now() + self.shared.config.limits.stall + moving_time(len);
-        let written = within(Some(deadline), async {
-            self.stream.write_all(&self.out).await?;
-            self.stream.flush().await
-        })
-        .await;
+        let deadline = Instant::now() + self.shared.limits().stall + moving_time(len);
+        self.client.account.begin();
+        let written = tokio::select! {
+            written = within(Some(deadline), write(&mut self.stream, &self.out, &self.client)) => written,
+            () = self.client.told_to_end() => None,
+        };
+        self.client.account.end();
         self.output.clear();
         if self.out.capacity() > FLUSH_LEN {
             self.out = BytesMut::new();
@@ -274,254 +325,15 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             }
         }
     }
+}
 
-    /// Whether the client must authenticate first.
-    fn is_stranger(&self) -> bool {
-        self.shared.config.users.is_some() && self.user.is_none()
+/// Writes in pieces, so that others see whether the client takes them.
+async fn write(stream: &mut (impl AsyncWrite + Unpin), out: &[u8], client: &Client) -> std::io::Result<()> {
+    for piece in out.chunks(PIECE) {
+        stream.write_all(piece).await?;
+        client.account.moved(piece.len());
     }
-
-    /// Parses a command and decides what is to be done. Changes the transaction.
-    fn prepare(&mut self, words: &[Bytes]) -> Action {
-        match self.check(words) {
-            Ok(parsed) => self.decide(parsed),
-            Err(reply) => {
-                self.transaction.spoil();
-                Action::Answer(reply)
-            }
-        }
-    }
-
-    /// Parses a command that the client may give.
-    fn check(&self, words: &[Bytes]) -> Result<Parsed, Reply> {
-        if self.is_stranger() {
-            let spec = words.first().and_then(|name| crate::command::find(name));
-            if !spec.is_some_and(|spec| ["auth", "hello", "quit"].contains(&spec.name)) {
-                return Err(Reply::error("NOAUTH Authentication required."));
-            }
-        }
-        let parsed = parse(words)?;
-        self.shared.metrics.count_call(parsed.spec);
-        if let Some(user) = &self.user
-            && user.access == Access::ReadOnly
-            && parsed.spec.kind == Kind::Write
-        {
-            let (user, name) = (&user.name, parsed.spec.name);
-            return Err(Reply::error(format!("NOPERM User {user} has no permissions to run the '{name}' command")));
-        }
-        Ok(parsed)
-    }
-
-    fn decide(&mut self, parsed: Parsed) -> Action {
-        let Parsed { slot, command, .. } = parsed;
-        match (command, slot) {
-            (Command::Multi, _) => Action::Answer(self.transaction.begin()),
-            (Command::Discard, _) => Action::Answer(self.transaction.discard()),
-            (Command::Exec, _) => match self.transaction.exec() {
-                Exec::Answer(reply) => Action::Answer(reply),
-                Exec::Propose(slot, body, weave) => {
-                    Action::Write { slot, request: Request::new(body), weave: Some(weave) }
-                }
-            },
-            (Command::Watch(_), _) if self.transaction.is_open() => {
-                Action::Answer(Reply::error("ERR WATCH inside MULTI is not allowed"))
-            }
-            (Command::Quit, _) => Action::Alone(None, Command::Quit),
-            (command, slot) if self.transaction.is_open() => Action::Answer(self.queue(slot, command)),
-            (Command::Write(operation), Some(slot)) => write(slot, None, Body::Run(operation)),
-            (Command::Once(serial, operation), Some(slot)) => write(slot, Some(serial), Body::Run(operation)),
-            (Command::OpenSession, Some(slot)) => write(slot, None, Body::OpenSession),
-            (Command::Unwatch, _) => {
-                self.transaction.unwatch();
-                Action::Answer(Reply::OK)
-            }
-            (command, slot) => self.describe(command).unwrap_or_else(|command| Action::Alone(slot, command)),
-        }
-    }
-
-    /// Queues a command of a transaction.
-    fn queue(&mut self, slot: Option<u16>, command: Command) -> Reply {
-        let command = if command == Command::Unwatch { Command::Answer(Reply::OK) } else { command };
-        let queued = slot
-            .map_or(Ok(()), |slot| self.shared.check_leader(slot))
-            .and_then(|()| self.transaction.queue(slot, command, &self.shared.memory));
-        queued.unwrap_or_else(|error| {
-            self.transaction.spoil();
-            error
-        })
-    }
-
-    /// Answers commands that need nobody.
-    fn describe(&mut self, command: Command) -> Result<Action, Command> {
-        let shared = &*self.shared;
-        Ok(Action::Answer(match command {
-            Command::Answer(reply) => reply,
-            Command::Client(client) => self.client(client),
-            Command::Cluster(Cluster::Info) => describe::cluster_info(&*shared.replica),
-            Command::Cluster(Cluster::MyId) => Reply::bulk(describe::node_name(shared.replica.id())),
-            Command::Cluster(Cluster::Nodes) => describe::cluster_nodes(&*shared.replica),
-            Command::Cluster(Cluster::Shards) => describe::cluster_shards(&*shared.replica),
-            Command::Cluster(Cluster::Slots) => describe::cluster_slots(&*shared.replica),
-            Command::Commands(commands) => describe::commands(&commands),
-            Command::ConfigGet(patterns) => describe::config(&patterns, &shared.config.limits),
-            Command::Info(sections) => {
-                let uptime = shared.started.elapsed();
-                describe::info(&sections, &*shared.replica, &shared.metrics, &shared.config.limits, uptime)
-            }
-            other => return Err(other),
-        }))
-    }
-
-    fn client(&mut self, client: Client) -> Reply {
-        match client {
-            Client::Id => Reply::Integer(i64::try_from(self.id).unwrap_or(i64::MAX)),
-            Client::GetName if self.name.is_empty() => Reply::Nil,
-            Client::GetName => Reply::Bulk(self.name.clone()),
-            Client::SetName(name) => {
-                self.name = name;
-                Reply::OK
-            }
-            Client::Info => {
-                let (id, peer, name) = (self.id, self.peer, String::from_utf8_lossy(&self.name));
-                let user = self.user.as_ref().map_or("default", |user| &user.name);
-                let (age, resp) = (self.opened.elapsed().as_secs(), self.protocol());
-                Reply::Text(format!("id={id} addr={peer} name={name} age={age} db=0 user={user} resp={resp}\n"))
-            }
-            Client::Ignore => Reply::OK,
-        }
-    }
-
-    fn protocol(&self) -> i64 {
-        match self.version {
-            Version::Resp2 => 2,
-            Version::Resp3 => 3,
-        }
-    }
-
-    /// Carries out a command that others must not overtake.
-    async fn carry_out(
-        &mut self,
-        shared: &Shared<R>,
-        slot: Option<u16>,
-        command: Command,
-        fresh: &mut Vec<GroupId>,
-    ) -> Result<(), Close> {
-        let reply = match (command, slot) {
-            (Command::Quit, _) => {
-                self.reply(&Reply::OK);
-                return Err(Close::Done);
-            }
-            (Command::Auth(name, password), _) => match self.authenticate(&name, &password).await? {
-                Ok(()) => Reply::OK,
-                Err(error) => error,
-            },
-            (Command::Hello { version, auth, name }, _) => self.hello(version, auth, name).await?,
-            (Command::Read(query), Some(slot)) => {
-                let began = Instant::now();
-                let reply = shared.read(slot, &query, fresh).await.unwrap_or_else(|error| error);
-                shared.metrics.reads.record(began.elapsed());
-                if let Query::Get(_) = query {
-                    let counter = if reply == Reply::Nil { &shared.metrics.misses } else { &shared.metrics.hits };
-                    counter.fetch_add(1, Relaxed);
-                }
-                reply
-            }
-            (Command::Stale(most, query), Some(slot)) => {
-                shared.read_stale(slot, &query, most).await.unwrap_or_else(|error| error)
-            }
-            (Command::Watch(keys), Some(slot)) => self.watch(shared, slot, keys, fresh).await,
-            (Command::Size, _) => shared.size(fresh).await.unwrap_or_else(|error| error),
-            (Command::Scan { from, count, pattern, any }, _) => {
-                let scanned = shared.scan(from, count, pattern, fresh).await;
-                match scanned.unwrap_or_else(|error| error) {
-                    Reply::Array(parts) if !any => {
-                        let next = parts.into_iter().next().unwrap_or(Reply::Nil);
-                        Reply::Array(vec![next, Reply::Array(Vec::new())])
-                    }
-                    reply => reply,
-                }
-            }
-            (Command::Cluster(Cluster::CountKeysInSlot(slot)), _) => {
-                shared.read(slot, &Query::SlotSize(slot), fresh).await.unwrap_or_else(|error| error)
-            }
-            (other, _) => Reply::error(format!("ERR kvd does not know what to do with {other:?}")),
-        };
-        self.reply_if_it_fits(reply, NO_MEMORY);
-        Ok(())
-    }
-
-    async fn watch(&mut self, shared: &Shared<R>, slot: u16, keys: Vec<Bytes>, fresh: &mut Vec<GroupId>) -> Reply {
-        let versions = match shared.read(slot, &Query::Versions(keys.clone()), fresh).await {
-            Ok(Reply::Array(versions)) => versions,
-            Ok(other) | Err(other) => return other,
-        };
-        let versions = versions.iter().map(|version| match version {
-            Reply::Integer(version) => u64::try_from(*version).unwrap_or(0),
-            _ => 0,
-        });
-        let watched = self
-            .transaction
-            .join(Some(slot))
-            .and_then(|()| self.transaction.watch(keys.into_iter().zip(versions), &shared.memory));
-        watched.map_or_else(|error| error, |()| Reply::OK)
-    }
-
-    async fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Result<Result<(), Reply>, Close> {
-        let Some(users) = self.shared.config.users.clone() else {
-            return Ok(Err(Reply::error(
-                "ERR AUTH <password> called without any password configured for the default user. \
-                 Are you sure your configuration is correct?",
-            )));
-        };
-        if let Some(user) = users.authenticate(name, password).await {
-            self.user = Some(user);
-            self.decoder.set_stranger(false);
-            return Ok(Ok(()));
-        }
-        self.shared.metrics.auth_failures.fetch_add(1, Relaxed);
-        self.failures += 1;
-        let refusal = Reply::error("WRONGPASS invalid username-password pair or user is disabled.");
-        if self.failures >= MOST_FAILURES {
-            self.reply(&refusal);
-            return Err(Close::Done);
-        }
-        Ok(Err(refusal))
-    }
-
-    async fn hello(
-        &mut self,
-        version: Option<u8>,
-        auth: Option<(Bytes, Bytes)>,
-        name: Option<Bytes>,
-    ) -> Result<Reply, Close> {
-        if let Some((name, password)) = auth
-            && let Err(refusal) = self.authenticate(&name, &password).await?
-        {
-            return Ok(refusal);
-        }
-        if self.is_stranger() {
-            return Ok(Reply::error(
-                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
-                 AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
-                 version at the same time",
-            ));
-        }
-        match version {
-            Some(2) => self.version = Version::Resp2,
-            Some(3) => self.version = Version::Resp3,
-            _ => {}
-        }
-        self.name = name.unwrap_or(std::mem::take(&mut self.name));
-        let bulk = |text: &str| Reply::bulk(text);
-        Ok(Reply::Map(vec![
-            (bulk("server"), bulk("redis")),
-            (bulk("version"), bulk(describe::REDIS_VERSION)),
-            (bulk("proto"), Reply::Integer(self.protocol())),
-            (bulk("id"), self.client(Client::Id)),
-            (bulk("mode"), bulk("cluster")),
-            (bulk("role"), bulk("master")),
-            (bulk("modules"), Reply::Array(Vec::new())),
-        ]))
-    }
+    stream.flush().await
 }
 
 const NO_MEMORY: Reply = Reply::Error(std::borrow::Cow::Borrowed(
@@ -531,10 +343,6 @@ const NO_MEMORY: Reply = Reply::Error(std::borrow::Cow::Borrowed(
 /// Whether a browser sends this, perhaps because of a page that wants to reach this server.
 fn is_http(words: &[Bytes]) -> bool {
     words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"host:") || name.eq_ignore_ascii_case(b"post"))
-}
-
-fn write(slot: u16, session: Option<Serial>, body: Body) -> Action {
-    Action::Write { slot, request: Request { session, body }, weave: None }
 }
 
 /// How long so many bytes may take at the least speed.

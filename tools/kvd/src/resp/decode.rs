@@ -37,6 +37,8 @@ pub struct DecodeLimits {
 #[derive(Debug)]
 pub(super) struct Decoder {
     limits: DecodeLimits,
+    /// Longest word.
+    value: usize,
     /// Whether the client must authenticate first.
     stranger: bool,
     words: Vec<Bytes>,
@@ -54,7 +56,12 @@ impl Decoder {
     /// A decoder at the beginning of a command.
     pub(super) fn new(limits: DecodeLimits) -> Decoder {
         let (words, missing, word_len, len, searched) = Default::default();
-        Decoder { limits, stranger: false, words, missing, word_len, len, searched }
+        Decoder { limits, value: MAX_VALUE_LEN, stranger: false, words, missing, word_len, len, searched }
+    }
+
+    /// Sets how long commands and their words may be from now on.
+    pub(super) fn set_limits(&mut self, limits: DecodeLimits, value: usize) {
+        (self.limits, self.value) = (limits, value.min(MAX_VALUE_LEN));
     }
 
     /// Sets whether the client must authenticate first: it may send short commands only.
@@ -65,6 +72,11 @@ impl Decoder {
     /// Whether a command has begun.
     pub(super) fn is_inside(&self, buffer: &BytesMut) -> bool {
         self.missing > 0 || !buffer.is_empty()
+    }
+
+    /// How much of the command being read has arrived.
+    pub(super) fn arrived(&self, buffer: &BytesMut) -> usize {
+        self.len + buffer.len()
     }
 
     /// How much memory the command being read needs, as far as it is known.
@@ -122,7 +134,7 @@ impl Decoder {
                     Some(len) if self.stranger && len > STRANGERS_LEN => {
                         return fail("unauthenticated bulk length");
                     }
-                    Some(len) if len <= MAX_VALUE_LEN => len,
+                    Some(len) if len <= self.value => len,
                     _ => return fail("invalid bulk length"),
                 };
                 if self.len + len + WORD_COST > self.limits.bytes {

@@ -1,10 +1,17 @@
 //! [`Metrics`]: what the server counts, and the text in which Prometheus reads it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::command::{COMMANDS, Spec};
+use parking_lot::Mutex;
+
+use crate::command::{COMMANDS, Spec, index};
+use crate::machine::Reply;
+
+/// Most kinds of errors that are counted apart.
+const ERROR_KINDS: usize = 64;
 
 /// Upper bounds of the buckets of durations, in microseconds.
 const BUCKETS: [u64; 14] =
@@ -41,12 +48,44 @@ pub struct Metrics {
     pub unknown: AtomicU64,
     /// Replies left out because the memory for long ones was used up.
     pub out_of_memory: AtomicU64,
-    /// Calls of each command in [`COMMANDS`].
-    calls: Vec<AtomicU64>,
+    /// Of each command in [`COMMANDS`].
+    commands: Vec<CommandCounts>,
+    /// Errors by their first word.
+    error_kinds: Mutex<BTreeMap<String, u64>>,
+    /// What INFO counts from.
+    reset: Mutex<Counts>,
     /// How long writes took, from the command to its reply.
     pub writes: Durations,
     /// How long linearizable reads took, the barrier included.
     pub reads: Durations,
+}
+
+/// What is counted of a command.
+#[derive(Debug, Default)]
+struct CommandCounts {
+    calls: AtomicU64,
+    micros: AtomicU64,
+    /// Calls with arguments that it does not take.
+    rejected: AtomicU64,
+    /// Calls that were answered with an error.
+    failed: AtomicU64,
+}
+
+/// What a command's counters were at a moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct CommandCount {
+    pub(super) calls: u64,
+    pub(super) micros: u64,
+    pub(super) rejected: u64,
+    pub(super) failed: u64,
+}
+
+/// What INFO tells of counters, by their names.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counts {
+    pub(super) plain: BTreeMap<&'static str, u64>,
+    pub(super) commands: BTreeMap<&'static str, CommandCount>,
+    pub(super) errors: BTreeMap<String, u64>,
 }
 
 /// A histogram of durations.
@@ -112,7 +151,9 @@ impl Default for Metrics {
             moved: zero(),
             unknown: zero(),
             out_of_memory: zero(),
-            calls: COMMANDS.iter().map(|_| zero()).collect(),
+            commands: COMMANDS.iter().map(|_| CommandCounts::default()).collect(),
+            error_kinds: Mutex::default(),
+            reset: Mutex::default(),
             writes: Durations::default(),
             reads: Durations::default(),
         }
@@ -120,22 +161,99 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a call of a command.
-    pub fn count_call(&self, spec: &Spec) {
-        if let Some(calls) = self.calls.get(spec.index()) {
-            calls.fetch_add(1, Relaxed);
+    /// Counts a command that was answered.
+    pub(super) fn count_call(&self, spec: &Spec, took: Duration, failed: bool) {
+        if let Some(counts) = self.commands.get(index(spec)) {
+            counts.calls.fetch_add(1, Relaxed);
+            counts.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
+            counts.failed.fetch_add(u64::from(failed), Relaxed);
+        }
+    }
+
+    /// Counts a command that was refused for its arguments.
+    pub(super) fn count_rejected(&self, spec: &Spec) {
+        if let Some(counts) = self.commands.get(index(spec)) {
+            counts.rejected.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Counts an error that a client gets.
+    pub(super) fn count_error(&self, reply: &Reply) {
+        let Reply::Error(text) = reply else { return };
+        self.errors.fetch_add(1, Relaxed);
+        let kind = text.split(' ').next().unwrap_or_default();
+        let mut kinds = self.error_kinds.lock();
+        if let Some(count) = kinds.get_mut(kind) {
+            *count += 1;
+        } else if kinds.len() < ERROR_KINDS {
+            kinds.insert(kind.to_owned(), 1);
         }
     }
 
     /// Commands and their calls, those that were called.
-    pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let calls = COMMANDS.iter().zip(&self.calls).map(|(spec, calls)| (spec.name, calls.load(Relaxed)));
+    fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let calls = COMMANDS.iter().zip(&self.commands).map(|(spec, counts)| (spec.name, counts.calls.load(Relaxed)));
         calls.filter(|(_, calls)| *calls > 0)
     }
 
-    /// All calls together.
-    pub fn all_calls(&self) -> u64 {
-        self.calls.iter().map(|calls| calls.load(Relaxed)).sum()
+    /// What INFO tells: what was counted since [`reset`](Metrics::reset).
+    pub(super) fn since_reset(&self) -> Counts {
+        let (now, reset) = (self.now(), self.reset.lock().clone());
+        let minus = |now: u64, reset: Option<&u64>| now - reset.copied().unwrap_or(0).min(now);
+        let commands = now.commands.into_iter().map(|(name, now)| {
+            let reset = reset.commands.get(name).copied().unwrap_or_default();
+            let count = CommandCount {
+                calls: minus(now.calls, Some(&reset.calls)),
+                micros: minus(now.micros, Some(&reset.micros)),
+                rejected: minus(now.rejected, Some(&reset.rejected)),
+                failed: minus(now.failed, Some(&reset.failed)),
+            };
+            (name, count)
+        });
+        let errors = now.errors.into_iter().map(|(kind, now)| {
+            let count = minus(now, reset.errors.get(&kind));
+            (kind, count)
+        });
+        Counts {
+            plain: now.plain.into_iter().map(|(name, now)| (name, minus(now, reset.plain.get(name)))).collect(),
+            commands: commands.filter(|(_, count)| *count != CommandCount::default()).collect(),
+            errors: errors.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
+    /// CONFIG RESETSTAT. What Prometheus reads only grows.
+    pub(super) fn reset(&self) {
+        *self.reset.lock() = self.now();
+    }
+
+    fn now(&self) -> Counts {
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        let commands = COMMANDS.iter().zip(&self.commands).map(|(spec, counts)| {
+            let CommandCounts { calls, micros, rejected, failed } = counts;
+            let count = CommandCount {
+                calls: load(calls),
+                micros: load(micros),
+                rejected: load(rejected),
+                failed: load(failed),
+            };
+            (spec.name, count)
+        });
+        let commands: BTreeMap<_, _> = commands.collect();
+        let plain = [
+            ("total_connections_received", load(&self.accepted)),
+            ("total_commands_processed", commands.values().map(|count| count.calls).sum()),
+            ("total_net_input_bytes", load(&self.bytes_in)),
+            ("total_net_output_bytes", load(&self.bytes_out)),
+            ("rejected_connections", load(&self.rejected)),
+            ("keyspace_hits", load(&self.hits)),
+            ("keyspace_misses", load(&self.misses)),
+            ("total_error_replies", load(&self.errors)),
+            ("unknown_outcomes", load(&self.unknown)),
+            ("protocol_errors", load(&self.protocol_errors)),
+            ("auth_failures", load(&self.auth_failures)),
+            ("stalled_clients", load(&self.stalled)),
+        ];
+        Counts { plain: plain.into_iter().collect(), commands, errors: self.error_kinds.lock().clone() }
     }
 
     /// Appends all counters in the text format of Prometheus.
@@ -173,6 +291,7 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::find;
 
     #[test]
     fn durations_fall_into_the_bucket_whose_bound_they_do_not_exceed() {
@@ -180,7 +299,7 @@ mod tests {
         for micros in [0, 50, 51, 5_000_000, 5_000_001, u64::MAX / 2] {
             metrics.writes.record(Duration::from_micros(micros));
         }
-        metrics.count_call(&COMMANDS[0]);
+        metrics.count_call(find(b"append").unwrap(), Duration::ZERO, false);
         let mut text = String::new();
         metrics.write_prometheus(&mut text);
         for expected in [
@@ -194,6 +313,30 @@ mod tests {
         ] {
             assert!(text.lines().any(|line| line == expected), "{expected} in\n{text}");
         }
-        assert_eq!(metrics.all_calls(), 1);
+    }
+
+    #[test]
+    fn a_reset_is_for_info_alone() {
+        let metrics = Metrics::default();
+        let get = find(b"get").unwrap();
+        let count = |metrics: &Metrics| {
+            let counts = metrics.since_reset();
+            (
+                counts.commands.get("get").copied().unwrap_or_default(),
+                counts.plain["total_error_replies"],
+                counts.errors,
+            )
+        };
+        metrics.count_call(get, Duration::from_micros(7), true);
+        metrics.count_error(&Reply::error("ERR no"));
+        let counted = CommandCount { calls: 1, micros: 7, failed: 1, rejected: 0 };
+        assert_eq!(count(&metrics), (counted, 1, BTreeMap::from([("ERR".to_owned(), 1)])));
+        metrics.reset();
+        assert_eq!(count(&metrics), (CommandCount::default(), 0, BTreeMap::new()));
+        metrics.count_rejected(get);
+        assert_eq!(count(&metrics).0.rejected, 1);
+        let mut text = String::new();
+        metrics.write_prometheus(&mut text);
+        assert!(text.contains("kvd_errors_total 1\n"), "{text}");
     }
 }

@@ -5,15 +5,22 @@
 //! commands. Writes of one connection that follow each other are in flight together. Linearizable
 //! reads wait for the writes before them and for one barrier of their group.
 
+mod catalogue;
+mod clients;
+mod cluster;
 mod config;
 mod connection;
 mod decode;
-mod describe;
+mod dialogue;
 mod encode;
+mod info;
 mod memory;
 mod metrics;
+mod monitor;
 mod server;
+mod settings;
 mod shared;
+mod slow;
 mod tls;
 mod transaction;
 mod users;
@@ -22,5 +29,6 @@ pub use config::{Config, Limits};
 pub use decode::DecodeLimits;
 pub use metrics::{Durations, Metrics};
 pub use server::{BindError, Server};
+pub use settings::set_limits;
 pub use tls::{Tls, TlsError};
 pub use users::{Access, User, Users, UsersError, hash_password};

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::clients::Client;
 use super::config::Config;
 use super::connection::{Close, Connection};
 use super::metrics::Metrics;
@@ -97,7 +98,7 @@ impl<R: Replica> Server<R> {
                 }
             };
             shared.metrics.accepted.fetch_add(1, Relaxed);
-            if connections.len() >= shared.config.limits.connections {
+            if connections.len() >= shared.limits().connections {
                 shared.metrics.rejected.fetch_add(1, Relaxed);
                 // To a client that expects TLS, the text would be noise.
                 if shared.config.tls.is_none() {
@@ -111,7 +112,7 @@ impl<R: Replica> Server<R> {
         drop(listener);
         let _ = stopping.send(true);
         let all = async { while connections.join_next().await.map(note_end).is_some() {} };
-        if timeout(shared.config.limits.stop, all).await.is_err() {
+        if timeout(shared.limits().stop, all).await.is_err() {
             tracing::warn!(connections = connections.len(), "connections did not end in time");
             connections.shutdown().await;
         }
@@ -154,10 +155,11 @@ async fn serve<R: Replica>(
     let _ = stream.set_nodelay(true);
     let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE);
     let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-    let Some(tls) = shared.config.tls.clone() else { return talk(shared, stream, peer, id, stop).await };
+    let client = Arc::new(Client::new(id, peer, stream.local_addr().ok()));
+    let Some(tls) = shared.config.tls.clone() else { return talk(shared, stream, client, stop).await };
     let accepting = TlsAcceptor::from(tls.config).accept(stream);
-    match timeout(shared.config.limits.stall, accepting).await {
-        Ok(Ok(stream)) => talk(shared, stream, peer, id, stop).await,
+    match timeout(shared.limits().stall, accepting).await {
+        Ok(Ok(stream)) => talk(shared, stream, client, stop).await,
         Ok(Err(error)) => {
             shared.metrics.protocol_errors.fetch_add(1, Relaxed);
             tracing::debug!(%peer, %error, "no TLS");
@@ -171,16 +173,17 @@ async fn serve<R: Replica>(
 async fn talk<R: Replica, S: AsyncRead + AsyncWrite + Unpin + Send>(
     shared: Arc<Shared<R>>,
     stream: S,
-    peer: SocketAddr,
-    id: u64,
+    client: Arc<Client>,
     stop: watch::Receiver<bool>,
 ) {
-    let metrics = Arc::clone(&shared.metrics);
-    let close = Connection::new(shared, stream, peer, id).run(stop).await;
+    let (metrics, peer) = (Arc::clone(&shared.metrics), client.peer);
+    let listing = Arc::clone(&shared);
+    let _listed = listing.clients.list(&client);
+    let close = Connection::new(shared, stream, client).run(stop).await;
     match close {
         Close::Stalled => drop(metrics.stalled.fetch_add(1, Relaxed)),
         Close::Protocol => drop(metrics.protocol_errors.fetch_add(1, Relaxed)),
-        Close::Gone | Close::Done | Close::Stop => {}
+        Close::Gone | Close::Done | Close::Killed | Close::Stop => {}
     }
     tracing::debug!(%peer, ?close, "connection closed");
 }

@@ -4,15 +4,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
+use parking_lot::RwLock;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-use super::config::Config;
-use super::decode::MAX_LINE_LEN;
+use super::clients::Clients;
+use super::config::{Config, Limits};
 use super::memory::Memory;
 use super::metrics::Metrics;
+use super::monitor::Monitors;
+use super::settings;
+use super::slow::SlowLog;
 use super::transaction::Weave;
-use crate::machine::{Body, GroupId, Query, Reply, Request, group_of, position_of_slot, slot_of_position, slots_of};
+use crate::machine::{
+    Body, GroupId, MAX_REPLY_LEN, Operation, Query, Reply, Request, TOO_LONG, group_of, position_of_slot,
+    slot_of_position, slots_of,
+};
 use crate::replica::{NodeId, ReadError, Replica, WriteError};
 
 /// Most reads of many keys at a time: each uses a thread, and memory for a long reply.
@@ -24,8 +32,13 @@ const SHORT_READ: usize = 64;
 pub(super) struct Shared<R> {
     pub(super) replica: Arc<R>,
     pub(super) config: Config,
+    /// Those of `config`, and what was changed since.
+    limits: RwLock<Limits>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) memory: Memory,
+    pub(super) clients: Clients,
+    pub(super) slow: SlowLog,
+    pub(super) monitors: Monitors,
     pub(super) started: Instant,
     /// Turns for reads of many keys.
     long_reads: Semaphore,
@@ -33,11 +46,37 @@ pub(super) struct Shared<R> {
 
 impl<R: Replica> Shared<R> {
     pub(super) fn new(replica: Arc<R>, config: Config) -> Shared<R> {
-        // At least what the longest command needs, and a line behind it.
-        let least = config.limits.command.bytes + MAX_LINE_LEN;
-        let memory = Memory::new(config.limits.shared_bytes.max(least));
-        let (metrics, long_reads) = (Arc::new(Metrics::default()), Semaphore::new(LONG_READS));
-        Shared { replica, config, metrics, memory, started: Instant::now(), long_reads }
+        let limits = config.limits;
+        Shared {
+            replica,
+            config,
+            limits: RwLock::new(limits),
+            metrics: Arc::new(Metrics::default()),
+            memory: Memory::new(limits.shared_bytes, limits.client_bytes),
+            clients: Clients::default(),
+            slow: SlowLog::default(),
+            monitors: Monitors::default(),
+            started: Instant::now(),
+            long_reads: Semaphore::new(LONG_READS),
+        }
+    }
+
+    /// The bounds that hold now.
+    pub(super) fn limits(&self) -> Limits {
+        *self.limits.read()
+    }
+
+    /// CONFIG SET.
+    pub(super) fn set_limits(&self, changes: &[(Bytes, Bytes)]) -> Reply {
+        let mut limits = self.limits.write();
+        match settings::set(changes, &limits) {
+            Ok(new) => {
+                *limits = new;
+                self.memory.set_limits(new.shared_bytes, new.client_bytes);
+                Reply::OK
+            }
+            Err(refusal) => refusal,
+        }
     }
 
     /// Proposes a request. The call itself puts it into the replica's queue.
@@ -122,8 +161,9 @@ impl<R: Replica> Shared<R> {
         Ok(self.query(group, slot, query, 0).await?.0)
     }
 
-    /// Reads what this node has. Answers how stale that may be, and the reply.
-    pub(super) async fn read_stale(&self, slot: u16, query: &Query, most_ms: u64) -> Result<Reply, Reply> {
+    /// Reads what this node has, if that lacks no writes older than `most_ms`. Answers how stale it
+    /// may be, and the reply.
+    pub(super) async fn read_stale(&self, slot: u16, query: &Query, most_ms: u64) -> Result<(i64, Reply), Reply> {
         let group = group_of(slot, self.replica.groups());
         // First: while it waits, what it could have read gets older.
         let _turn = self.turn(query).await;
@@ -135,8 +175,21 @@ impl<R: Replica> Shared<R> {
             return Err(Reply::error(format!("STALE this node may lack writes of the last {millis} ms")));
         }
         let (reply, _) = self.query(group, slot, query, self.replica.now_ms()).await?;
-        let millis = Reply::Integer(i64::try_from(millis).unwrap_or(i64::MAX));
-        if reply.is_error() { Err(reply) } else { Ok(Reply::Array(vec![millis, reply])) }
+        if reply.is_error() { Err(reply) } else { Ok((i64::try_from(millis).unwrap_or(i64::MAX), reply)) }
+    }
+
+    /// A read of a client that has said READONLY: here, unless this node lacks too much.
+    pub(super) async fn read_here(&self, slot: u16, query: &Query, fresh: &mut Vec<GroupId>) -> Result<Reply, Reply> {
+        let leader = self.replica.leader(group_of(slot, self.replica.groups()));
+        if leader == Some(self.replica.id()) {
+            return self.read(slot, query, fresh).await;
+        }
+        let most_ms = u64::try_from(self.limits().stale.as_millis()).unwrap_or(u64::MAX);
+        match self.read_stale(slot, query, most_ms).await {
+            Ok((_, reply)) => Ok(reply),
+            Err(Reply::Error(text)) if text.starts_with("STALE") => Err(self.redirect(slot, leader)),
+            Err(error) => Err(error),
+        }
     }
 
     /// A turn, if a query needs one: each may hold a long reply, which is counted only once it is
@@ -167,7 +220,7 @@ impl<R: Replica> Shared<R> {
     }
 
     /// The groups that this node leads, and the first slot of each.
-    fn led(&self) -> impl Iterator<Item = (GroupId, u16)> {
+    pub(super) fn led(&self) -> impl Iterator<Item = (GroupId, u16)> {
         let groups = self.replica.groups();
         let led = (0..groups).filter(|group| self.replica.leader(*group) == Some(self.replica.id()));
         led.map(move |group| (group, slots_of(group, groups).start))
@@ -178,18 +231,64 @@ impl<R: Replica> Shared<R> {
         self.redirect(0, self.replica.leader(0))
     }
 
-    pub(super) async fn size(&self, fresh: &mut Vec<GroupId>) -> Result<Reply, Reply> {
+    /// The groups that this node leads. If there are none, the error says who leads one.
+    fn all_led(&self) -> Result<Vec<(GroupId, u16)>, Reply> {
         let led: Vec<_> = self.led().collect();
-        if led.is_empty() {
-            return Err(self.nothing_led());
-        }
+        if led.is_empty() { Err(self.nothing_led()) } else { Ok(led) }
+    }
+
+    /// DBSIZE.
+    pub(super) async fn size(&self, fresh: &mut Vec<GroupId>) -> Result<Reply, Reply> {
         let mut sum = 0;
-        for (_, slot) in led {
+        for (_, slot) in self.all_led()? {
             if let Reply::Integer(keys) = self.read(slot, &Query::Size, fresh).await? {
                 sum += keys;
             }
         }
         Ok(Reply::Integer(sum))
+    }
+
+    /// FLUSHALL: an entry in the log of each group.
+    pub(super) async fn clear(&self) -> Result<Reply, Reply> {
+        let led = self.all_led()?.into_iter();
+        let replies = join_all(led.map(|(_, slot)| self.write(slot, Request::new(Body::Run(Operation::Clear)), None)));
+        Ok(replies.await.into_iter().find(Reply::is_error).unwrap_or(Reply::OK))
+    }
+
+    /// KEYS.
+    pub(super) async fn keys(&self, pattern: &Bytes, fresh: &mut Vec<GroupId>) -> Result<Reply, Reply> {
+        let (mut all, mut len) = (Vec::new(), 0);
+        for (group, first) in self.all_led()? {
+            let end = slots_of(group, self.replica.groups()).end;
+            let query = Query::Keys { first, end, pattern: Some(pattern.clone()), limit: u64::MAX };
+            match self.read(first, &query, fresh).await? {
+                Reply::Array(keys) => {
+                    len += keys.iter().map(Reply::weight).sum::<usize>();
+                    all.extend(keys);
+                }
+                error => return Err(error),
+            }
+            if len > MAX_REPLY_LEN {
+                return Err(TOO_LONG);
+            }
+        }
+        Ok(Reply::Array(all))
+    }
+
+    /// RANDOMKEY: near a position that is drawn here, of a group that is drawn here.
+    pub(super) async fn random(&self, fresh: &mut Vec<GroupId>) -> Result<Reply, Reply> {
+        let mut led = self.all_led()?;
+        let start = rand::random_range(0..led.len());
+        led.rotate_left(start);
+        for (group, first) in led {
+            let end = slots_of(group, self.replica.groups()).end;
+            let position = rand::random_range(position_of_slot(first)..position_of_slot(end));
+            match self.read(first, &Query::Near(position), fresh).await? {
+                Reply::Nil => {}
+                key => return Ok(key),
+            }
+        }
+        Ok(Reply::Nil)
     }
 
     /// Scans the group of a position, and passes on to the next one that this node leads. Position
@@ -230,6 +329,7 @@ fn is_long(query: &Query) -> bool {
     match query {
         Query::GetMany(keys) | Query::Exists(keys) | Query::Versions(keys) => keys.len() > SHORT_READ,
         Query::Scan { .. } | Query::Range { .. } | Query::SlotSize(_) => true,
+        Query::Keys { .. } | Query::Near(_) | Query::Lcs { .. } => true,
         _ => false,
     }
 }

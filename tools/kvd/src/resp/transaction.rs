@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::memory::{Memory, Share};
+use super::memory::{Account, Memory, Share};
 use crate::command::Command;
 use crate::machine::{Body, Reply, Step};
 
@@ -23,6 +23,8 @@ pub(super) struct Transaction {
     /// Bytes watched and queued, and the shared memory that they use.
     len: usize,
     share: Share,
+    /// What the connection uses of that memory.
+    account: Account,
 }
 
 #[derive(Debug)]
@@ -67,6 +69,21 @@ impl Weave {
 }
 
 impl Transaction {
+    pub(super) fn new(account: Account) -> Transaction {
+        Transaction { account, ..Transaction::default() }
+    }
+
+    /// Ends the transaction, and returns it.
+    fn take(&mut self) -> Transaction {
+        let next = Transaction::new(self.account.clone());
+        std::mem::replace(self, next)
+    }
+
+    /// How many commands are queued, if MULTI was given.
+    pub(super) fn queued(&self) -> Option<usize> {
+        self.queue.as_ref().map(Vec::len)
+    }
+
     /// Whether commands are queued.
     pub(super) fn is_open(&self) -> bool {
         self.queue.is_some()
@@ -86,14 +103,14 @@ impl Transaction {
         if !self.is_open() {
             return Reply::error("ERR DISCARD without MULTI");
         }
-        *self = Transaction::default();
+        self.take();
         Reply::OK
     }
 
     /// UNWATCH.
     pub(super) fn unwatch(&mut self) {
         if !self.is_open() {
-            *self = Transaction::default();
+            self.take();
         }
     }
 
@@ -116,7 +133,7 @@ impl Transaction {
         if self.len + len > MAX_LEN {
             return Err(Reply::error(format!("ERR a transaction is longer than {MAX_LEN} bytes")));
         }
-        if !memory.try_enlarge(&mut self.share, self.len + len) {
+        if !memory.try_enlarge(&mut self.share, &self.account, self.len + len) {
             return Err(Reply::error("TRYAGAIN there is no memory for a transaction of this length now"));
         }
         self.len += len;
@@ -162,7 +179,7 @@ impl Transaction {
         if !self.is_open() {
             return Exec::Answer(Reply::error("ERR EXEC without MULTI"));
         }
-        let Transaction { watched, slot, queue, broken, .. } = std::mem::take(self);
+        let Transaction { watched, slot, queue, broken, .. } = self.take();
         if broken {
             return Exec::Answer(Reply::error("EXECABORT Transaction discarded because of previous errors."));
         }

@@ -78,6 +78,11 @@ impl Users {
         Ok(Users { users, nobody: hash_password(b""), checks: Arc::new(Semaphore::new(CHECKS_AT_A_TIME)) })
     }
 
+    /// Whether there is a user of this name.
+    pub(super) fn has(&self, name: &[u8]) -> bool {
+        std::str::from_utf8(name).is_ok_and(|name| self.users.contains_key(name))
+    }
+
     /// The user with this name and password.
     pub async fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
         let user = std::str::from_utf8(name).ok().and_then(|name| self.users.get(name)).cloned();

@@ -1,5 +1,5 @@
-// ioredis and node-redis against a server of kvd: npm install ioredis redis; node node.js HOST PORT
-// Prints a line for each part; an exception ends it.
+// ioredis, node-redis and connect-redis against a server of kvd: node node.js HOST PORT
+// Needs the packages ioredis, redis, connect-redis and express-session. Prints a line for each part; an exception ends it.
 const assert = require('node:assert');
 const Redis = require('ioredis');
 const { createClient, createCluster } = require('redis');
@@ -26,8 +26,40 @@ async function ioredis() {
   const cluster = new Redis.Cluster([{ host, port }]);
   assert.equal(await cluster.set('foo', 'bar'), 'OK');
   assert.equal(await cluster.get('foo'), 'bar');
+  await scaledReads();
   cluster.disconnect();
   console.log('ioredis, plain and cluster: passed');
+}
+
+// Reads from the nodes that follow, where there are some.
+async function scaledReads() {
+  const cluster = new Redis.Cluster([{ host, port }], { scaleReads: 'all' });
+  await cluster.set('scaled', '1');
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  for (let i = 0; i < 100; i++) assert.equal(await cluster.get('scaled'), '1');
+  const followers = cluster.nodes('slave').length;
+  cluster.disconnect();
+  console.log(`ioredis, scaleReads with ${followers} followers: passed`);
+}
+
+// Sessions of Express. The prefix is a hash tag: the store reads all of them by one MGET.
+async function connectRedis() {
+  const { RedisStore } = require('connect-redis');
+  const client = createClient({ url });
+  await client.connect();
+  const store = new RedisStore({ client, prefix: '{sessions}:' });
+  await store.clear();
+  const session = { user: 'ann', cookie: { originalMaxAge: 60000, expires: new Date(Date.now() + 60000) } };
+  await store.set('one', session);
+  assert.equal((await store.get('one')).user, 'ann');
+  await store.touch('one', session);
+  assert.equal(await client.ttl('{sessions}:one'), 60);
+  assert.equal(await store.length(), 1);
+  assert.deepEqual((await store.all()).map((it) => it.id), ['one']);
+  await store.destroy('one');
+  assert.deepEqual(await store.ids(), []);
+  client.destroy();
+  console.log('connect-redis: passed');
 }
 
 async function nodeRedis() {
@@ -47,4 +79,4 @@ async function nodeRedis() {
   console.log('node-redis, RESP2, RESP3 and cluster: passed');
 }
 
-ioredis().then(nodeRedis).catch((error) => { console.error(error); process.exit(1); });
+ioredis().then(nodeRedis).then(connectRedis).catch((error) => { console.error(error); process.exit(1); });

@@ -5,6 +5,7 @@ Needs the packages redis and coredis. Prints a line for each part; an exception 
 
 import asyncio
 import sys
+import time
 
 import coredis
 import redis
@@ -41,6 +42,19 @@ def plain(protocol):
     assert client.execute_command("KVD.CAS", "{py}n", "IF", "9", "SET", "10") == 1
     assert client.info("server")["redis_mode"] == "cluster"
     assert client.config_get("maxclients")
+    assert client.execute_command("SET", "py", "b", "IFEQ", "a") is None
+    assert client.set("py", "a") and client.execute_command("SET", "py", "b", "IFEQ", "a") in (True, "OK")
+    assert client.execute_command("DELIFEQ", "py", "b") == 1
+    client.setbit("py", 3, 1)
+    assert client.bitcount("py") == 1 and client.bitfield("py").get("u4", 0).execute() == [1]
+    assert client.incrbyfloat("{py}n", 0.5) == 10.5 and client.getrange("{py}n", 0, 1) == "10"
+    assert client.rename("{py}n", "{py}m") and client.copy("{py}m", "{py}n") and client.touch("{py}n") == 1
+    assert client.expire("{py}n", 100, nx=True) and client.expiretime("{py}n") > 0 and client.getex("{py}n", persist=True)
+    assert "{py}n" in client.keys("{py}*") and client.randomkey() and client.object("encoding", "{py}n")
+    assert client.role()[0] == "master" and client.time()[0] > 0 and client.memory_usage("{py}n") > 0
+    me = client.client_id()
+    assert any(int(it["id"]) == me for it in client.client_list()) and client.client_info()["id"] == me
+    assert client.command_count() > 80 and "get" in client.command() and client.slowlog_len() >= 0
     print(f"redis-py {redis.__version__}, RESP{protocol}: passed")
 
 
@@ -68,6 +82,25 @@ def cluster():
     print(f"redis-py {redis.__version__}, RedisCluster over {len(client.get_nodes())} nodes: passed")
 
 
+def replicas():
+    """Reads of a cluster from the nodes that follow, where there are some."""
+    client = RedisCluster(HOST, PORT, decode_responses=True, read_from_replicas=True)
+    followers = client.get_replicas()
+    if not followers:
+        print("redis-py, read_from_replicas: skipped, there is one node")
+        return
+    assert client.set("replicas", "1")
+    deadline = time.time() + 10
+    while {client.get("replicas") for _ in range(len(followers) + 1)} != {"1"}:
+        assert time.time() < deadline, "followers have what was written long ago"
+    reads = lambda node: node.redis_connection.info("commandstats").get("cmdstat_get", {}).get("calls", 0)
+    before = sum(map(reads, followers))
+    for _ in range(100):
+        assert client.get("replicas") == "1"
+    assert sum(map(reads, followers)) > before + 30, "followers answer"
+    print(f"redis-py, read_from_replicas with {len(followers)} followers: passed")
+
+
 async def other():
     async with coredis.Redis(HOST, PORT, decode_responses=True) as client:
         assert await client.set("co", "1") and await client.incr("co") == 2
@@ -81,5 +114,6 @@ if "cluster" not in sys.argv[3:]:
     plain(3)
     unordered_pipeline()
 cluster()
+replicas()
 if "cluster" not in sys.argv[3:]:
     asyncio.run(other())

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::support::{assert_kind, command, encode, eventually, limits, start, start_with};
+use super::support::{Client, assert_kind, command, encode, eventually, limits, start, start_with};
 use kvd::resp::DecodeLimits;
 
 /// What a client is told that does not go on with a command.
@@ -245,4 +245,62 @@ async fn a_node_raises_its_limit_of_open_files() {
         soft == hard && soft != "64"
     };
     eventually(is_raised).await;
+}
+
+/// A node of the program, alone in its cluster, and its first client. Ends when dropped.
+#[cfg(target_os = "linux")]
+async fn node(dir: &std::path::Path) -> (tokio::process::Child, std::net::SocketAddr) {
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (raft, resp) = (free(), free());
+    let kvd = || tokio::process::Command::new(env!("CARGO_BIN_EXE_kvd"));
+    let mut node = kvd();
+    node.args(["--id", "1", "--memory-mb", "32", "--raft", &raft.to_string(), "--resp", &resp.to_string(), "--dir"]);
+    let node = node.arg(dir.join("node")).env("KVD_LOG", "off").kill_on_drop(true).spawn().unwrap();
+    let init = async || {
+        let mut init = kvd();
+        init.args(["init", "--node", &raft.to_string()]).stdout(std::process::Stdio::null());
+        init.stderr(std::process::Stdio::null()).status().await.unwrap().success()
+    };
+    while !init().await {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    (node, resp)
+}
+
+/// The allocator once kept up to 64 MiB in each thread after long values.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_goes_back_when_load_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, address) = node(dir.path()).await;
+    let status = format!("/proc/{}/status", node.id().unwrap());
+    let megabytes = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+    };
+    let connect = async || Client::new(tokio::net::TcpStream::connect(address).await.unwrap());
+    let mut client = connect().await;
+    loop {
+        client.send(&encode(&[b"set", b"k", &vec![b'x'; 8 << 20]])).await;
+        if client.shown().await == "+OK" {
+            break;
+        }
+    }
+    for _ in 0..3 {
+        let mut clients = Vec::new();
+        for _ in 0..24 {
+            let mut client = connect().await;
+            clients.push(tokio::spawn(async move {
+                client.send(&command("get k")).await;
+                client.receive().await;
+            }));
+        }
+        for client in clients {
+            client.await.unwrap();
+        }
+    }
+    // It was 262 MB.
+    let back = tokio::time::timeout(Duration::from_secs(30), eventually(|| megabytes() < 100)).await;
+    back.unwrap_or_else(|_| panic!("{} MB stay", megabytes()));
 }

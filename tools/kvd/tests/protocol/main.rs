@@ -9,6 +9,7 @@ mod expiry;
 mod limits;
 mod outcomes;
 mod own;
+mod redis;
 mod scan;
 mod security;
 mod stop;
