@@ -10,11 +10,13 @@ use parking_lot::{Mutex, RwLock};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::group::{Group, now_ms};
+use super::group::Group;
 use super::network::{Pool, unexpected};
+use super::others::Others;
 use super::starter::Starter;
 use super::types::{LogId, Member};
 use super::wire::{Answer, Call, Command, GroupStatus, NodeStatus};
+use crate::clock::Wall;
 use crate::error::{Error, Result};
 use crate::link::Trust;
 use crate::machine::{Body, GroupId, Machine, Reply, Request};
@@ -50,6 +52,8 @@ pub struct Settings {
     pub sync_delay: Duration,
     /// Whether the logs are not synced, in tests of tests.
     pub skip_sync: bool,
+    /// The machine's clock.
+    pub wall: Wall,
     /// Options of the store.
     pub store: tamis::Options,
 }
@@ -68,6 +72,8 @@ pub struct Cluster {
     pub(super) fences: Mutex<BTreeMap<GroupId, Option<LogId>>>,
     /// Of groups of which this node is no member: what a member has said of them.
     pub(super) views: Mutex<BTreeMap<GroupId, GroupStatus>>,
+    /// What the other nodes have said.
+    pub(super) others: Others,
     pub(super) starter: Starter,
     pub(super) pool: Pool,
     /// Serves other nodes, and looks after the groups.
@@ -133,10 +139,10 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, fences, views, tasks) = Default::default();
+        let (joining, fences, views, others, tasks) = Default::default();
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
-        Cluster { settings, store, number, joining, groups, fences, views, starter, pool, tasks }
+        Cluster { settings, store, number, joining, groups, fences, views, others, starter, pool, tasks }
     }
 
     pub(super) fn group(&self, group: GroupId) -> Result<Arc<Group>> {
@@ -226,6 +232,16 @@ impl Cluster {
         reached
     }
 
+    /// The groups of which this node is a member.
+    pub(super) fn member_groups(&self) -> impl Iterator<Item = (GroupId, Arc<Group>)> {
+        self.all().filter(|(_, group)| group.is_member(self.settings.id))
+    }
+
+    /// All nodes that vote in a group of which this node is a member.
+    pub(super) fn voters(&self) -> BTreeSet<NodeId> {
+        self.member_groups().flat_map(|(_, group)| group.voters()).collect()
+    }
+
     /// All members of all groups of which this node knows.
     pub(super) fn members(&self) -> BTreeMap<NodeId, Member> {
         let mut members = BTreeMap::from([(self.settings.id, self.settings.member.clone())]);
@@ -286,7 +302,7 @@ impl Cluster {
 
     fn has_expired(&self, group: &Group) -> bool {
         match super::blocking(|| group.state.machine().next_deadline_ms()) {
-            Ok(next) => next.is_some_and(|deadline| deadline <= now_ms()),
+            Ok(next) => next.is_some_and(|deadline| deadline <= group.state.now_ms()),
             Err(error) => {
                 tracing::warn!(%error, "cannot tell what has expired");
                 false
@@ -297,13 +313,15 @@ impl Cluster {
     /// What this node knows of all groups.
     pub fn report(&self) -> NodeStatus {
         let groups = (0..self.groups()).filter_map(|number| self.status_of(number));
-        NodeStatus { id: self.settings.id, groups: groups.collect() }
+        let clock_ahead_ms = self.others.ahead_ms(self.settings.id, &self.voters());
+        NodeStatus { id: self.settings.id, clock_ahead_ms, groups: groups.collect() }
     }
 
     /// What this node knows of a group: by itself if it is a member, otherwise by others.
     pub(super) fn status_of(&self, number: GroupId) -> Option<GroupStatus> {
         let group = self.known(number)?;
-        let own = group.status(number);
+        let mut own = group.status(number);
+        own.ahead_ms = self.others.group_ahead_ms(&group);
         if group.is_member(self.settings.id) {
             return Some(own);
         }
@@ -354,6 +372,10 @@ impl Replica for Cluster {
             return known.leader();
         }
         self.views.lock().get(&group).and_then(|view| view.leader)
+    }
+
+    fn now_ms(&self, group: GroupId) -> u64 {
+        self.known(group).map_or(0, |known| known.state.now_ms())
     }
 
     fn status(&self, group: GroupId) -> Status {

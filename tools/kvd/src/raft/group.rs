@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use openraft::ServerState;
 use openraft::error::{CheckIsLeaderError, ClientWriteError, RaftError};
@@ -40,6 +40,9 @@ const WRITE_TIME: Duration = Duration::from_secs(10);
 const READ_TIME: Duration = Duration::from_secs(5);
 /// Between two rounds that confirm leadership, when the first has failed.
 const READ_RETRY: Duration = Duration::from_millis(20);
+
+/// Between two looks whether the group's time is settled.
+const SETTLE_LOOK: Duration = Duration::from_millis(5);
 
 type WriteResult = Result<Reply, WriteError>;
 /// The index up to which a read has to have everything.
@@ -93,7 +96,7 @@ impl Group {
     pub(super) fn new(raft: Raft, state: Arc<State>, lost_after: Duration, late: Option<StoredMembership>) -> Group {
         let (writes, queue) = mpsc::channel(QUEUE);
         let (reads, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(propose(raft.clone(), lost_after, queue));
+        tokio::spawn(propose(raft.clone(), Arc::clone(&state), lost_after, queue));
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
@@ -110,6 +113,11 @@ impl Group {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         metrics.membership_config.nodes().any(|(member, _)| *member == id)
+    }
+
+    /// The nodes that vote, as far as this one knows.
+    pub(super) fn voters(&self) -> BTreeSet<NodeId> {
+        self.raft.metrics().borrow().membership_config.voter_ids().collect()
     }
 
     /// The members when this replica began, if it began late.
@@ -163,6 +171,7 @@ impl Group {
             purged: index(metrics.purged),
             snapshot: index(metrics.snapshot),
             receiving: self.state.received(),
+            ahead_ms: None,
             members,
             matched: matched.collect(),
         }
@@ -240,12 +249,6 @@ impl Group {
     }
 }
 
-/// The system's time in milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Fails unless this node leads, and has heard from a majority lately: what a leader proposes that
 /// is cut off would have an unknown outcome, and is better refused.
 fn check_lead(raft: &Raft, lost_after: Duration) -> Result<(), WriteError> {
@@ -261,7 +264,7 @@ fn check_lead(raft: &Raft, lost_after: Duration) -> Result<(), WriteError> {
 }
 
 /// Makes entries of what is queued.
-async fn propose(raft: Raft, lost_after: Duration, mut queue: mpsc::Receiver<Queued>) {
+async fn propose(raft: Raft, state: Arc<State>, lost_after: Duration, mut queue: mpsc::Receiver<Queued>) {
     let slots = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut before: Option<Arc<Logged>> = None;
     // Taken first: what arrives while all are taken is in the next entry.
@@ -281,11 +284,17 @@ async fn propose(raft: Raft, lost_after: Duration, mut queue: mpsc::Receiver<Que
         }
         let (requests, replies): (Vec<Request>, Vec<_>) =
             batch.into_iter().map(|queued| (queued.request, (queued.reply, queued._share))).unzip();
-        if let Err(refusal) = check_lead(&raft, lost_after) {
+        let mut lead = check_lead(&raft, lost_after);
+        // A majority has elected this node, and settles its time as well.
+        while lead.is_ok() && !state.is_settled() {
+            sleep(SETTLE_LOOK).await;
+            lead = check_lead(&raft, lost_after);
+        }
+        if let Err(refusal) = lead {
             answer(Err(refusal), replies);
             continue;
         }
-        let (proposal, logged) = Proposal::new(machine::Entry { time_ms: now_ms(), requests });
+        let (proposal, logged) = Proposal::new(machine::Entry { time_ms: state.now_ms(), requests });
         before = Some(Arc::clone(&logged));
         let proposed = raft.client_write_ff(proposal).await;
         tokio::spawn(async move {

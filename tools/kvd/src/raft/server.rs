@@ -75,6 +75,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
         _ if cluster.number() == 0 => Err(Error::Config(
             "this node's store is new: it is in no cluster before `kvd init` or `kvd add`".to_owned(),
         )),
+        Call::Greet { from } => Ok(Answer::Greeting(cluster.greeted(from))),
         Call::Append { group, request } => {
             let response = cluster.group(group)?.raft.append_entries(request).await;
             response.map(Answer::Append).map_err(|error| stopped(group)(&error))

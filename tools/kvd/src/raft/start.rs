@@ -55,6 +55,8 @@ impl Cluster {
             tasks.spawn(server::serve(Arc::clone(&cluster), listener));
             let looking = Arc::clone(&cluster);
             tasks.spawn(async move { looking.look_around().await });
+            let greeting = Arc::clone(&cluster);
+            tasks.spawn(async move { greeting.greet_others().await });
             for group in 0..count {
                 let cluster = Arc::clone(&cluster);
                 tasks.spawn(async move { cluster.look_after(group).await });

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use openraft::storage::RaftStateMachine;
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
@@ -17,6 +18,7 @@ use super::place;
 use super::retention::Retention;
 use super::snapshot::{SnapshotData, Staging, View};
 use super::types::{LogId, SnapshotMeta, StorageError, StorageIoError, StoredMembership};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::machine::{self, Machine, Reply};
 use crate::store::{Item, Store, encode};
@@ -33,6 +35,8 @@ pub(crate) struct State {
     applied: watch::Receiver<Option<LogId>>,
     /// Index of the last entry known to be committed.
     committed: AtomicU64,
+    /// The group's time, as this node goes on with it.
+    clock: Mutex<Clock>,
     /// How much of its log the group keeps.
     pub(super) retention: Retention,
     /// Pairs received so far of a snapshot that is being received.
@@ -88,6 +92,28 @@ impl State {
         receiving
     }
 
+    /// The group's time, in milliseconds since 1970 by the log.
+    pub(super) fn now_ms(&self) -> u64 {
+        let last_ms = self.machine().time_ms();
+        self.clock.lock().now_ms(Instant::now(), last_ms)
+    }
+
+    /// Whether that is the group's time, and not only one before which the group's is not.
+    pub(super) fn is_settled(&self) -> bool {
+        self.clock.lock().is_settled()
+    }
+
+    /// Settles the time, which is at least `time_ms` now.
+    pub(super) fn settle(&self, time_ms: u64) {
+        self.clock.lock().settle(Instant::now(), time_ms);
+    }
+
+    /// Pulls the time to one that is `wall_ms` on the wall at the moment `at`.
+    pub(super) fn pull_to(&self, wall_ms: u64, at: Instant) {
+        let goal_ms = self.machine().log_ms(wall_ms);
+        self.clock.lock().pull_to(goal_ms, at);
+    }
+
     /// Waits until the store has the effects of the entries up to `goal`.
     ///
     /// The library purges the log for a received snapshot before the [`StateStore`] has installed
@@ -141,6 +167,7 @@ impl StateStore {
         let machine = Machine::open_in(&store.db, &keyspace)?;
         let (applied, membership) = place::positions(&machine)?;
         let (sender, receiver) = watch::channel(applied);
+        let clock = Clock::new(machine.time_ms(), Instant::now());
         let state = State {
             store: store.clone(),
             group,
@@ -149,6 +176,7 @@ impl StateStore {
             durable: Mutex::new(applied),
             applied: receiver,
             committed: AtomicU64::new(applied.map_or(0, |applied| applied.index)),
+            clock: Mutex::new(clock),
             retention: Retention::default(),
             received: Mutex::default(),
         };

@@ -4,3 +4,4 @@ mod network;
 mod planted;
 mod power;
 mod suite;
+mod time;
