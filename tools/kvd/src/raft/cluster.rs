@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -41,7 +41,7 @@ pub struct Settings {
     pub routes: HashMap<NodeId, String>,
     /// Number of groups, if the store is new.
     pub groups: u32,
-    /// Between two heartbeats. Elections begin after 4 to 8 of them have failed to arrive.
+    /// Between two heartbeats. Elections begin after 5 to 6 of them have failed to arrive.
     pub heartbeat: Duration,
     /// Entries between two snapshots of a group.
     pub snapshot_after: u64,
@@ -74,6 +74,8 @@ pub struct Cluster {
     pub(super) views: Mutex<BTreeMap<GroupId, GroupStatus>>,
     /// What the other nodes have said.
     pub(super) others: Others,
+    /// Whether this node is about to stop, and takes no lead any more.
+    pub(super) is_retiring: AtomicBool,
     pub(super) starter: Starter,
     pub(super) pool: Pool,
     /// Serves other nodes, and looks after the groups.
@@ -139,10 +141,10 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, fences, views, others, tasks) = Default::default();
+        let (joining, fences, views, others, is_retiring, tasks) = Default::default();
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
-        Cluster { settings, store, number, joining, groups, fences, views, others, starter, pool, tasks }
+        Cluster { settings, store, number, joining, groups, fences, views, others, is_retiring, starter, pool, tasks }
     }
 
     pub(super) fn group(&self, group: GroupId) -> Result<Arc<Group>> {
@@ -199,7 +201,6 @@ impl Cluster {
         loop {
             rounds.tick().await;
             let Ok(group) = self.group(number) else { return };
-            group.end_probation(self.settings.id);
             self.shorten_log(&group).await;
             // Notes by itself how fresh the node is.
             let fresh = self.catch_up(&group, number).await;
@@ -369,7 +370,7 @@ impl Replica for Cluster {
     fn leader(&self, group: GroupId) -> Option<NodeId> {
         let known = self.known(group)?;
         if known.is_member(self.settings.id) {
-            return known.leader();
+            return known.leader().or_else(|| self.others.leader(group));
         }
         self.views.lock().get(&group).and_then(|view| view.leader)
     }

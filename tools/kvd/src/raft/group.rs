@@ -18,6 +18,7 @@ use tokio::time::{sleep, timeout};
 use super::library::Raft;
 use super::state::State;
 use super::types::{LogId, Logged, Proposal, StoredMembership};
+use super::watch::Watch;
 use super::wire::GroupStatus;
 use crate::machine::{self, Reply, Request};
 use crate::replica::{NodeId, ReadError, WriteError};
@@ -67,7 +68,6 @@ pub(super) struct Held<'a>(&'a Group);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.raft.runtime_config().elect(true);
         self.0.held.store(false, Ordering::SeqCst);
     }
 }
@@ -85,6 +85,8 @@ pub(super) struct Group {
     pub(super) lost_after: Duration,
     /// Whether requests are refused: see [`Group::hold`].
     held: AtomicBool,
+    /// What this node has seen of leaders.
+    pub(super) watch: Mutex<Watch>,
     /// Held while a snapshot is received: one at a time.
     pub(super) receiving: tokio::sync::Mutex<()>,
     /// If this replica began without what the group had by then: the members at that time.
@@ -92,15 +94,22 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// `lost_after`: the longest time after which followers that miss their leader elect another.
-    pub(super) fn new(raft: Raft, state: Arc<State>, lost_after: Duration, late: Option<StoredMembership>) -> Group {
+    /// `lost_after`: the shortest time after which followers that miss their leader elect another.
+    pub(super) fn new(
+        raft: Raft,
+        state: Arc<State>,
+        lost_after: Duration,
+        watch: Watch,
+        late: Option<StoredMembership>,
+    ) -> Group {
+        let watch = Mutex::new(watch);
         let (writes, queue) = mpsc::channel(QUEUE);
         let (reads, waiting) = mpsc::unbounded_channel();
         tokio::spawn(propose(raft.clone(), Arc::clone(&state), lost_after, queue));
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
-        Group { raft, state, writes, shares, reads, fresh, lost_after, held, receiving, late }
+        Group { raft, state, writes, shares, reads, fresh, lost_after, held, watch, receiving, late }
     }
 
     /// The leader, as far as this node knows.
@@ -135,11 +144,36 @@ impl Group {
         is_later && self.is_member(id)
     }
 
-    /// Lets a replica that began late stand for election, when it may.
-    pub(super) fn end_probation(&self, id: NodeId) {
-        if self.late.is_some() && !self.held.load(Ordering::SeqCst) {
-            self.raft.runtime_config().elect(self.may_vote(id));
-        }
+    /// Whether this node, `id`, may stand for election.
+    pub(super) fn may_stand(&self, id: NodeId) -> bool {
+        let votes = self.raft.metrics().borrow().membership_config.voter_ids().any(|voter| voter == id);
+        votes && !self.held.load(Ordering::SeqCst) && self.may_vote(id)
+    }
+
+    /// Whether this node leads, or has not heard yet that it does not.
+    pub(super) fn leads(&self) -> bool {
+        self.raft.metrics().borrow().state == ServerState::Leader
+    }
+
+    /// The term in which this node leads, if a majority has confirmed that lately.
+    pub(super) fn leads_in(&self) -> Option<u64> {
+        self.check_lead().ok().map(|()| self.raft.metrics().borrow().current_term)
+    }
+
+    /// Fails unless this node leads and has heard from a majority lately.
+    pub(super) fn check_lead(&self) -> Result<(), WriteError> {
+        check_lead(&self.raft, self.lost_after)
+    }
+
+    /// On the leader: the other voters, those whose logs are longest first.
+    pub(super) fn followers(&self) -> Vec<NodeId> {
+        let voters = self.voters();
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let others = metrics.replication.iter().flatten().filter(|(id, _)| **id != metrics.id && voters.contains(id));
+        let mut others: Vec<_> = others.map(|(id, matched)| (*matched, *id)).collect();
+        others.sort_unstable_by(|a, b| b.cmp(a));
+        others.into_iter().map(|(_, id)| id).collect()
     }
 
     /// What this node knows of the group.
@@ -190,10 +224,7 @@ impl Group {
     /// guard does.
     pub(super) fn hold(&self) -> Option<Held<'_>> {
         let was_held = self.held.swap(true, Ordering::SeqCst);
-        (!was_held).then(|| {
-            self.raft.runtime_config().elect(false);
-            Held(self)
-        })
+        (!was_held).then(|| Held(self))
     }
 
     /// Whether no request waits or is in flight.

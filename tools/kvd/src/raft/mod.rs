@@ -1,6 +1,7 @@
 //! Consensus: the adapters between openraft, the store and the network. No other module names
 //! openraft's types.
 
+mod campaign;
 mod cluster;
 mod group;
 mod late;
@@ -20,6 +21,7 @@ mod starter;
 mod state;
 mod transfer;
 mod types;
+mod watch;
 mod wire;
 
 pub use crate::clock::Wall;

@@ -2,22 +2,20 @@
 //! show, and what time it is in the groups.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::cluster::Cluster;
 use super::group::Group;
-use super::others::is_off;
+use super::others::{ROUND, is_off};
 use super::wire::{Answer, Call, Greeting};
 use crate::clock::millis;
 use crate::machine::GroupId;
 use crate::replica::NodeId;
-
-/// Between two rounds of questions, or one heartbeat, if that is longer.
-const ROUND: Duration = Duration::from_millis(500);
 
 /// What a node has said of itself.
 struct Heard {
@@ -28,10 +26,12 @@ struct Heard {
 
 impl Cluster {
     /// Answers another node.
-    pub(super) fn greeted(&self, _from: NodeId) -> Greeting {
+    pub(super) fn greeted(&self, from: NodeId) -> Greeting {
+        self.others.note_caller(from);
         let settled = self.all().filter(|(_, group)| group.state.is_settled());
         let times = settled.map(|(number, group)| (number, group.state.now_ms())).collect();
-        Greeting { wall_ms: self.settings.wall.now_ms(), times }
+        let leads = |(number, group): (GroupId, Arc<Group>)| Some((number, group.leads_in()?));
+        Greeting { wall_ms: self.settings.wall.now_ms(), times, leads: self.all().filter_map(leads).collect() }
     }
 
     /// Asks all others, again and again.
@@ -63,6 +63,9 @@ impl Cluster {
                 let half = (*at - *asked) / 2;
                 clocks.note(*other, greeting.wall_ms, *asked + half, millis(half));
             }
+        }
+        for (other, Heard { greeting, .. }) in &heard {
+            self.others.note_answer(*other, &greeting.leads);
         }
         for (number, group) in self.member_groups() {
             self.keep_time(number, &group, &heard);

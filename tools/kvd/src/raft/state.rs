@@ -4,6 +4,7 @@
 //! applied again from there. The log therefore keeps every entry that is not flushed:
 //! [`StateStore::build_snapshot`] flushes before it reports up to where the log may be purged.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -21,6 +22,7 @@ use super::types::{LogId, SnapshotMeta, StorageError, StorageIoError, StoredMemb
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::machine::{self, Machine, Reply};
+use crate::replica::NodeId;
 use crate::store::{Item, Store, encode};
 
 /// What the tasks of a node share of a group's state.
@@ -35,6 +37,8 @@ pub(crate) struct State {
     applied: watch::Receiver<Option<LogId>>,
     /// Index of the last entry known to be committed.
     committed: AtomicU64,
+    /// On the leader: voters to which neither entries nor heartbeats are sent for a while.
+    muted: Mutex<BTreeSet<NodeId>>,
     /// The group's time, as this node goes on with it.
     clock: Mutex<Clock>,
     /// How much of its log the group keeps.
@@ -56,6 +60,15 @@ impl Receiving<'_> {
 impl Drop for Receiving<'_> {
     fn drop(&mut self) {
         *self.0.received.lock() = None;
+    }
+}
+
+/// Nothing is sent to some voters as long as this lives.
+pub(super) struct Muted<'a>(&'a State);
+
+impl Drop for Muted<'_> {
+    fn drop(&mut self) {
+        self.0.muted.lock().clear();
     }
 }
 
@@ -90,6 +103,17 @@ impl State {
         let receiving = Receiving(self);
         receiving.set(0);
         receiving
+    }
+
+    /// Sends nothing to some voters, as long as the guard lives.
+    pub(super) fn mute(&self, voters: BTreeSet<NodeId>) -> Muted<'_> {
+        *self.muted.lock() = voters;
+        Muted(self)
+    }
+
+    /// Whether nothing is sent to a node.
+    pub(super) fn is_muted(&self, node: NodeId) -> bool {
+        self.muted.lock().contains(&node)
     }
 
     /// The group's time, in milliseconds since 1970 by the log.
@@ -176,6 +200,7 @@ impl StateStore {
             durable: Mutex::new(applied),
             applied: receiver,
             committed: AtomicU64::new(applied.map_or(0, |applied| applied.index)),
+            muted: Mutex::default(),
             clock: Mutex::new(clock),
             retention: Retention::default(),
             received: Mutex::default(),

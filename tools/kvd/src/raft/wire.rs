@@ -7,7 +7,7 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, V
 use serde::{Deserialize, Serialize};
 
 use super::library::Types;
-use super::types::{Member, SnapshotMeta, StoredMembership, Vote};
+use super::types::{LogId, Member, SnapshotMeta, StoredMembership, Vote};
 use crate::replica::NodeId;
 
 /// A request. Each gets one [`Answer`].
@@ -36,6 +36,8 @@ pub(super) enum Call {
     Leave { group: u32, lead: Lead },
     /// What each node asks the others again and again.
     Greet { from: NodeId },
+    /// A node asks whether it would get a vote, if the last entry of its log is this one.
+    Canvass { group: u32, from: NodeId, last: Option<LogId> },
 }
 
 /// For a call that waits for no disk.
@@ -61,6 +63,7 @@ impl Call {
             | Call::ReadIndex { .. }
             | Call::Stand { .. }
             | Call::Greet { .. }
+            | Call::Canvass { .. }
             | Call::Command(Command::Status) => SHORT,
             Call::Admit { .. } | Call::Begin { .. } | Call::Leave { .. } => ADMIT_TIME,
             // The leader gives up first, and says why.
@@ -92,6 +95,8 @@ pub(super) struct Greeting {
     pub(super) wall_ms: u64,
     /// The time of the groups of which it knows that.
     pub(super) times: BTreeMap<u32, u64>,
+    /// The groups that it leads, and the terms.
+    pub(super) leads: BTreeMap<u32, u64>,
 }
 
 /// What the leader of a group says of it, once a majority has confirmed that it leads.

@@ -125,7 +125,12 @@ impl Hosts {
         ]);
         command.arg("--test-clock-error").arg(dir.with_extension("clock"));
         command.arg("--dir").arg(dir).args(routes.iter().flat_map(|route| ["--route", route]));
-        command.env("KVD_LOG", "kvd=error,kvd::raft::server=info").stdin(Stdio::null());
+        command
+            .env(
+                "KVD_LOG",
+                std::env::var("KVD_FAULT_LOG").unwrap_or_else(|_| "kvd=error,kvd::raft::server=info".to_owned()),
+            )
+            .stdin(Stdio::null());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let (log, received) = (child.stderr.take().unwrap(), Arc::clone(&host.received));
         thread::spawn(move || {
@@ -147,6 +152,14 @@ impl Hosts {
         child.kill().unwrap();
         let status = child.wait().unwrap();
         assert!(!status.success(), "the node ended before it was killed");
+        self.hosts[at].child = None;
+    }
+
+    /// Asks a node to end, and waits until it has.
+    pub(crate) fn terminate(&mut self, at: usize) {
+        self.signal(at, Signal::TERM);
+        let status = self.hosts[at].child.as_mut().unwrap().wait().unwrap();
+        assert!(status.success(), "{status}");
         self.hosts[at].child = None;
     }
 
