@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::clock::{Clock, wall_ms};
 use crate::machine::{Entry, GroupId, Machine, Reply, Request, Result};
 use crate::replica::{Node, NodeId, ReadError, Replica, Status, WriteError};
 
@@ -21,12 +22,40 @@ const ENTRY_REQUESTS: usize = 512;
 pub struct Alone {
     groups: Vec<Group>,
     state: Mutex<State>,
-    /// The time, for tests; zero: that of the system.
+    /// The time, for tests; zero: that of the groups' clocks.
     time_ms: Arc<AtomicU64>,
+}
+
+/// A group's clock, which a jump of the system's clock only pulls.
+struct GroupClock {
+    clock: Mutex<Clock>,
+    machine: Arc<Machine>,
+    /// See [`Alone::set_time`].
+    set_ms: Arc<AtomicU64>,
+}
+
+impl GroupClock {
+    fn new(machine: Arc<Machine>, set_ms: Arc<AtomicU64>) -> GroupClock {
+        let mut clock = Clock::new(machine.time_ms(), Instant::now());
+        clock.settle(Instant::now(), wall_ms());
+        GroupClock { clock: Mutex::new(clock), machine, set_ms }
+    }
+
+    fn now_ms(&self) -> u64 {
+        match self.set_ms.load(Ordering::SeqCst) {
+            0 => {
+                let (now, mut clock) = (Instant::now(), self.clock.lock());
+                clock.pull_to(wall_ms(), now);
+                clock.now_ms(now, self.machine.time_ms())
+            }
+            set => set,
+        }
+    }
 }
 
 struct Group {
     machine: Arc<Machine>,
+    clock: Arc<GroupClock>,
     queue: mpsc::Sender<Queued>,
     applied: Arc<AtomicU64>,
 }
@@ -60,9 +89,10 @@ impl Alone {
             let machine = Arc::new(Machine::open(db, group)?);
             let (queue, requests) = mpsc::channel();
             let applied = Arc::new(AtomicU64::new(0));
-            let parts = (Arc::clone(&machine), Arc::clone(&time_ms), Arc::clone(&applied));
-            std::thread::spawn(move || apply_all(&requests, &parts.0, &parts.1, &parts.2));
-            Ok(Group { machine, queue, applied })
+            let clock = Arc::new(GroupClock::new(Arc::clone(&machine), Arc::clone(&time_ms)));
+            let parts = (Arc::clone(&clock), Arc::clone(&applied));
+            std::thread::spawn(move || apply_all(&requests, &parts.0, &parts.1));
+            Ok(Group { machine, clock, queue, applied })
         };
         let nodes = vec![Node { id: ID, host: host.to_owned(), port }];
         let (lost, failures) = (Vec::new(), Vec::new());
@@ -70,7 +100,7 @@ impl Alone {
         Ok(Alone { groups: (0..groups).map(group).collect::<Result<_>>()?, state: Mutex::new(state), time_ms })
     }
 
-    /// Sets the time, in milliseconds since 1970; zero: that of the system.
+    /// Sets the time, in milliseconds since 1970; zero: that of the groups' clocks.
     pub fn set_time(&self, time_ms: u64) {
         self.time_ms.store(time_ms, Ordering::SeqCst);
     }
@@ -101,25 +131,13 @@ impl Alone {
     }
 }
 
-fn system_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn time(time_ms: &AtomicU64) -> u64 {
-    match time_ms.load(Ordering::SeqCst) {
-        0 => system_ms(),
-        time => time,
-    }
-}
-
-fn apply_all(requests: &mpsc::Receiver<Queued>, machine: &Machine, time_ms: &AtomicU64, applied: &AtomicU64) {
+fn apply_all(requests: &mpsc::Receiver<Queued>, clock: &GroupClock, applied: &AtomicU64) {
     while let Ok(first) = requests.recv() {
         let queued = std::iter::once(first).chain(requests.try_iter().take(ENTRY_REQUESTS - 1));
         let (requests, replies): (Vec<_>, Vec<_>) = queued.map(|queued| (queued.request, queued.reply)).unzip();
         let index = applied.load(Ordering::SeqCst) + 1;
-        let entry = Entry { time_ms: time(time_ms), requests };
-        let result = machine.apply(&entry, &[(b"applied", &index.to_be_bytes())]);
+        let entry = Entry { time_ms: clock.now_ms(), requests };
+        let result = clock.machine.apply(&entry, &[(b"applied", &index.to_be_bytes())]);
         applied.store(index, Ordering::SeqCst);
         match result {
             // Who asked may have gone.
@@ -151,8 +169,8 @@ impl Replica for Alone {
         state.leader.filter(|_| !state.lost.contains(&group))
     }
 
-    fn now_ms(&self) -> u64 {
-        time(&self.time_ms)
+    fn now_ms(&self, group: GroupId) -> u64 {
+        self.group(group).map_or(0, |group| group.clock.now_ms())
     }
 
     fn status(&self, group: GroupId) -> Status {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, FromArgMatches, Subcommand};
@@ -17,11 +16,10 @@ use crate::error::{Error, Result};
 use crate::export;
 use crate::link::{Tls, Trust};
 use crate::node::{self, Clients, Node};
-use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, command, recover};
+use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, Wall, command, is_off, recover};
 use crate::rebalance::{Led, Move, Nodes, Placed, Transfer, plan, spread};
 use crate::replica::NodeId;
 use crate::resp::hash_password;
-use crate::volatile::Volatile;
 
 /// Bytes that the nodes' secret must have.
 const SHORTEST_SECRET: usize = 16;
@@ -113,15 +111,6 @@ struct Run {
     /// Entries that the log keeps for nodes that are away
     #[arg(long, env = "KVD_KEEP_LOG", default_value_t = 20_000)]
     keep_log: u64,
-    /// Milliseconds by which each sync of the logs is delayed: a slow disk, for tests
-    #[arg(long, default_value_t = 0, hide = true)]
-    test_sync_delay_ms: u64,
-    /// Lose what is not synced when the process is killed, for tests
-    #[arg(long, hide = true)]
-    test_power_cuts: bool,
-    /// Do not sync the logs: a fault that tests must find
-    #[arg(long, hide = true)]
-    test_skip_sync: bool,
     /// Megabytes of memory for the store: writes that are not in tables yet, the block cache, and
     /// all else
     #[arg(long, env = "KVD_MEMORY_MB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
@@ -129,6 +118,9 @@ struct Run {
     /// Megabytes of them for the block cache; without it, what the other uses leave
     #[arg(long, env = "KVD_CACHE_MB")]
     cache_mb: Option<u64>,
+    #[cfg(feature = "faults")]
+    #[command(flatten)]
+    faults: crate::faults::Faults,
 }
 
 #[derive(Debug, Args)]
@@ -196,6 +188,12 @@ enum Action {
         /// Number of the next leader
         #[arg(long = "to", value_name = "ID")]
         leader: NodeId,
+    },
+    /// Sets the time of all groups to that of the members' clocks. Times since 1970 that clients
+    /// give or get change by as much as it was wrong; how long each key still lives does not
+    SetTime {
+        #[command(flatten)]
+        to: Operator,
     },
     /// Spreads the replicas of groups, and then their leaders, evenly over the nodes that answer
     Rebalance {
@@ -381,10 +379,13 @@ impl Run {
             heartbeat: Duration::from_millis(self.heartbeat_ms),
             snapshot_after: self.snapshot_after,
             keep_log: self.keep_log,
-            sync_delay: Duration::from_millis(self.test_sync_delay_ms),
-            skip_sync: self.test_skip_sync,
-            store: if self.test_power_cuts { store.file_system(Arc::new(Volatile)) } else { store },
+            sync_delay: Duration::ZERO,
+            skip_sync: false,
+            wall: Wall::default(),
+            store,
         };
+        #[cfg(feature = "faults")]
+        let settings = self.faults.apply(settings);
         let listen = node::Listen {
             raft: resolve(&self.raft).await?,
             resp: resolve(&self.resp).await?,
@@ -524,6 +525,9 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
             let sent = to.send(Command::Transfer { group, to: leader }).await;
             sent.map(|_| println!("Node {leader} leads group {group}."))
         }
+        Action::SetTime { to } => {
+            to.send(Command::SetTime).await.map(|_| println!("The time of all groups is that of the members' clocks."))
+        }
         Action::Rebalance { to, replicas, with, without, dry_run } => {
             to.rebalance(Rebalance { replicas, with, without, dry_run }).await
         }
@@ -537,7 +541,7 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
                 let text = serde_json::to_string_pretty(&status);
                 println!("{}", text.map_err(|error| Error::Encode(error.to_string()))?);
             } else {
-                println!("Node {}\n{}", status.id, groups(&status.groups));
+                println!("Node {}, {}\n{}", status.id, clock(status.clock_ahead_ms), groups(&status.groups));
             }
             Ok(())
         }
@@ -633,6 +637,15 @@ fn leads(groups: &[Led], transfers: &[Transfer]) -> Table {
     table
 }
 
+/// What a node's clock on the wall is like.
+fn clock(ahead_ms: Option<i64>) -> String {
+    match ahead_ms {
+        None => "whose clock cannot be compared with those of a majority".to_owned(),
+        Some(ahead) if is_off(ahead) => format!("WHOSE CLOCK IS WRONG: {ahead:+} ms beside the members' median"),
+        Some(ahead) => format!("whose clock is {ahead:+} ms beside the members' median"),
+    }
+}
+
 fn groups(groups: &[GroupStatus]) -> Table {
     let mut table = table(&[
         "group",
@@ -645,6 +658,7 @@ fn groups(groups: &[GroupStatus]) -> Table {
         "flushed",
         "snapshot",
         "purged",
+        "time off, ms",
         "followers lag",
     ]);
     for group in groups {
@@ -653,10 +667,11 @@ fn groups(groups: &[GroupStatus]) -> Table {
             Some(pairs) => format!("receives a snapshot: {pairs} pairs"),
             None => lag.collect::<Vec<_>>().join(", "),
         };
+        let off = group.ahead_ms.map_or_else(|| "unknown".to_owned(), |ahead| format!("{ahead:+}"));
         let numbers = [group.last, group.committed, group.applied, group.flushed, group.snapshot, group.purged];
         let leader = group.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
         let first = [group.group.to_string(), group.role.clone(), leader, group.term.to_string()];
-        table.add_row(first.into_iter().chain(numbers.map(|number| number.to_string())).chain([lag]));
+        table.add_row(first.into_iter().chain(numbers.map(|number| number.to_string())).chain([off, lag]));
     }
     table
 }

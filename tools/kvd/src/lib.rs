@@ -5,6 +5,7 @@
 //! ```text
 //! machine   what a log entry does to a store: deterministic, no clock, no network
 //! replica   what the server asks of consensus
+//! clock     time that no single clock on a wall decides
 //! alone     a replica without others, for tests
 //! command   from arguments to operations and queries: names, arity, keys, slots
 //! resp      the server: connections, limits, users, replies
@@ -16,6 +17,7 @@
 //! node      consensus and the server together
 //! export    a node's data in formats that other stores load
 //! rebalance decides which nodes should lead which groups
+//! faults    flags that make a node fail, for tests
 //! demo      three nodes, one of which is killed
 //! cli       the command line
 //! ```
@@ -24,10 +26,13 @@
 pub mod alone;
 mod backup;
 pub mod cli;
+mod clock;
 pub mod command;
 mod demo;
 mod error;
 mod export;
+#[cfg(feature = "faults")]
+mod faults;
 pub mod link;
 pub mod machine;
 mod metrics;
@@ -37,6 +42,10 @@ mod rebalance;
 pub mod replica;
 pub mod resp;
 mod store;
+#[cfg(feature = "faults")]
 mod volatile;
+
+#[cfg(all(feature = "faults", not(debug_assertions)))]
+compile_error!("the feature `faults` is for tests: nodes with it can be told to lose data");
 
 pub use error::{Error, Misfit, Result};

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::raft::NodeStatus;
+use crate::raft::{NodeStatus, is_off};
 
 /// Connections at a time. Those beyond wait.
 const CONNECTIONS: usize = 16;
@@ -84,6 +84,19 @@ pub(crate) fn write_status(status: &NodeStatus, out: &mut String) {
     family("snapshot_index", "Index of the last snapshot.", &|group| Some(group.snapshot));
     family("purged_index", "Index up to which the log is removed.", &|group| Some(group.purged));
     family("receiving_pairs", "Pairs received of a snapshot that is being received.", &|group| group.receiving);
+    let mut signed = |name: &str, help: &str, values: &mut dyn Iterator<Item = (String, i64)>| {
+        let _ = writeln!(out, "# HELP kvd_{name} {help}\n# TYPE kvd_{name} gauge");
+        for (labels, value) in values {
+            let _ = writeln!(out, "kvd_{name}{labels} {value}");
+        }
+    };
+    let clock = status.clock_ahead_ms.into_iter().map(|ahead| (String::new(), ahead));
+    signed("clock_ahead_ms", "How far the node's clock is ahead of the median.", &mut clock.clone());
+    let is_off = clock.map(|(labels, ahead)| (labels, i64::from(is_off(ahead))));
+    signed("clock_is_off", "Whether that is so much that the node should not lead.", &mut { is_off });
+    let times =
+        status.groups.iter().filter_map(|group| Some((format!("{{group=\"{}\"}}", group.group), group.ahead_ms?)));
+    signed("raft_time_ahead_ms", "How far the group's time is ahead of the median.", &mut { times });
     let _ = writeln!(
         out,
         "# HELP kvd_raft_follower_lag Entries that a node lacks, as the leader knows.\n# TYPE kvd_raft_follower_lag gauge"

@@ -103,9 +103,10 @@ impl Node {
         self.cluster.failed().await
     }
 
-    /// Stops: clients get the replies to what they have asked, then nobody gets any, and the store
-    /// is closed.
+    /// Stops: leads are handed over, clients get the replies to what they have asked, then nobody
+    /// gets any, and the store is closed.
     pub async fn stop(self) -> Result<()> {
+        self.cluster.retire().await;
         let _ = self.stop.send(());
         if let Err(error) = self.clients.await {
             tracing::error!(%error, "the server for clients has failed");

@@ -97,11 +97,8 @@ pub trait Replica: Send + Sync + 'static {
     /// The node that leads a group, as far as this one knows.
     fn leader(&self, group: GroupId) -> Option<NodeId>;
 
-    /// The clock from which this node's entries get their times, in milliseconds since 1970.
-    fn now_ms(&self) -> u64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-    }
+    /// The clock from which a group's entries get their times, in milliseconds since 1970.
+    fn now_ms(&self, group: GroupId) -> u64;
 
     /// What this node knows of a group.
     fn status(&self, group: GroupId) -> Status;

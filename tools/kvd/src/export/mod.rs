@@ -19,10 +19,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tamis::vfs::{FileSystem, OsFileSystem};
 use tempfile::{Builder, NamedTempFile, TempDir};
 
+use crate::clock::wall_ms;
 use crate::error::{Error, Misfit, Result};
 use crate::machine::{Record, Records};
 use crate::node::{raise_file_limit, signals};
-use crate::raft::{Found, FoundState, find_states, now_ms};
+use crate::raft::{Found, FoundState, find_states};
 use format::{Encoder, Format};
 use sort::Sorter;
 
@@ -176,7 +177,7 @@ impl Export<'_> {
         counts: &mut Counts,
         take: &mut dyn FnMut(Record) -> Result<()>,
     ) -> Result<()> {
-        let now = self.arguments.now.unwrap_or_else(now_ms);
+        let now = self.arguments.now.unwrap_or_else(wall_ms);
         let groups = states.iter().map(|state| Records::of(&state.keyspace));
         let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let bar = self.progress("read", groups.iter().map(Records::count).sum())?;

@@ -93,12 +93,12 @@ pub(super) fn run(pending: &mut Pending, operation: &Operation) -> Result<Reply,
     }
 }
 
-/// A deadline in milliseconds since 1970. One before 1970 is past, as is the moment itself.
+/// A deadline as a time of the log. One before 1970 is past, as is the moment itself.
 fn resolve(pending: &Pending, deadline: NewDeadline) -> u64 {
     let now = i64::try_from(pending.counters.time_ms).unwrap_or(i64::MAX);
     let at = match deadline {
         NewDeadline::In(millis) => now.saturating_add(millis),
-        NewDeadline::At(at) => at,
+        NewDeadline::At(at) => at.saturating_add(pending.counters.ahead_ms),
     };
     u64::try_from(at).unwrap_or(0)
 }

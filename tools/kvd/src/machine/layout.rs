@@ -1,7 +1,8 @@
 //! What the keyspace of a group holds. All numbers are big-endian, so that keys sort by them.
 //!
 //! ```text
-//! 'c'                          counters: u64 each, in the order of `Counters`
+//! 'c'                          counters: 8 bytes each, in the order of `Counters`; the last one is
+//!                              left out if it is zero
 //! 'd' slot:u16 key             record: kind u8 (1), version u64, deadline u64 (0: none), value
 //! 'e' deadline:u64 slot:u16 key    empty; one for each record with a deadline
 //! 'l' used:u64 session:u64     empty; sessions, least recently used first
@@ -18,8 +19,11 @@ use super::slot::slot_of;
 /// Key of the counters.
 pub(super) const COUNTERS: &[u8] = b"c";
 
-/// Length of the counters' value.
+/// Length of the counters' value without the last one.
 const COUNTERS_LEN: usize = 40;
+
+/// Length with it.
+const LONG_COUNTERS_LEN: usize = 48;
 
 /// Kind of a record that holds a string.
 const STRING: u8 = 1;
@@ -66,6 +70,11 @@ pub(super) fn deadline_start(deadline_ms: u64) -> Vec<u8> {
 pub(super) fn expiring_key(deadline_key: &[u8]) -> Option<(u64, &[u8])> {
     let (deadline, rest) = deadline_key.strip_prefix(b"e")?.split_first_chunk::<8>()?;
     Some((u64::from_be_bytes(*deadline), rest.get(2..)?))
+}
+
+/// A time of the log as a time on the wall, of whose clocks the log is `ahead_ms` ahead.
+pub(super) fn on_wall(log_ms: u64, ahead_ms: i64) -> u64 {
+    log_ms.saturating_add_signed(ahead_ms.saturating_neg())
 }
 
 /// Key in the list of sessions by use.
@@ -148,23 +157,30 @@ pub(super) struct Counters {
     /// No record has a deadline before this one: where the search for expired keys begins. Behind
     /// it are what removed keys left in the index of deadlines until a compaction.
     pub(super) swept_ms: u64,
+    /// How far the log's time is ahead of the clocks on the wall. All times here are the log's,
+    /// those of clients are on the wall.
+    pub(super) ahead_ms: i64,
 }
 
 impl Counters {
     pub(super) fn encode(&self) -> Bytes {
-        let Counters { time_ms, last_number, keys, sessions, swept_ms } = *self;
+        let Counters { time_ms, last_number, keys, sessions, swept_ms, ahead_ms } = *self;
         let mut out = Vec::with_capacity(COUNTERS_LEN);
         [time_ms, last_number, keys, sessions, swept_ms].iter().for_each(|&number| out.put_u64(number));
+        if ahead_ms != 0 {
+            out.put_i64(ahead_ms);
+        }
         Bytes::from(out)
     }
 
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Counters> {
-        (bytes.len() == COUNTERS_LEN).then(|| Counters {
+        matches!(bytes.len(), COUNTERS_LEN | LONG_COUNTERS_LEN).then(|| Counters {
             time_ms: bytes.get_u64(),
             last_number: bytes.get_u64(),
             keys: bytes.get_u64(),
             sessions: bytes.get_u64(),
             swept_ms: bytes.get_u64(),
+            ahead_ms: if bytes.has_remaining() { bytes.get_i64() } else { 0 },
         })
     }
 }
@@ -196,8 +212,11 @@ mod tests {
             assert_eq!(Header::decode(&record[..HEADER_LEN - 1]), None);
             assert_eq!(Header::decode(&[&[9], &record[1..]].concat()), None, "another kind");
         }
-        let counters = Counters { time_ms: 1, last_number: 2, keys: 3, sessions: 4, swept_ms: 5 };
-        assert_eq!(Counters::decode(&counters.encode()), Some(counters));
+        for (ahead_ms, len) in [(0, 40), (-6, 48)] {
+            let counters = Counters { time_ms: 1, last_number: 2, keys: 3, sessions: 4, swept_ms: 5, ahead_ms };
+            assert_eq!(counters.encode().len(), len);
+            assert_eq!(Counters::decode(&counters.encode()), Some(counters));
+        }
         assert_eq!(Counters::decode(&[0; 39]), None);
     }
 }

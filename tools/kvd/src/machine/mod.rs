@@ -21,7 +21,7 @@ mod slot;
 mod view;
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -83,6 +83,8 @@ pub struct Machine {
     applying: Mutex<()>,
     /// Time of the last entry, for readers.
     time_ms: AtomicU64,
+    /// How far that is ahead of the time on the wall.
+    ahead_ms: AtomicI64,
 }
 
 impl Machine {
@@ -95,8 +97,9 @@ impl Machine {
     pub fn open_in(db: &tamis::Db, keyspace: &str) -> Result<Machine> {
         let options = tamis::KeyspaceOptions::new().wal(false);
         let keyspace = db.keyspace_with(keyspace, options)?;
-        let time_ms = AtomicU64::new(keyspace.counters()?.time_ms);
-        Ok(Machine { db: db.clone(), keyspace, applying: Mutex::new(()), time_ms })
+        let Counters { time_ms, ahead_ms, .. } = keyspace.counters()?;
+        let (time_ms, ahead_ms) = (AtomicU64::new(time_ms), AtomicI64::new(ahead_ms));
+        Ok(Machine { db: db.clone(), keyspace, applying: Mutex::new(()), time_ms, ahead_ms })
     }
 
     /// Name of the keyspace that holds a group's state: what a snapshot of the group must copy.
@@ -126,8 +129,9 @@ impl Machine {
             reply_len += reply.weight();
             replies.push(reply);
         }
-        let time_ms = pending.counters.time_ms;
+        let Counters { time_ms, ahead_ms, .. } = pending.counters;
         self.db.write(pending.into_batch(meta))?;
+        self.ahead_ms.store(ahead_ms, Ordering::Release);
         self.time_ms.store(time_ms, Ordering::Release);
         Ok(replies)
     }
@@ -151,9 +155,19 @@ impl Machine {
         Reader::new(&view, time_ms, now_ms).read(query)
     }
 
-    /// The time of the last entry applied, in milliseconds since 1970.
+    /// The time of the last entry applied, in milliseconds since 1970 by the log.
     pub fn time_ms(&self) -> u64 {
         self.time_ms.load(Ordering::Acquire)
+    }
+
+    /// How far the log's time is ahead of that on the wall, as [`Body::SetTime`] has found it.
+    pub fn ahead_ms(&self) -> i64 {
+        self.ahead_ms.load(Ordering::Acquire)
+    }
+
+    /// A time on the wall as one of the log.
+    pub fn log_ms(&self, wall_ms: u64) -> u64 {
+        wall_ms.saturating_add_signed(self.ahead_ms())
     }
 
     /// The deadline of the key that expires first. Once it is past, a leader with no writes to
@@ -222,6 +236,11 @@ fn apply_body(pending: &mut Pending, body: &Body) -> Result<Reply, Stop> {
     match body {
         Body::Tick => Ok(Reply::OK),
         Body::OpenSession => Ok(session::open(pending)?),
+        Body::SetTime(wall_ms) => {
+            let ahead_ms = i128::from(pending.counters.time_ms) - i128::from(*wall_ms);
+            pending.counters.ahead_ms = i64::try_from(ahead_ms).unwrap_or(i64::MAX);
+            Ok(Reply::OK)
+        }
         Body::Run(operation) => apply::run(pending, operation),
         Body::Transaction { watched, steps } => {
             for (key, version) in watched {

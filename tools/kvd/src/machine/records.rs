@@ -1,7 +1,7 @@
 //! [`Records`]: all of a group's data at one moment, for a copy of it elsewhere.
 
 use super::error::{Error, Result};
-use super::layout::{Counters, Header, meta_key, slot_start, user_key, value_of};
+use super::layout::{Counters, Header, meta_key, on_wall, slot_start, user_key, value_of};
 use super::slot::slot_of;
 use super::view::{At, View};
 
@@ -37,7 +37,7 @@ impl<'a> Records<'a> {
 
     /// The time of the last entry applied, in milliseconds since 1970.
     pub fn time_ms(&self) -> u64 {
-        self.counters.time_ms
+        on_wall(self.counters.time_ms, self.counters.ahead_ms)
     }
 
     /// A meta pair's value.
@@ -62,7 +62,8 @@ impl<'a> Records<'a> {
             let header = Header::decode(record);
             let header =
                 header.ok_or_else(|| self.view.damaged(stored, "a record begins with kind, version and deadline"))?;
-            visit(Record { key, value: value_of(record), deadline_ms: header.deadline_ms })?;
+            let deadline_ms = header.deadline_ms.map(|deadline| on_wall(deadline, self.counters.ahead_ms));
+            visit(Record { key, value: value_of(record), deadline_ms })?;
             cursor.next().map_err(Error::from)?;
         }
         Ok(())

@@ -23,7 +23,8 @@ pub const MAX_VALUE_LEN: usize = 16 << 20;
 /// What one log entry holds: the requests of many clients, applied in order and as one batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When the leader proposed the entry, in milliseconds since 1970.
+    /// When the leader proposed the entry, in milliseconds since 1970 by the clock of the group,
+    /// which need not be that on the wall: see [`Body::SetTime`].
     ///
     /// All replicas decide by it what has expired. A time before that of an earlier entry counts
     /// as that one's: time in the log does not go back.
@@ -67,6 +68,10 @@ pub enum Body {
         /// What to do.
         steps: Vec<Step>,
     },
+    /// From now on, the entry's time is this one on the wall, in milliseconds since 1970: clients'
+    /// times since 1970 are so many milliseconds away from it. The log's own time, and with it how
+    /// long each key still lives, stays as it is.
+    SetTime(u64),
 }
 
 /// A step of a transaction. All its keys are in the slots of one group.
@@ -221,7 +226,7 @@ pub enum Deadline {
 pub enum NewDeadline {
     /// Milliseconds after the entry's time. Negative numbers are in the past.
     In(i64),
-    /// At this time in milliseconds since 1970.
+    /// At this time on the wall, in milliseconds since 1970.
     At(i64),
 }
 
@@ -402,7 +407,7 @@ impl Request {
         const FIXED: usize = 32;
         FIXED
             + match &self.body {
-                Body::Tick | Body::OpenSession => 0,
+                Body::Tick | Body::OpenSession | Body::SetTime(_) => 0,
                 Body::Run(operation) => operation.weight(),
                 Body::Transaction { watched, steps } => {
                     let keys = watched.iter().map(|(key, _)| FIXED + key.len()).sum::<usize>();
@@ -421,7 +426,7 @@ impl Body {
             _ => false,
         };
         match self {
-            Body::Tick | Body::OpenSession => false,
+            Body::Tick | Body::OpenSession | Body::SetTime(_) => false,
             Body::Run(operation) => answers(operation),
             Body::Transaction { steps, .. } => steps.iter().any(|step| match step {
                 Step::Write(operation) => answers(operation),

@@ -47,7 +47,7 @@ pub(super) trait View {
         match self.read(COUNTERS, Counters::decode)? {
             None => Ok(Counters::default()),
             Some(Some(counters)) => Ok(counters),
-            Some(None) => Err(self.damaged(COUNTERS, "counters are five numbers")),
+            Some(None) => Err(self.damaged(COUNTERS, "counters are five or six numbers")),
         }
     }
 }

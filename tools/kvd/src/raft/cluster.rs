@@ -3,18 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::group::{Group, now_ms};
+use super::group::Group;
 use super::network::{Pool, unexpected};
+use super::others::Others;
 use super::starter::Starter;
 use super::types::{LogId, Member};
 use super::wire::{Answer, Call, Command, GroupStatus, NodeStatus};
+use crate::clock::Wall;
 use crate::error::{Error, Result};
 use crate::link::Trust;
 use crate::machine::{Body, GroupId, Machine, Reply, Request};
@@ -39,7 +41,7 @@ pub struct Settings {
     pub routes: HashMap<NodeId, String>,
     /// Number of groups, if the store is new.
     pub groups: u32,
-    /// Between two heartbeats. Elections begin after 4 to 8 of them have failed to arrive.
+    /// Between two heartbeats. Elections begin after 5 to 6 of them have failed to arrive.
     pub heartbeat: Duration,
     /// Entries between two snapshots of a group.
     pub snapshot_after: u64,
@@ -50,6 +52,8 @@ pub struct Settings {
     pub sync_delay: Duration,
     /// Whether the logs are not synced, in tests of tests.
     pub skip_sync: bool,
+    /// The machine's clock.
+    pub wall: Wall,
     /// Options of the store.
     pub store: tamis::Options,
 }
@@ -68,6 +72,10 @@ pub struct Cluster {
     pub(super) fences: Mutex<BTreeMap<GroupId, Option<LogId>>>,
     /// Of groups of which this node is no member: what a member has said of them.
     pub(super) views: Mutex<BTreeMap<GroupId, GroupStatus>>,
+    /// What the other nodes have said.
+    pub(super) others: Others,
+    /// Whether this node is about to stop, and takes no lead any more.
+    pub(super) is_retiring: AtomicBool,
     pub(super) starter: Starter,
     pub(super) pool: Pool,
     /// Serves other nodes, and looks after the groups.
@@ -133,10 +141,10 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, fences, views, tasks) = Default::default();
+        let (joining, fences, views, others, is_retiring, tasks) = Default::default();
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
-        Cluster { settings, store, number, joining, groups, fences, views, starter, pool, tasks }
+        Cluster { settings, store, number, joining, groups, fences, views, others, is_retiring, starter, pool, tasks }
     }
 
     pub(super) fn group(&self, group: GroupId) -> Result<Arc<Group>> {
@@ -193,7 +201,6 @@ impl Cluster {
         loop {
             rounds.tick().await;
             let Ok(group) = self.group(number) else { return };
-            group.end_probation(self.settings.id);
             self.shorten_log(&group).await;
             // Notes by itself how fresh the node is.
             let fresh = self.catch_up(&group, number).await;
@@ -224,6 +231,16 @@ impl Cluster {
             group.note_fresh(asked);
         }
         reached
+    }
+
+    /// The groups of which this node is a member.
+    pub(super) fn member_groups(&self) -> impl Iterator<Item = (GroupId, Arc<Group>)> {
+        self.all().filter(|(_, group)| group.is_member(self.settings.id))
+    }
+
+    /// All nodes that vote in a group of which this node is a member.
+    pub(super) fn voters(&self) -> BTreeSet<NodeId> {
+        self.member_groups().flat_map(|(_, group)| group.voters()).collect()
     }
 
     /// All members of all groups of which this node knows.
@@ -286,7 +303,7 @@ impl Cluster {
 
     fn has_expired(&self, group: &Group) -> bool {
         match super::blocking(|| group.state.machine().next_deadline_ms()) {
-            Ok(next) => next.is_some_and(|deadline| deadline <= now_ms()),
+            Ok(next) => next.is_some_and(|deadline| deadline <= group.state.now_ms()),
             Err(error) => {
                 tracing::warn!(%error, "cannot tell what has expired");
                 false
@@ -297,13 +314,15 @@ impl Cluster {
     /// What this node knows of all groups.
     pub fn report(&self) -> NodeStatus {
         let groups = (0..self.groups()).filter_map(|number| self.status_of(number));
-        NodeStatus { id: self.settings.id, groups: groups.collect() }
+        let clock_ahead_ms = self.others.ahead_ms(self.settings.id, &self.voters());
+        NodeStatus { id: self.settings.id, clock_ahead_ms, groups: groups.collect() }
     }
 
     /// What this node knows of a group: by itself if it is a member, otherwise by others.
     pub(super) fn status_of(&self, number: GroupId) -> Option<GroupStatus> {
         let group = self.known(number)?;
-        let own = group.status(number);
+        let mut own = group.status(number);
+        own.ahead_ms = self.others.group_ahead_ms(&group);
         if group.is_member(self.settings.id) {
             return Some(own);
         }
@@ -351,9 +370,13 @@ impl Replica for Cluster {
     fn leader(&self, group: GroupId) -> Option<NodeId> {
         let known = self.known(group)?;
         if known.is_member(self.settings.id) {
-            return known.leader();
+            return known.leader().or_else(|| self.others.leader(group));
         }
         self.views.lock().get(&group).and_then(|view| view.leader)
+    }
+
+    fn now_ms(&self, group: GroupId) -> u64 {
+        self.known(group).map_or(0, |known| known.state.now_ms())
     }
 
     fn status(&self, group: GroupId) -> Status {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use openraft::ServerState;
 use openraft::error::{CheckIsLeaderError, ClientWriteError, RaftError};
@@ -18,6 +18,7 @@ use tokio::time::{sleep, timeout};
 use super::library::Raft;
 use super::state::State;
 use super::types::{LogId, Logged, Proposal, StoredMembership};
+use super::watch::Watch;
 use super::wire::GroupStatus;
 use crate::machine::{self, Reply, Request};
 use crate::replica::{NodeId, ReadError, WriteError};
@@ -40,6 +41,9 @@ const WRITE_TIME: Duration = Duration::from_secs(10);
 const READ_TIME: Duration = Duration::from_secs(5);
 /// Between two rounds that confirm leadership, when the first has failed.
 const READ_RETRY: Duration = Duration::from_millis(20);
+
+/// Between two looks whether the group's time is settled.
+const SETTLE_LOOK: Duration = Duration::from_millis(5);
 
 type WriteResult = Result<Reply, WriteError>;
 /// The index up to which a read has to have everything.
@@ -64,7 +68,6 @@ pub(super) struct Held<'a>(&'a Group);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.raft.runtime_config().elect(true);
         self.0.held.store(false, Ordering::SeqCst);
     }
 }
@@ -82,6 +85,8 @@ pub(super) struct Group {
     pub(super) lost_after: Duration,
     /// Whether requests are refused: see [`Group::hold`].
     held: AtomicBool,
+    /// What this node has seen of leaders.
+    pub(super) watch: Mutex<Watch>,
     /// Held while a snapshot is received: one at a time.
     pub(super) receiving: tokio::sync::Mutex<()>,
     /// If this replica began without what the group had by then: the members at that time.
@@ -89,15 +94,22 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// `lost_after`: the longest time after which followers that miss their leader elect another.
-    pub(super) fn new(raft: Raft, state: Arc<State>, lost_after: Duration, late: Option<StoredMembership>) -> Group {
+    /// `lost_after`: the shortest time after which followers that miss their leader elect another.
+    pub(super) fn new(
+        raft: Raft,
+        state: Arc<State>,
+        lost_after: Duration,
+        watch: Watch,
+        late: Option<StoredMembership>,
+    ) -> Group {
+        let watch = Mutex::new(watch);
         let (writes, queue) = mpsc::channel(QUEUE);
         let (reads, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(propose(raft.clone(), lost_after, queue));
+        tokio::spawn(propose(raft.clone(), Arc::clone(&state), lost_after, queue));
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
-        Group { raft, state, writes, shares, reads, fresh, lost_after, held, receiving, late }
+        Group { raft, state, writes, shares, reads, fresh, lost_after, held, watch, receiving, late }
     }
 
     /// The leader, as far as this node knows.
@@ -110,6 +122,11 @@ impl Group {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         metrics.membership_config.nodes().any(|(member, _)| *member == id)
+    }
+
+    /// The nodes that vote, as far as this one knows.
+    pub(super) fn voters(&self) -> BTreeSet<NodeId> {
+        self.raft.metrics().borrow().membership_config.voter_ids().collect()
     }
 
     /// The members when this replica began, if it began late.
@@ -127,11 +144,36 @@ impl Group {
         is_later && self.is_member(id)
     }
 
-    /// Lets a replica that began late stand for election, when it may.
-    pub(super) fn end_probation(&self, id: NodeId) {
-        if self.late.is_some() && !self.held.load(Ordering::SeqCst) {
-            self.raft.runtime_config().elect(self.may_vote(id));
-        }
+    /// Whether this node, `id`, may stand for election.
+    pub(super) fn may_stand(&self, id: NodeId) -> bool {
+        let votes = self.raft.metrics().borrow().membership_config.voter_ids().any(|voter| voter == id);
+        votes && !self.held.load(Ordering::SeqCst) && self.may_vote(id)
+    }
+
+    /// Whether this node leads, or has not heard yet that it does not.
+    pub(super) fn leads(&self) -> bool {
+        self.raft.metrics().borrow().state == ServerState::Leader
+    }
+
+    /// The term in which this node leads, if a majority has confirmed that lately.
+    pub(super) fn leads_in(&self) -> Option<u64> {
+        self.check_lead().ok().map(|()| self.raft.metrics().borrow().current_term)
+    }
+
+    /// Fails unless this node leads and has heard from a majority lately.
+    pub(super) fn check_lead(&self) -> Result<(), WriteError> {
+        check_lead(&self.raft, self.lost_after)
+    }
+
+    /// On the leader: the other voters, those whose logs are longest first.
+    pub(super) fn followers(&self) -> Vec<NodeId> {
+        let voters = self.voters();
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let others = metrics.replication.iter().flatten().filter(|(id, _)| **id != metrics.id && voters.contains(id));
+        let mut others: Vec<_> = others.map(|(id, matched)| (*matched, *id)).collect();
+        others.sort_unstable_by(|a, b| b.cmp(a));
+        others.into_iter().map(|(_, id)| id).collect()
     }
 
     /// What this node knows of the group.
@@ -163,6 +205,7 @@ impl Group {
             purged: index(metrics.purged),
             snapshot: index(metrics.snapshot),
             receiving: self.state.received(),
+            ahead_ms: None,
             members,
             matched: matched.collect(),
         }
@@ -181,10 +224,7 @@ impl Group {
     /// guard does.
     pub(super) fn hold(&self) -> Option<Held<'_>> {
         let was_held = self.held.swap(true, Ordering::SeqCst);
-        (!was_held).then(|| {
-            self.raft.runtime_config().elect(false);
-            Held(self)
-        })
+        (!was_held).then(|| Held(self))
     }
 
     /// Whether no request waits or is in flight.
@@ -240,12 +280,6 @@ impl Group {
     }
 }
 
-/// The system's time in milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Fails unless this node leads, and has heard from a majority lately: what a leader proposes that
 /// is cut off would have an unknown outcome, and is better refused.
 fn check_lead(raft: &Raft, lost_after: Duration) -> Result<(), WriteError> {
@@ -261,7 +295,7 @@ fn check_lead(raft: &Raft, lost_after: Duration) -> Result<(), WriteError> {
 }
 
 /// Makes entries of what is queued.
-async fn propose(raft: Raft, lost_after: Duration, mut queue: mpsc::Receiver<Queued>) {
+async fn propose(raft: Raft, state: Arc<State>, lost_after: Duration, mut queue: mpsc::Receiver<Queued>) {
     let slots = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut before: Option<Arc<Logged>> = None;
     // Taken first: what arrives while all are taken is in the next entry.
@@ -281,11 +315,17 @@ async fn propose(raft: Raft, lost_after: Duration, mut queue: mpsc::Receiver<Que
         }
         let (requests, replies): (Vec<Request>, Vec<_>) =
             batch.into_iter().map(|queued| (queued.request, (queued.reply, queued._share))).unzip();
-        if let Err(refusal) = check_lead(&raft, lost_after) {
+        let mut lead = check_lead(&raft, lost_after);
+        // A majority has elected this node, and settles its time as well.
+        while lead.is_ok() && !state.is_settled() {
+            sleep(SETTLE_LOOK).await;
+            lead = check_lead(&raft, lost_after);
+        }
+        if let Err(refusal) = lead {
             answer(Err(refusal), replies);
             continue;
         }
-        let (proposal, logged) = Proposal::new(machine::Entry { time_ms: now_ms(), requests });
+        let (proposal, logged) = Proposal::new(machine::Entry { time_ms: state.now_ms(), requests });
         before = Some(Arc::clone(&logged));
         let proposed = raft.client_write_ff(proposal).await;
         tokio::spawn(async move {

@@ -22,6 +22,7 @@ use super::network::unexpected;
 use super::types::Member;
 use super::wire::{Answer, CHANGE_TIME, Call, Change, Command, Lead};
 use crate::error::{Error, Result};
+use crate::machine::{Body, Request};
 use crate::replica::{NodeId, Replica};
 
 /// Between two attempts to reach the leader of a group with an operator's command.
@@ -52,6 +53,11 @@ impl Cluster {
             Command::Remove { id } => {
                 for group in 0..self.groups() {
                     self.on_leader(group, Change::Remove(id)).await?;
+                }
+            }
+            Command::SetTime => {
+                for group in 0..self.groups() {
+                    self.on_leader(group, Change::SetTime).await?;
                 }
             }
             Command::Move { group, join, leave } => self.move_replicas(group, join, leave).await?,
@@ -246,6 +252,7 @@ impl Cluster {
             match change {
                 Change::Confirm => return self.confirm(number).await.map(Answer::Lead),
                 Change::Lead(to) => return self.hand_over(number, to).await.map(|()| Answer::Done),
+                Change::SetTime => return self.set_time(number, &group).await.map(|()| Answer::Done),
                 Change::Remove(id) if !group.is_member(id) => return Ok(Answer::Done),
                 Change::AddLearner(id, member) => match raft.add_learner(id, member, true).await {
                     Ok(added) => return self.await_replica(&group, number, id, added.log_id.index).await,
@@ -284,6 +291,15 @@ impl Cluster {
             }
             sleep(LOOK).await;
         }
+    }
+
+    /// Has the group's time be what the members' clocks show on the wall.
+    async fn set_time(&self, number: u32, group: &Group) -> Result<()> {
+        let fail = |reason: String| Error::Stopped { group: number, reason };
+        let median = self.others.median(&group.voters());
+        let median = median.ok_or_else(|| fail("the clocks of a majority of the voters are not known".to_owned()))?;
+        let set = group.write(Request::new(Body::SetTime(median))).await;
+        set.map(drop).map_err(|error| fail(error.to_string()))
     }
 
     /// What this node says as the leader of a group.

@@ -1,6 +1,7 @@
 //! Consensus: the adapters between openraft, the store and the network. No other module names
 //! openraft's types.
 
+mod campaign;
 mod cluster;
 mod group;
 mod late;
@@ -8,7 +9,9 @@ mod library;
 mod log;
 mod members;
 mod network;
+mod others;
 mod place;
+mod pulse;
 mod recovery;
 mod retention;
 mod server;
@@ -18,10 +21,12 @@ mod starter;
 mod state;
 mod transfer;
 mod types;
+mod watch;
 mod wire;
 
+pub use crate::clock::Wall;
 pub use cluster::{Cluster, Settings, command};
-pub(crate) use group::now_ms;
+pub(crate) use others::is_off;
 pub(crate) use recovery::{Found, FoundState, find_states};
 pub use recovery::{Recovered, recover};
 pub use types::Member;

@@ -254,6 +254,10 @@ impl RaftNetwork<Types> for Peer {
         request: AppendEntriesRequest<Types>,
         ttl: RPCOption,
     ) -> Result<AppendEntriesResponse<NodeId>, CallError> {
+        if self.state.is_muted(self.id) {
+            let reason = "the lead is about to be handed over".to_owned();
+            return Err(unreachable(&Error::Stopped { group: self.group, reason }));
+        }
         let response = match request.entries.last().map(|entry| entry.log_id) {
             Some(last) => self.append_long(request, last, &ttl).await,
             None => self.append(request).await,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::Snapshot;
+use openraft::raft::AppendEntriesResponse;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -75,9 +76,20 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
         _ if cluster.number() == 0 => Err(Error::Config(
             "this node's store is new: it is in no cluster before `kvd init` or `kvd add`".to_owned(),
         )),
+        Call::Canvass { group, from, last } => cluster.canvassed(group, from, last).await,
+        Call::Greet { from } => Ok(Answer::Greeting(cluster.greeted(from))),
         Call::Append { group, request } => {
-            let response = cluster.group(group)?.raft.append_entries(request).await;
-            response.map(Answer::Append).map_err(|error| stopped(group)(&error))
+            let known = cluster.group(group)?;
+            // Before the disk takes what comes with it, and after.
+            let is_led = request.vote >= known.raft.metrics().borrow().vote;
+            if is_led {
+                known.watch.lock().note_heard();
+            }
+            let response = known.raft.append_entries(request).await.map_err(|error| stopped(group)(&error))?;
+            if !matches!(response, AppendEntriesResponse::HigherVote(_)) {
+                known.watch.lock().note_heard();
+            }
+            Ok(Answer::Append(response))
         }
         Call::Vote { group, request } => {
             let known = cluster.group(group)?;
@@ -85,8 +97,11 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
                 let reason = format!("this node's log of group {group} does not say that it is a member");
                 return Err(Error::Config(reason));
             }
-            let response = known.raft.vote(request).await;
-            response.map(Answer::Vote).map_err(|error| stopped(group)(&error))
+            let response = known.raft.vote(request).await.map_err(|error| stopped(group)(&error))?;
+            if response.vote_granted {
+                known.watch.lock().note_heard();
+            }
+            Ok(Answer::Vote(response))
         }
         Call::Snapshot { group, vote, meta } => {
             receive(&*cluster.group(group)?, group, link, vote, meta).await.map(Answer::Snapshot)

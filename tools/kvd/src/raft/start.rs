@@ -10,6 +10,7 @@ use super::log::Syncer;
 use super::network::Pool;
 use super::server;
 use super::starter::Starter;
+use super::watch::LEASE;
 use crate::error::{Error, Result};
 use crate::store::Store;
 
@@ -21,8 +22,11 @@ impl Cluster {
         let config = openraft::Config {
             cluster_name: "kvd".to_owned(),
             heartbeat_interval: heartbeat,
-            election_timeout_min: heartbeat.saturating_mul(4),
-            election_timeout_max: heartbeat.saturating_mul(8),
+            // `Cluster::campaign` decides when a node stands. What is left are the time for votes to
+            // come and, the longest, that in which votes are refused after a leader was heard.
+            enable_elect: false,
+            election_timeout_min: heartbeat.saturating_mul(u64::from(LEASE) - 1),
+            election_timeout_max: heartbeat.saturating_mul(u64::from(LEASE)),
             install_snapshot_timeout: u64::from(u32::MAX),
             replication_lag_threshold: settings.snapshot_after,
             // `Cluster::look_after` decides both.
@@ -55,6 +59,9 @@ impl Cluster {
             tasks.spawn(server::serve(Arc::clone(&cluster), listener));
             let looking = Arc::clone(&cluster);
             tasks.spawn(async move { looking.look_around().await });
+            tasks.spawn(Arc::clone(&cluster).campaign());
+            let greeting = Arc::clone(&cluster);
+            tasks.spawn(async move { greeting.greet_others().await });
             for group in 0..count {
                 let cluster = Arc::clone(&cluster);
                 tasks.spawn(async move { cluster.look_after(group).await });

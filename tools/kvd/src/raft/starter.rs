@@ -10,6 +10,7 @@ use super::network::{Network, Pool};
 use super::place;
 use super::state::StateStore;
 use super::types::StoredMembership;
+use super::watch::Watch;
 use crate::error::{Error, Result};
 use crate::replica::NodeId;
 use crate::store::{Item, Store};
@@ -29,22 +30,13 @@ impl Starter {
         let has_led = super::blocking(|| place::end_lead(&self.store, group, self.id))?;
         let states = super::blocking(|| StateStore::open(&self.store, group))?;
         let late: Option<StoredMembership> = super::blocking(|| self.store.item(group, Item::Late))?;
-        let mut config = Arc::clone(&self.config);
-        if late.is_some() {
-            // `Group::end_probation` allows it.
-            Arc::make_mut(&mut config).enable_elect = false;
-        }
         let state = states.state();
         let log = LogStore::new(self.store.clone(), group, Arc::clone(&state), self.syncer.clone());
         let network = Network { pool: self.pool.clone(), group, state: Arc::clone(&state) };
-        let raft = Raft::new(self.id, config, network, log, states).await;
-        let stopped = |error: &dyn std::error::Error| Error::Stopped { group, reason: error.to_string() };
-        let raft = raft.map_err(|error| stopped(&error))?;
-        if has_led {
-            // At once, if the others have been away as well.
-            raft.trigger().elect().await.map_err(|error| stopped(&error))?;
-        }
+        let raft = Raft::new(self.id, Arc::clone(&self.config), network, log, states).await;
+        let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
+        let watch = Watch::new(Duration::from_millis(self.config.heartbeat_interval), has_led);
         let lost_after = Duration::from_millis(self.config.election_timeout_max);
-        Ok(Group::new(raft, state, lost_after, late))
+        Ok(Group::new(raft, state, lost_after, watch, late))
     }
 }

@@ -4,8 +4,10 @@
 //! applied again from there. The log therefore keeps every entry that is not flushed:
 //! [`StateStore::build_snapshot`] flushes before it reports up to where the log may be purged.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use openraft::storage::RaftStateMachine;
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
@@ -17,8 +19,10 @@ use super::place;
 use super::retention::Retention;
 use super::snapshot::{SnapshotData, Staging, View};
 use super::types::{LogId, SnapshotMeta, StorageError, StorageIoError, StoredMembership};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::machine::{self, Machine, Reply};
+use crate::replica::NodeId;
 use crate::store::{Item, Store, encode};
 
 /// What the tasks of a node share of a group's state.
@@ -33,6 +37,10 @@ pub(crate) struct State {
     applied: watch::Receiver<Option<LogId>>,
     /// Index of the last entry known to be committed.
     committed: AtomicU64,
+    /// On the leader: voters to which neither entries nor heartbeats are sent for a while.
+    muted: Mutex<BTreeSet<NodeId>>,
+    /// The group's time, as this node goes on with it.
+    clock: Mutex<Clock>,
     /// How much of its log the group keeps.
     pub(super) retention: Retention,
     /// Pairs received so far of a snapshot that is being received.
@@ -52,6 +60,15 @@ impl Receiving<'_> {
 impl Drop for Receiving<'_> {
     fn drop(&mut self) {
         *self.0.received.lock() = None;
+    }
+}
+
+/// Nothing is sent to some voters as long as this lives.
+pub(super) struct Muted<'a>(&'a State);
+
+impl Drop for Muted<'_> {
+    fn drop(&mut self) {
+        self.0.muted.lock().clear();
     }
 }
 
@@ -86,6 +103,39 @@ impl State {
         let receiving = Receiving(self);
         receiving.set(0);
         receiving
+    }
+
+    /// Sends nothing to some voters, as long as the guard lives.
+    pub(super) fn mute(&self, voters: BTreeSet<NodeId>) -> Muted<'_> {
+        *self.muted.lock() = voters;
+        Muted(self)
+    }
+
+    /// Whether nothing is sent to a node.
+    pub(super) fn is_muted(&self, node: NodeId) -> bool {
+        self.muted.lock().contains(&node)
+    }
+
+    /// The group's time, in milliseconds since 1970 by the log.
+    pub(super) fn now_ms(&self) -> u64 {
+        let last_ms = self.machine().time_ms();
+        self.clock.lock().now_ms(Instant::now(), last_ms)
+    }
+
+    /// Whether that is the group's time, and not only one before which the group's is not.
+    pub(super) fn is_settled(&self) -> bool {
+        self.clock.lock().is_settled()
+    }
+
+    /// Settles the time, which is at least `time_ms` now.
+    pub(super) fn settle(&self, time_ms: u64) {
+        self.clock.lock().settle(Instant::now(), time_ms);
+    }
+
+    /// Pulls the time to one that is `wall_ms` on the wall at the moment `at`.
+    pub(super) fn pull_to(&self, wall_ms: u64, at: Instant) {
+        let goal_ms = self.machine().log_ms(wall_ms);
+        self.clock.lock().pull_to(goal_ms, at);
     }
 
     /// Waits until the store has the effects of the entries up to `goal`.
@@ -141,6 +191,7 @@ impl StateStore {
         let machine = Machine::open_in(&store.db, &keyspace)?;
         let (applied, membership) = place::positions(&machine)?;
         let (sender, receiver) = watch::channel(applied);
+        let clock = Clock::new(machine.time_ms(), Instant::now());
         let state = State {
             store: store.clone(),
             group,
@@ -149,6 +200,8 @@ impl StateStore {
             durable: Mutex::new(applied),
             applied: receiver,
             committed: AtomicU64::new(applied.map_or(0, |applied| applied.index)),
+            muted: Mutex::default(),
+            clock: Mutex::new(clock),
             retention: Retention::default(),
             received: Mutex::default(),
         };

@@ -6,12 +6,13 @@
 //! - A candidate whose log is shorter than the leader's gets no vote, and ends the leader's term
 //!   nevertheless. The leader therefore refuses new requests, finishes those that it has, and only
 //!   then tells the other node to stand, whose log is then as long as its own.
-//! - A leader refuses its vote in the first 8 heartbeats of its term. It lets them pass before it
-//!   refuses requests.
-//! - The other followers refuse their votes for 8 heartbeats after the leader's last message. With
-//!   three voters, the candidate and the old leader are a majority. With more, the candidate stands
-//!   again when that time is over, and the old leader does not stand meanwhile.
+//! - A leader refuses its vote in the first heartbeats of its term ([`LEASE`]). It lets them pass
+//!   before it refuses requests.
+//! - The other followers refuse their votes for as long after the leader's last message. With three
+//!   voters, the candidate and the old leader are a majority. With more, the leader first sends
+//!   nothing to as many of them as it can do without, and serves meanwhile.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use openraft::ServerState;
@@ -19,6 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use super::cluster::Cluster;
 use super::group::Group;
+use super::watch::LEASE;
 use super::wire::{Call, Command};
 use crate::error::{Error, Result};
 use crate::replica::NodeId;
@@ -48,7 +50,10 @@ impl Cluster {
         answers.await.map_err(|_| fail(format!("node {to} does not answer")))??;
         let behind = |entries| fail(format!("node {to} is {entries} entries behind"));
         let term = group.raft.metrics().borrow().current_term;
-        sleep(group.lost_after + self.settings.heartbeat).await;
+        let lease = self.settings.heartbeat * (LEASE + 1);
+        let _muted = group.state.mute(dispensable(&group.voters(), self.settings.id, to));
+        let own = lease.saturating_sub(group.watch.lock().led_for().unwrap_or_default());
+        sleep(if group.voters().len() > 3 { lease } else { own }).await;
         reach(group.lost_after, LAG, &lag).await?.map_err(behind)?;
         if group.raft.metrics().borrow().current_term != term {
             return Err(fail("another election has just been held".to_owned()));
@@ -87,6 +92,12 @@ impl Cluster {
         let triggered = known.raft.trigger().elect().await;
         triggered.map_err(|error| Error::Stopped { group, reason: error.to_string() })
     }
+}
+
+/// Voters without which `leader` and `to` are still part of a majority.
+fn dispensable(voters: &BTreeSet<NodeId>, leader: NodeId, to: NodeId) -> BTreeSet<NodeId> {
+    let count = if voters.len() > 3 { voters.len().div_ceil(2) - 1 } else { 0 };
+    voters.iter().filter(|voter| ![leader, to].contains(voter)).take(count).copied().collect()
 }
 
 /// On the leader: how many entries a node's log lacks.

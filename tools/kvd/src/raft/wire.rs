@@ -7,7 +7,7 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, V
 use serde::{Deserialize, Serialize};
 
 use super::library::Types;
-use super::types::{Member, SnapshotMeta, StoredMembership, Vote};
+use super::types::{LogId, Member, SnapshotMeta, StoredMembership, Vote};
 use crate::replica::NodeId;
 
 /// A request. Each gets one [`Answer`].
@@ -34,6 +34,10 @@ pub(super) enum Call {
     Stand { group: u32 },
     /// The node is no member of the group any more, and gives up what it has of it.
     Leave { group: u32, lead: Lead },
+    /// What each node asks the others again and again.
+    Greet { from: NodeId },
+    /// A node asks whether it would get a vote, if the last entry of its log is this one.
+    Canvass { group: u32, from: NodeId, last: Option<LogId> },
 }
 
 /// For a call that waits for no disk.
@@ -58,6 +62,8 @@ impl Call {
             | Call::Vote { .. }
             | Call::ReadIndex { .. }
             | Call::Stand { .. }
+            | Call::Greet { .. }
+            | Call::Canvass { .. }
             | Call::Command(Command::Status) => SHORT,
             Call::Admit { .. } | Call::Begin { .. } | Call::Leave { .. } => ADMIT_TIME,
             // The leader gives up first, and says why.
@@ -79,6 +85,18 @@ pub(super) enum Answer {
     Lead(Lead),
     Status(NodeStatus),
     Refused(String),
+    Greeting(Greeting),
+}
+
+/// What a node says of itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Greeting {
+    /// What its clock on the wall shows.
+    pub(super) wall_ms: u64,
+    /// The time of the groups of which it knows that.
+    pub(super) times: BTreeMap<u32, u64>,
+    /// The groups that it leads, and the terms.
+    pub(super) leads: BTreeMap<u32, u64>,
 }
 
 /// What the leader of a group says of it, once a majority has confirmed that it leads.
@@ -103,6 +121,8 @@ pub(super) enum Change {
     Remove(NodeId),
     /// Hands the lead over to a voter.
     Lead(NodeId),
+    /// Has clients' times be those of the members' clocks.
+    SetTime,
 }
 
 /// What an operator wants of a node.
@@ -145,6 +165,8 @@ pub enum Command {
         /// The next leader.
         to: NodeId,
     },
+    /// Has clients' times since 1970 be those of the members' clocks.
+    SetTime,
 }
 
 /// A node's report.
@@ -152,6 +174,9 @@ pub enum Command {
 pub struct NodeStatus {
     /// The node.
     pub id: NodeId,
+    /// How far its clock is ahead of the median of the voters' clocks, if it knows those of a
+    /// majority.
+    pub clock_ahead_ms: Option<i64>,
     /// All groups of which it knows.
     pub groups: Vec<GroupStatus>,
 }
@@ -182,6 +207,9 @@ pub struct GroupStatus {
     pub snapshot: u64,
     /// Pairs received so far of a snapshot that is being received.
     pub receiving: Option<u64>,
+    /// How far the group's time is ahead of the median of the voters' clocks, if the node knows
+    /// those of a majority.
+    pub ahead_ms: Option<i64>,
     /// All members, and whether they vote.
     pub members: Vec<(NodeId, Member, bool)>,
     /// On the leader: index up to which each node's log is known to agree.

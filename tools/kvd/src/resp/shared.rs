@@ -148,7 +148,7 @@ impl<R: Replica> Shared<R> {
             fresh.push(group);
         }
         let _turn = self.turn(query).await;
-        let (reply, ahead_of_log) = self.query(group, slot, query, self.replica.now_ms()).await?;
+        let (reply, ahead_of_log) = self.query(group, slot, query, self.replica.now_ms(group)).await?;
         if !ahead_of_log {
             return Ok(reply);
         }
@@ -174,7 +174,7 @@ impl<R: Replica> Shared<R> {
         if millis > u128::from(most_ms) {
             return Err(Reply::error(format!("STALE this node may lack writes of the last {millis} ms")));
         }
-        let (reply, _) = self.query(group, slot, query, self.replica.now_ms()).await?;
+        let (reply, _) = self.query(group, slot, query, self.replica.now_ms(group)).await?;
         if reply.is_error() { Err(reply) } else { Ok((i64::try_from(millis).unwrap_or(i64::MAX), reply)) }
     }
 

@@ -1,7 +1,7 @@
 //! Nodes as processes on loopback, with a relay for each direction of each link.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tokio::net::TcpSocket;
 
 use crate::relay::Relay;
@@ -123,8 +123,14 @@ impl Hosts {
             "--cache-mb",
             "8",
         ]);
+        command.arg("--test-clock-error").arg(dir.with_extension("clock"));
         command.arg("--dir").arg(dir).args(routes.iter().flat_map(|route| ["--route", route]));
-        command.env("KVD_LOG", "kvd=error,kvd::raft::server=info").stdin(Stdio::null());
+        command
+            .env(
+                "KVD_LOG",
+                std::env::var("KVD_FAULT_LOG").unwrap_or_else(|_| "kvd=error,kvd::raft::server=info".to_owned()),
+            )
+            .stdin(Stdio::null());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let (log, received) = (child.stderr.take().unwrap(), Arc::clone(&host.received));
         thread::spawn(move || {
@@ -149,10 +155,31 @@ impl Hosts {
         self.hosts[at].child = None;
     }
 
+    /// Asks a node to end, and waits until it has.
+    pub(crate) fn terminate(&mut self, at: usize) {
+        self.signal(at, Signal::TERM);
+        let status = self.hosts[at].child.as_mut().unwrap().wait().unwrap();
+        assert!(status.success(), "{status}");
+        self.hosts[at].child = None;
+    }
+
     /// Takes a node's disk away. It must not run.
     pub(crate) fn wipe(&self, at: usize) {
         assert!(self.hosts[at].child.is_none());
         std::fs::remove_dir_all(&self.hosts[at].dir).unwrap();
+    }
+
+    /// Makes a node's clock wrong by so many milliseconds.
+    pub(crate) fn set_clock_error(&self, at: usize, millis: i64) {
+        let file = self.hosts[at].dir.with_extension("clock");
+        let mut new = NamedTempFile::new_in(self._dir.path()).unwrap();
+        write!(new, "{millis}").unwrap();
+        new.persist(file).unwrap();
+    }
+
+    /// How far a node believes its clock to be ahead.
+    pub(crate) fn clock_ahead(&self, at: usize) -> Option<i64> {
+        self.status(at)?["clock_ahead_ms"].as_i64()
     }
 
     /// From now on, no file of a node that runs can grow, as on a full disk.

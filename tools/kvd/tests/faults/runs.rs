@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::client::{Answer, Connection};
+use crate::expiry::{self, Lives};
 use crate::history::{Operation, Recorder};
 use crate::hosts::Hosts;
 
@@ -14,6 +15,8 @@ use crate::hosts::Hosts;
 /// its length.
 const KEYS: usize = 8;
 const CLIENTS: usize = 9;
+/// Clients whose keys expire.
+const EXPIRING: u64 = 3;
 /// Writes that must succeed in each phase in which a majority can work.
 const PHASE: usize = 100;
 /// For a phase. Nothing is measured by it.
@@ -35,6 +38,7 @@ struct Clients {
     recorder: Arc<Recorder>,
     round: Arc<AtomicUsize>,
     ended: Arc<AtomicBool>,
+    lives: Arc<Lives>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -52,7 +56,12 @@ impl Clients {
             let (recorder, ended, round) = (Arc::clone(&recorder), Arc::clone(&ended), Arc::clone(&round));
             threads.push(thread::spawn(move || read_pinned(node, reading, &recorder, &round, &ended)));
         }
-        Clients { nodes, recorder, round, ended, threads }
+        let lives: Arc<Lives> = Arc::default();
+        for seed in 0..EXPIRING {
+            let (nodes, lives, ended) = (nodes.clone(), Arc::clone(&lives), Arc::clone(&ended));
+            threads.push(thread::spawn(move || expiry::work(seed, &nodes, &lives, &ended)));
+        }
+        Clients { nodes, recorder, round, ended, lives, threads }
     }
 
     /// Waits until so many more writes have succeeded.
@@ -211,8 +220,9 @@ fn isolate(hosts: &Hosts, clients: &Clients, at: usize) -> String {
 /// that it applied.
 type Fault = fn(&mut Hosts, &Clients) -> String;
 
-const FAULTS: [(&str, Fault); 11] = [
+const FAULTS: [(&str, Fault); 13] = [
     ("leader killed", leader_killed),
+    ("leader terminated", leader_terminated),
     ("follower killed", follower_killed),
     ("leader paused", leader_paused),
     ("leader isolated", leader_isolated),
@@ -223,12 +233,22 @@ const FAULTS: [(&str, Fault); 11] = [
     ("replicas moved", replicas_moved),
     ("disks slow", disks_slow),
     ("disk full", disk_full),
+    ("clocks jump", clocks_jump),
 ];
 
 fn leader_killed(hosts: &mut Hosts, clients: &Clients) -> String {
     let leader = hosts.leader(0);
     hosts.kill(leader);
     clients.wait("leader killed");
+    hosts.run(leader);
+    format!("node {}", leader + 1)
+}
+
+/// It hands its lead over first.
+fn leader_terminated(hosts: &mut Hosts, clients: &Clients) -> String {
+    let leader = hosts.leader(0);
+    hosts.terminate(leader);
+    clients.wait("leader terminated");
     hosts.run(leader);
     format!("node {}", leader + 1)
 }
@@ -350,17 +370,40 @@ fn disk_full(hosts: &mut Hosts, clients: &Clients) -> String {
     format!("node {} ended by itself: {end}", leader + 1)
 }
 
+/// Each node leads in turn, while its clock jumps.
+fn clocks_jump(hosts: &mut Hosts, clients: &Clients) -> String {
+    const SECOND: i64 = 1000;
+    const DAY: i64 = 24 * 3600 * SECOND;
+    let jumps = [SECOND, 3600 * SECOND, DAY, 70 * 365 * DAY];
+    for at in 0..hosts.count() {
+        hosts.hand_over(0, at);
+        for jump in jumps.into_iter().flat_map(|jump| [jump, -jump]).chain([0]) {
+            hosts.set_clock_error(at, jump);
+            let deadline = Instant::now() + PATIENCE;
+            // Before 1970 there is no time.
+            let shows = |ahead: i64| {
+                ahead.signum() == jump.signum() && ahead.abs() > jump.abs() / 2 || jump == 0 && ahead.abs() < SECOND
+            };
+            while !hosts.clock_ahead(at).is_some_and(shows) {
+                assert!(Instant::now() < deadline, "node {} does not see that its clock is wrong", at + 1);
+                clients.wait("a clock has jumped");
+            }
+        }
+    }
+    format!("by 1 s to 70 years, on each of {} nodes", hosts.count())
+}
+
 #[test]
 fn histories_are_linearizable_under_faults() {
     let mut hosts = Hosts::start(setting("KVD_FAULT_NODES", 3), u32::try_from(setting("KVD_FAULT_GROUPS", 1)).unwrap());
     let clients = Clients::start(hosts.clients(), Reading::Linearizable);
     clients.wait("no fault");
     let mut longest = Duration::ZERO;
-    // All faults have the empty text in their names.
+    // Parts of names, between commas. All faults have the empty text in theirs.
     let only = std::env::var("KVD_FAULT_ONLY").unwrap_or_default();
     for round in 0..setting("KVD_FAULT_ROUNDS", 1) {
         clients.round.store(round, Ordering::Relaxed);
-        for (name, fault) in FAULTS.into_iter().filter(|(name, _)| name.contains(&only)) {
+        for (name, fault) in FAULTS.into_iter().filter(|(name, _)| only.split(',').any(|part| name.contains(part))) {
             clients.recorder.take_gap();
             let shown = fault(&mut hosts, &clients);
             let gap = clients.recorder.take_gap();
@@ -369,6 +412,9 @@ fn histories_are_linearizable_under_faults() {
         }
     }
     println!("longest time without a write: {} ms", longest.as_millis());
+    println!("{} keys have expired", clients.lives.seen());
+    assert!(clients.lives.seen() > 0);
+    assert_eq!(clients.lives.wrong(), Vec::<String>::new(), "keys that lived too long or too short");
     assert_eq!(clients.end(), Vec::<usize>::new(), "histories that no single copy could have shown");
 }
 

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::error::Error;
 use crate::link::Trust;
 use crate::machine::{Body, Condition, Deadline, Operation, Query, Reply, Request, SetAnswer};
-use crate::raft::{Cluster, Command, Member, Settings, command, recover};
+use crate::raft::{Cluster, Command, Member, Settings, Wall, command, recover};
 use crate::replica::{NodeId, ReadError, Replica, WriteError};
 
 /// For anything that a healthy cluster does by itself. Nothing is measured by it.
@@ -50,6 +50,7 @@ impl Host {
             keep_log: 20,
             sync_delay: Duration::ZERO,
             skip_sync: false,
+            wall: Wall::default(),
             store: Options::new().memtable_size(1 << 20),
         };
         let mut host = Host { _port: port, settings, fs, node: None };

@@ -3,4 +3,6 @@ mod moves;
 mod network;
 mod planted;
 mod power;
+mod reach;
 mod suite;
+mod time;
