@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 pub use parse::parse;
 pub use spec::{Group, Keys, Kind, Spec};
-pub use table::{COMMANDS, find, find_in, find_name, index};
+pub use table::{COMMANDS, find, find_in, find_name};
 
 use crate::machine::{Operation, Query, Reply, Serial};
 

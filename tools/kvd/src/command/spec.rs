@@ -96,6 +96,8 @@ pub struct Spec {
     pub group: Group,
     /// What it does, in a line.
     pub summary: &'static str,
+    /// Its position in the table.
+    pub index: usize,
     pub(super) parse: Parse,
 }
 

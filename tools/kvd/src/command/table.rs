@@ -28,7 +28,16 @@ const fn row(
     parse: Parse,
     summary: &'static str,
 ) -> Spec {
-    Spec { name, arity, kind, keys, group, summary, parse }
+    Spec { name, arity, kind, keys, group, summary, index: 0, parse }
+}
+
+const fn numbered<const COUNT: usize>(mut rows: [Spec; COUNT]) -> [Spec; COUNT] {
+    let mut index = 0;
+    while index < COUNT {
+        rows[index].index = index;
+        index += 1;
+    }
+    rows
 }
 
 /// All commands and subcommands, in the order of their names.
@@ -37,7 +46,7 @@ pub static COMMANDS: &[Spec] = {
     use Group::{Bitmap, Cluster, Connection, Generic, Own, Server, String, Transactions};
     use Kind::{Admin, Local, Read, Tell, Transaction, Write};
     use Parse::{Around, Container, With};
-    &[
+    &numbered([
         row("acl", -2, Local, NONE, Connection, Container, "WHOAMI"),
         row("acl|whoami", 2, Local, NONE, Connection, With(connection::whoami), "Answers the user's name"),
         row("append", 3, Write, ONE, String, With(strings::append), "Appends to a value"),
@@ -171,7 +180,7 @@ pub static COMMANDS: &[Spec] = {
         row("wait", 3, Tell, NONE, Generic, With(server::wait), "Answers on how many other nodes acknowledged writes are, at once"),
         row("waitaof", 4, Tell, NONE, Generic, With(server::waitaof), "Answers on how many disks acknowledged writes are, at once"),
         row("watch", -2, Transaction, ALL, Transactions, With(transactions::watch), "Makes EXEC fail if a key changes before"),
-    ]
+    ])
 };
 
 /// The longest name; longer words are no commands.
@@ -201,11 +210,6 @@ pub fn find_name(parts: &[&[u8]]) -> Option<&'static Spec> {
     COMMANDS.get(index)
 }
 
-/// A command's position in [`COMMANDS`].
-pub fn index(spec: &Spec) -> usize {
-    COMMANDS.binary_search_by(|other| other.name.cmp(spec.name)).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
@@ -219,7 +223,7 @@ mod tests {
             let (command, subcommand) = spec.parts();
             let top = find(command.to_uppercase().as_bytes()).unwrap();
             let found = subcommand.map_or(Some(top), |name| find_in(top, name.to_uppercase().as_bytes()));
-            assert_eq!((found, index(spec)), (Some(spec), at));
+            assert_eq!((found, spec.index), (Some(spec), at));
             let has_parts = COMMANDS.iter().any(|other| other.parts().0 == spec.name && !other.is_top());
             assert_eq!(has_parts, matches!(spec.parse, Parse::Container), "{}", spec.name);
         }

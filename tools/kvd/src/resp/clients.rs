@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::memory::Account;
-use crate::command::{COMMANDS, KillFilter, Spec, index};
+use crate::command::{COMMANDS, KillFilter, Spec};
 use crate::machine::Reply;
 
 /// The open connections by their numbers.
@@ -91,7 +91,7 @@ impl Client {
 
     /// Notes a command that was read.
     pub(super) fn note(&self, spec: &Spec, len: usize, now: Instant) {
-        self.last.store(index(spec) + 1, Relaxed);
+        self.last.store(spec.index + 1, Relaxed);
         self.last_ms.store(u64::try_from((now - self.opened).as_millis()).unwrap_or(u64::MAX), Relaxed);
         self.last_len.store(len, Relaxed);
     }

@@ -19,8 +19,9 @@ use super::decode::Decoder;
 use super::dialogue::{Action, Dialogue, Prepared, Then, is_secret};
 use super::encode::encode;
 use super::memory::{FREE, Share};
+use super::metrics::{Durations, Metrics};
 use super::shared::{Shared, count};
-use crate::command::Spec;
+use crate::command::{Command, Spec};
 use crate::machine::{GroupId, Reply};
 use crate::replica::Replica;
 
@@ -65,6 +66,8 @@ struct Running {
     began: Instant,
     /// Whether the client gets no reply.
     muted: bool,
+    /// Which durations its own belongs to.
+    timed: Option<fn(&Metrics) -> &Durations>,
 }
 
 pub(super) struct Connection<R, S> {
@@ -75,6 +78,8 @@ pub(super) struct Connection<R, S> {
     buffer: BytesMut,
     decoder: Decoder,
     read_len: usize,
+    /// From this time on a command is slow, as the limits say that hold since the last read.
+    slow: Duration,
     /// When the command in the buffer began.
     began: Instant,
     out: BytesMut,
@@ -93,6 +98,7 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
             stream,
             buffer: BytesMut::new(),
             read_len: LEAST_READ,
+            slow: Duration::MAX,
             began: Instant::now(),
             out: BytesMut::new(),
             input: Share::default(),
@@ -121,6 +127,7 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
     async fn fill(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), Close> {
         let limits = self.shared.limits();
         self.decoder.set_limits(limits.command, limits.value);
+        self.slow = limits.slow.unwrap_or(Duration::MAX);
         self.decoder.set_stranger(self.dialogue.is_stranger());
         let inside = self.decoder.is_inside(&self.buffer);
         let needs = if inside { self.decoder.needs(&self.buffer) } else { 0 };
@@ -217,7 +224,12 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
                 return Err(Close::Protocol);
             }
             let Prepared { spec, action, muted } = self.dialogue.prepare(&words, self.began);
-            let running = Running { spec, words, began: self.began, muted };
+            let timed: Option<fn(&Metrics) -> &Durations> = match &action {
+                Action::Write { .. } => Some(|metrics| &metrics.writes),
+                Action::Alone(_, Command::Read(_)) => Some(|metrics| &metrics.reads),
+                _ => None,
+            };
+            let running = Running { spec, words, began: self.began, muted, timed };
             match action {
                 Action::Answer(reply) if pending.is_empty() => self.answer(&reply, &running),
                 Action::Answer(reply) => pending.push_back(Either::Left(ready((reply, running)))),
@@ -265,13 +277,15 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
 
     /// Answers a command, and counts it.
     fn answer(&mut self, reply: &Reply, running: &Running) {
-        let limits = self.shared.limits();
         let took = running.began.elapsed();
+        if let Some(durations) = running.timed {
+            durations(&self.shared.metrics).record(took);
+        }
         if let Some(spec) = running.spec {
             self.shared.metrics.count_call(spec, took, reply.is_error());
-            if !is_secret(spec) && limits.slow.is_some_and(|slow| took >= slow) {
-                let name = self.client.profile.lock().name.clone();
-                self.shared.slow.note(&running.words, took, self.client.peer, &name, limits.slow_kept);
+            if took >= self.slow && !is_secret(spec) {
+                let (name, kept) = (self.client.profile.lock().name.clone(), self.shared.limits().slow_kept);
+                self.shared.slow.note(&running.words, took, self.client.peer, &name, kept);
             }
         }
         if running.muted {

@@ -96,7 +96,7 @@ impl<R: Replica> Dialogue<R> {
         let (spec, action) = match self.check(words) {
             Ok(parsed) => {
                 self.client.note(parsed.spec, words.iter().map(encoded_len).sum::<usize>() + 4, now);
-                if !is_secret(parsed.spec) {
+                if self.shared.monitors.any() && !is_secret(parsed.spec) {
                     self.shared.monitors.show(self.client.peer, words);
                 }
                 (Some(parsed.spec), self.decide(parsed))
@@ -120,12 +120,12 @@ impl<R: Replica> Dialogue<R> {
 
     /// Parses a command that the client may give.
     fn check(&self, words: &[Bytes]) -> Result<Parsed, Reply> {
-        let spec = words.first().and_then(|name| find(name));
-        if self.is_stranger() && !spec.is_some_and(|spec| ["auth", "hello", "quit", "reset"].contains(&spec.name)) {
+        let spec = || words.first().and_then(|name| find(name));
+        if self.is_stranger() && !spec().is_some_and(|spec| ["auth", "hello", "quit", "reset"].contains(&spec.name)) {
             return Err(Reply::error("NOAUTH Authentication required."));
         }
         let parsed = parse(words).inspect_err(|_| {
-            if let Some(spec) = spec {
+            if let Some(spec) = spec() {
                 self.shared.metrics.count_rejected(spec);
             }
         })?;
@@ -218,7 +218,7 @@ impl<R: Replica> Dialogue<R> {
                 Reply::OK
             }
             ConnectionCommand::Monitor => {
-                self.monitor.join(&self.shared.monitors);
+                self.monitor = self.shared.monitors.join();
                 Reply::OK
             }
             ConnectionCommand::WhoAmI => Reply::bulk(profile.user.as_deref().unwrap_or("default")),
@@ -317,13 +317,11 @@ impl<R: Replica> Dialogue<R> {
         query: &Query,
         fresh: &mut Vec<GroupId>,
     ) -> Result<Reply, Reply> {
-        let began = Instant::now();
         let read = if self.read_only {
             shared.read_here(slot, query, fresh).await
         } else {
             shared.read(slot, query, fresh).await
         };
-        shared.metrics.reads.record(began.elapsed());
         if let (Query::Get(_), Ok(reply)) = (query, &read) {
             let counter = if *reply == Reply::Nil { &shared.metrics.misses } else { &shared.metrics.hits };
             counter.fetch_add(1, Relaxed);

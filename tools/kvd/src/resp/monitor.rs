@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::future::pending;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -18,26 +20,45 @@ const MOST_BYTES: usize = 128;
 /// All monitors.
 pub(super) struct Monitors {
     lines: broadcast::Sender<Bytes>,
+    /// How many there are: every command asks.
+    count: Arc<AtomicUsize>,
 }
 
 impl Default for Monitors {
     fn default() -> Monitors {
-        Monitors { lines: broadcast::Sender::new(MOST_LINES) }
+        Monitors { lines: broadcast::Sender::new(MOST_LINES), count: Arc::default() }
     }
 }
 
 /// A connection's view of what others do; none before it has said MONITOR.
 #[derive(Default)]
 pub(super) struct Monitor {
-    lines: Option<broadcast::Receiver<Bytes>>,
+    lines: Option<(broadcast::Receiver<Bytes>, Counted)>,
+}
+
+/// A monitor that is counted until it is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Monitors {
-    /// Shows a command, if there is a monitor.
+    /// Whether there is one.
+    pub(super) fn any(&self) -> bool {
+        self.count.load(Relaxed) > 0
+    }
+
+    /// Lets a connection see commands from now on.
+    pub(super) fn join(&self) -> Monitor {
+        self.count.fetch_add(1, Relaxed);
+        Monitor { lines: Some((self.lines.subscribe(), Counted(Arc::clone(&self.count)))) }
+    }
+
+    /// Shows a command.
     pub(super) fn show(&self, peer: SocketAddr, words: &[Bytes]) {
-        if self.lines.receiver_count() == 0 {
-            return;
-        }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut line = format!("+{}.{:06} [0 {peer}]", since.as_secs(), since.subsec_micros());
         for word in words.iter().take(MOST_WORDS) {
@@ -51,14 +72,9 @@ impl Monitors {
 }
 
 impl Monitor {
-    /// Begins to see commands.
-    pub(super) fn join(&mut self, monitors: &Monitors) {
-        self.lines.get_or_insert_with(|| monitors.lines.subscribe());
-    }
-
     /// Waits for the next command, as it is written to a connection.
     pub(super) async fn next(&mut self) -> Bytes {
-        if let Some(lines) = &mut self.lines {
+        if let Some((lines, _)) = &mut self.lines {
             loop {
                 match lines.recv().await {
                     Ok(line) => return line,

@@ -86,12 +86,9 @@ impl<R: Replica> Shared<R> {
         request: Request,
         weave: Option<Weave>,
     ) -> impl Future<Output = Reply> + Send + use<'a, R> {
-        let began = Instant::now();
         let result = self.replica.write(group_of(slot, self.replica.groups()), request);
         async move {
-            let result = result.await;
-            self.metrics.writes.record(began.elapsed());
-            match (result, weave) {
+            match (result.await, weave) {
                 (Ok(reply), Some(weave)) => weave.weave(reply),
                 (Ok(reply), None) => reply,
                 (Err(error), _) => self.refused(slot, error),
