@@ -4,6 +4,9 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
+/// Exit status of a node that is no member of its cluster any more.
+const REMOVED: u8 = 3;
+
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("KVD_LOG").unwrap_or_else(|_| EnvFilter::new("warn,kvd=info,openraft=off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -18,7 +21,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kvd: {error}");
-            ExitCode::FAILURE
+            // A node that was removed must not be started again.
+            if matches!(error, kvd::Error::Removed(_)) { ExitCode::from(REMOVED) } else { ExitCode::FAILURE }
         }
     }
 }
