@@ -178,6 +178,15 @@ enum Action {
         /// Number of the node
         id: NodeId,
     },
+    /// Notes where a node of the cluster is reached now. A node that starts at another address has
+    /// that noted by itself, if the leaders reach it there
+    SetAddress {
+        #[command(flatten)]
+        to: Operator,
+        /// The node
+        #[arg(value_name = "ID=RAFT,RESP", value_parser = member)]
+        member: (NodeId, Member),
+    },
     /// Has another voter of a group lead it
     Transfer {
         #[command(flatten)]
@@ -521,6 +530,10 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
         Action::Remove { to, id } => {
             to.send(Command::Remove { id }).await.map(|_| println!("Node {id} is no member any more."))
         }
+        Action::SetAddress { to, member: (id, member) } => {
+            let sent = to.send(Command::SetAddress { id, member }).await;
+            sent.map(|_| println!("The membership says where node {id} is."))
+        }
         Action::Transfer { to, group, leader } => {
             let sent = to.send(Command::Transfer { group, to: leader }).await;
             sent.map(|_| println!("Node {leader} leads group {group}."))
@@ -541,7 +554,16 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
                 let text = serde_json::to_string_pretty(&status);
                 println!("{}", text.map_err(|error| Error::Encode(error.to_string()))?);
             } else {
-                println!("Node {}, {}\n{}", status.id, clock(status.clock_ahead_ms), groups(&status.groups));
+                println!("Node {}, {}", status.id, clock(status.clock_ahead_ms));
+                for (id, reaches, is_reached) in &status.others {
+                    if !reaches {
+                        println!("It does not reach node {id}.");
+                    }
+                    if !is_reached {
+                        println!("Node {id} does not reach it.");
+                    }
+                }
+                println!("{}", groups(&status.groups));
             }
             Ok(())
         }

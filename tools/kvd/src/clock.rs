@@ -3,8 +3,8 @@
 //!
 //! A group's [`Clock`] goes on by the node's monotonic clock, and is pulled towards the median of
 //! the members' clocks on the wall ([`Clocks`]) by one part in [`PULL`] at most. It never goes
-//! back. A wall clock that jumps therefore moves the median no further than to the next clock that is
-//! right, and a wrong median changes the length of a key's life by no more than that part.
+//! back. A wall clock that jumps therefore moves the median no further than to the next clock that
+//! is right, and a wrong median changes the length of a key's life by no more than that part.
 //!
 //! After a start, a node does not know how long it was away. Its clock is settled by that of a
 //! member that is settled, or, if a majority says that none of it is, by the median.

@@ -57,6 +57,12 @@ pub enum Error {
     /// A signal has ended an operation.
     #[error("interrupted; {0}")]
     Interrupted(&'static str),
+    /// No leader of a group is known, or it cannot be reached.
+    #[error("group {0}: no leader is reached")]
+    NoLeader(u32),
+    /// The node is no member of its cluster any more.
+    #[error("node {0} was removed from the cluster; to add it again, remove its directory first")]
+    Removed(u64),
     /// The consensus core of a group has stopped.
     #[error("group {group}: {reason}")]
     Stopped {

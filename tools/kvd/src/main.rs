@@ -4,6 +4,9 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
+/// Exit status of a node that is no member of its cluster any more.
+const REMOVED: u8 = 3;
+
 /// Has the allocator map each long buffer on its own, and so give it back to the system when it is
 /// freed. By default, glibc learns from the first long ones to keep those that follow, up to 64 MiB
 /// in each thread: after 72 replies of 8 MiB, 262 MB stayed, and now 14 MB.
@@ -37,7 +40,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kvd: {error}");
-            ExitCode::FAILURE
+            // A node that was removed must not be started again.
+            if matches!(error, kvd::Error::Removed(_)) { ExitCode::from(REMOVED) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -90,6 +90,11 @@ pub(crate) fn write_status(status: &NodeStatus, out: &mut String) {
             let _ = writeln!(out, "kvd_{name}{labels} {value}");
         }
     };
+    let other = |id: u64, is: bool| (format!("{{node=\"{id}\"}}"), i64::from(is));
+    let reaches = status.others.iter().map(|(id, reaches, _)| other(*id, *reaches));
+    signed("reaches_node", "Whether this node reaches another one.", &mut { reaches });
+    let is_reached = status.others.iter().map(|(id, _, is_reached)| other(*id, *is_reached));
+    signed("reached_by_node", "Whether another node reaches this one.", &mut { is_reached });
     let clock = status.clock_ahead_ms.into_iter().map(|ahead| (String::new(), ahead));
     signed("clock_ahead_ms", "How far the node's clock is ahead of the median.", &mut clock.clone());
     let is_off = clock.map(|(labels, ahead)| (labels, i64::from(is_off(ahead))));

@@ -23,7 +23,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::cluster::Cluster;
 use super::group::Group;
 use super::log::last_entry;
-use super::others::ROUND;
 use super::types::LogId;
 use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
@@ -69,7 +68,7 @@ impl Cluster {
             }
             return;
         }
-        let grace = 4 * self.settings.heartbeat.max(ROUND);
+        let grace = self.of_late();
         if group.check_lead().is_err() {
             return;
         }
@@ -175,7 +174,7 @@ impl Cluster {
     }
 
     async fn hand_over_to_right_clock(&self, number: GroupId, group: &Group) -> Result<()> {
-        let heard = 4 * self.settings.heartbeat.max(ROUND);
+        let heard = self.of_late();
         let voters = group.voters();
         let is_right = |voter: &NodeId| self.others.is_right(*voter, &voters, heard);
         let mut right = group.followers();

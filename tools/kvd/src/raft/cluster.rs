@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -74,6 +75,8 @@ pub struct Cluster {
     pub(super) views: Mutex<BTreeMap<GroupId, GroupStatus>>,
     /// What the other nodes have said.
     pub(super) others: Others,
+    /// Told when this node has been removed from the cluster.
+    pub(super) removed: Notify,
     /// Whether this node is about to stop, and takes no lead any more.
     pub(super) is_retiring: AtomicBool,
     pub(super) starter: Starter,
@@ -83,11 +86,15 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Waits until a group cannot go on, as when the disk has failed, and says why. The process is
-    /// then of no use until it is started again.
+    /// Waits until a group cannot go on, as when the disk has failed, or until this node is no
+    /// member of the cluster any more, and says why. The process is then of no use until it is
+    /// started again.
     pub async fn failed(&self) -> Error {
         let failures = (0..self.groups()).map(|number| Box::pin(self.group_failed(number)));
-        futures_util::future::select_all(failures).await.0
+        tokio::select! {
+            (error, ..) = futures_util::future::select_all(failures) => error,
+            () = self.removed.notified() => Error::Removed(self.settings.id),
+        }
     }
 
     async fn group_failed(&self, number: GroupId) -> Error {
@@ -141,10 +148,24 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, fences, views, others, is_retiring, tasks) = Default::default();
+        let (joining, fences, views, others, removed, is_retiring, tasks) = Default::default();
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
-        Cluster { settings, store, number, joining, groups, fences, views, others, is_retiring, starter, pool, tasks }
+        Cluster {
+            settings,
+            store,
+            number,
+            joining,
+            groups,
+            fences,
+            views,
+            others,
+            removed,
+            is_retiring,
+            starter,
+            pool,
+            tasks,
+        }
     }
 
     pub(super) fn group(&self, group: GroupId) -> Result<Arc<Group>> {
@@ -243,6 +264,12 @@ impl Cluster {
         self.member_groups().flat_map(|(_, group)| group.voters()).collect()
     }
 
+    /// Whether a node is a member of a group, as far as this one knows.
+    pub(super) fn knows(&self, node: NodeId) -> bool {
+        let is_seen = |view: &GroupStatus| view.members.iter().any(|(id, ..)| *id == node);
+        self.all().any(|(_, group)| group.is_member(node)) || self.views.lock().values().any(is_seen)
+    }
+
     /// All members of all groups of which this node knows.
     pub(super) fn members(&self) -> BTreeMap<NodeId, Member> {
         let mut members = BTreeMap::from([(self.settings.id, self.settings.member.clone())]);
@@ -253,8 +280,12 @@ impl Cluster {
                 members.extend(metrics.membership_config.nodes().map(|(id, member)| (*id, member.clone())));
             } else if let Some(view) = self.views.lock().get(&number) {
                 members.extend(view.members.iter().map(|(id, member, _)| (*id, member.clone())));
-            } else if let Some(late) = group.late() {
-                members.extend(late.nodes().map(|(id, member)| (*id, member.clone())));
+            } else {
+                // Of the time when it was one.
+                let metrics = group.raft.metrics();
+                let last = metrics.borrow().membership_config.clone();
+                let nodes = last.nodes().chain(group.late().into_iter().flat_map(|late| late.nodes()));
+                members.extend(nodes.map(|(id, member)| (*id, member.clone())));
             }
         }
         members
@@ -311,11 +342,22 @@ impl Cluster {
         }
     }
 
+    /// What another node has done within this time it can still do: four rounds of questions.
+    pub(super) fn of_late(&self) -> Duration {
+        4 * self.settings.heartbeat.max(ROUND)
+    }
+
     /// What this node knows of all groups.
     pub fn report(&self) -> NodeStatus {
         let groups = (0..self.groups()).filter_map(|number| self.status_of(number));
         let clock_ahead_ms = self.others.ahead_ms(self.settings.id, &self.voters());
-        NodeStatus { id: self.settings.id, clock_ahead_ms, groups: groups.collect() }
+        let of_late = self.of_late();
+        let reach = |id: NodeId| {
+            let (reaches, is_reached) = self.others.reach(id, of_late);
+            (id, reaches, is_reached)
+        };
+        let others = self.members().into_keys().filter(|id| *id != self.settings.id).map(reach).collect();
+        NodeStatus { id: self.settings.id, clock_ahead_ms, others, groups: groups.collect() }
     }
 
     /// What this node knows of a group: by itself if it is a member, otherwise by others.

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::library::Raft;
 use super::state::State;
-use super::types::{LogId, Logged, Proposal, StoredMembership};
+use super::types::{LogId, Logged, Member, Proposal, StoredMembership};
 use super::watch::Watch;
 use super::wire::GroupStatus;
 use crate::machine::{self, Reply, Request};
@@ -122,6 +122,11 @@ impl Group {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         metrics.membership_config.nodes().any(|(member, _)| *member == id)
+    }
+
+    /// Where a member is, as far as this node knows.
+    pub(super) fn member(&self, id: NodeId) -> Option<Member> {
+        self.raft.metrics().borrow().membership_config.membership().get_node(&id).cloned()
     }
 
     /// The nodes that vote, as far as this one knows.

@@ -51,8 +51,15 @@ impl Cluster {
                 }
             }
             Command::Remove { id } => {
+                self.check_member(id).await?;
                 for group in 0..self.groups() {
                     self.on_leader(group, Change::Remove(id)).await?;
+                }
+            }
+            Command::SetAddress { id, member } => {
+                for group in self.check_member(id).await? {
+                    let change = Change::Relocate { id, member: member.clone(), is_checked: false };
+                    self.on_leader(group, change).await?;
                 }
             }
             Command::SetTime => {
@@ -70,6 +77,17 @@ impl Cluster {
             }
         }
         Ok(Answer::Done)
+    }
+
+    /// The groups of which a node is a member. Fails if there is none.
+    async fn check_member(&self, id: NodeId) -> Result<Vec<u32>> {
+        let mut of = Vec::new();
+        for group in 0..self.groups() {
+            if self.lead(group).await?.members.nodes().any(|(member, _)| *member == id) {
+                of.push(group);
+            }
+        }
+        if of.is_empty() { Err(Error::Config(format!("node {id} is no member of the cluster"))) } else { Ok(of) }
     }
 
     async fn init(&self, others: Vec<(NodeId, Member)>) -> Result<()> {
@@ -106,6 +124,10 @@ impl Cluster {
                 let joined = wait.metrics(|it| it.last_log_index.is_some(), "the members").await;
                 joined.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
             }
+        }
+        // From then on, it serves.
+        for group in 0..self.groups() {
+            self.lead(group).await?;
         }
         Ok(())
     }
@@ -247,9 +269,15 @@ impl Cluster {
     /// Makes a change of a group that this node leads.
     pub(super) async fn change(&self, number: u32, change: Change) -> Result<Answer> {
         let group = self.group(number)?;
+        if !group.leads() {
+            return Err(Error::NoLeader(number));
+        }
         let raft = &group.raft;
         let changed = async {
             match change {
+                Change::Relocate { id, member, is_checked } => {
+                    return self.relocate(number, id, member, is_checked).await;
+                }
                 Change::Confirm => return self.confirm(number).await.map(Answer::Lead),
                 Change::Lead(to) => return self.hand_over(number, to).await.map(|()| Answer::Done),
                 Change::SetTime => return self.set_time(number, &group).await.map(|()| Answer::Done),
@@ -324,19 +352,11 @@ impl Cluster {
         }
     }
 
-    /// Has a change made by the leader of its group.
+    /// Has a change made by the leader of its group, for some time.
     async fn on_leader(&self, group: u32, change: Change) -> Result<Answer> {
         let deadline = Instant::now() + LEADER_TIME;
         loop {
-            let outcome = match self.leader(group) {
-                Some(leader) if leader == self.settings.id => self.change(group, change.clone()).await,
-                Some(leader) => {
-                    let address = self.address_of(group, leader).unwrap_or_default();
-                    self.pool.call(leader, &address, &Call::Change { group, change: change.clone() }).await
-                }
-                None => Err(Error::Stopped { group, reason: "no leader is known".to_owned() }),
-            };
-            match outcome {
+            match self.pass(group, &change).await {
                 // A change that was made already is made again without harm.
                 Err(error) if Instant::now() < deadline => {
                     tracing::info!(group, %error, "an operator's change is tried again");
@@ -346,4 +366,63 @@ impl Cluster {
             }
         }
     }
+
+    /// Has a change made by the leader of its group, whoever reaches it.
+    pub(super) async fn pass(&self, group: u32, change: &Change) -> Result<Answer> {
+        let outcome = self.pass_directly(group, change).await;
+        if !is_lost(&outcome) {
+            return outcome;
+        }
+        let call = Call::Relay { group, change: change.clone() };
+        for (id, member) in self.members().into_iter().filter(|(id, _)| *id != self.settings.id) {
+            let relayed = self.pool.call(id, &member.raft, &call).await;
+            if !is_lost(&relayed) {
+                return relayed;
+            }
+        }
+        outcome
+    }
+
+    /// Has a change made by the leader of its group, if this node is or reaches it.
+    pub(super) async fn pass_directly(&self, group: u32, change: &Change) -> Result<Answer> {
+        let known = self.group(group)?.leader();
+        let leaders: BTreeSet<NodeId> =
+            self.others.leader(group).into_iter().chain(known).chain(self.leader(group)).collect();
+        let mut outcome = Err(Error::NoLeader(group));
+        for leader in leaders {
+            outcome = if leader == self.settings.id {
+                self.change(group, change.clone()).await
+            } else {
+                let address = self.address_of(group, leader).unwrap_or_default();
+                self.pool.call(leader, &address, &Call::Change { group, change: change.clone() }).await
+            };
+            if !is_lost(&outcome) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// Notes where a member of a group is now.
+    async fn relocate(&self, number: u32, id: NodeId, member: Member, is_checked: bool) -> Result<Answer> {
+        let group = self.group(number)?;
+        match group.member(id) {
+            None => return Err(Error::Config(format!("node {id} is no member of group {number}"))),
+            Some(known) if known == member => return Ok(Answer::Done),
+            Some(_) => {}
+        }
+        if is_checked && id != self.settings.id {
+            self.pool.call_at(id, &member.raft, &Call::Greet { from: self.settings.id }).await.map_err(|error| {
+                Error::Config(format!("the leader of group {number} does not reach node {id} there: {error}"))
+            })?;
+        }
+        tracing::info!(group = number, node = id, raft = member.raft, resp = member.resp, "a member has moved");
+        let moved = group.raft.change_membership(ChangeMembers::SetNodes([(id, member)].into()), true).await;
+        moved.map(|_| Answer::Done).map_err(|error| Error::Config(error.to_string()))
+    }
+}
+
+/// Whether a change has not come to the leader.
+fn is_lost(outcome: &Result<Answer>) -> bool {
+    matches!(outcome, Err(Error::NoLeader(_) | Error::Io { .. }))
 }

@@ -4,6 +4,7 @@
 mod campaign;
 mod cluster;
 mod group;
+mod identity;
 mod late;
 mod library;
 mod log;

@@ -50,6 +50,12 @@ impl Pool {
         Link::connect(&self.trust, address, to, self.cluster.load(Ordering::Acquire)).await
     }
 
+    /// Calls a node by a connection of its own, which says whether the node is at that address.
+    pub(super) async fn call_at(&self, to: NodeId, address: &str, call: &Call) -> Result<Answer> {
+        let connected = async { self.exchange(to, self.connect(to, address).await?, call).await };
+        in_time(call.limit(), address, connected).await
+    }
+
     /// Calls a node, and gives up when the call's time is over. A caller that stops waiting leaves
     /// no half-used connection behind.
     pub(super) async fn call(&self, to: NodeId, address: &str, call: &Call) -> Result<Answer> {
@@ -80,6 +86,7 @@ impl Pool {
         self.give_back(to, link);
         match answer {
             Answer::Refused(reason) => Err(Error::Refused { node: to.to_string(), reason }),
+            Answer::Elsewhere(group) => Err(Error::NoLeader(group)),
             answer => Ok(answer),
         }
     }

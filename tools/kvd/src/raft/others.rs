@@ -30,8 +30,8 @@ pub(super) struct Others {
     pub(super) is_off: AtomicBool,
     /// When each node has called this one.
     callers: Mutex<BTreeMap<NodeId, Instant>>,
-    /// When each node has answered.
-    answered: Mutex<BTreeMap<NodeId, Instant>>,
+    /// When each node has answered, and whether it knows this one as a member.
+    answered: Mutex<BTreeMap<NodeId, (Instant, bool)>>,
     /// Which nodes have said that they lead: by group, with the term, and when that was.
     leaders: Mutex<BTreeMap<GroupId, (u64, NodeId, Instant)>>,
     /// Groups whose time is far off.
@@ -45,9 +45,9 @@ impl Others {
     }
 
     /// Notes what a node has answered.
-    pub(super) fn note_answer(&self, node: NodeId, leads: &BTreeMap<GroupId, u64>) {
+    pub(super) fn note_answer(&self, node: NodeId, knows: bool, leads: &BTreeMap<GroupId, u64>) {
         let now = Instant::now();
-        self.answered.lock().insert(node, now);
+        self.answered.lock().insert(node, (now, knows));
         let mut leaders = self.leaders.lock();
         leaders.retain(|group, (_, leader, _)| *leader != node || leads.contains_key(group));
         for (group, term) in leads {
@@ -64,20 +64,29 @@ impl Others {
         (at.elapsed() < 4 * ROUND).then_some(leader)
     }
 
+    /// Whether this node has reached another of late, and that one this.
+    pub(super) fn reach(&self, node: NodeId, of_late: Duration) -> (bool, bool) {
+        let answers = self.answered.lock().get(&node).is_some_and(|(at, _)| at.elapsed() < of_late);
+        (answers, self.callers.lock().get(&node).is_some_and(|at| at.elapsed() < of_late))
+    }
+
     /// Whether a majority of the voters, of which this node is one, has called it of late.
     pub(super) fn is_called_by_majority(&self, id: NodeId, voters: &BTreeSet<NodeId>, of_late: Duration) -> bool {
-        let callers = self.callers.lock();
-        let calls = |voter: &&NodeId| {
-            let at = callers.get(voter);
-            **voter == id || at.is_some_and(|at| at.elapsed() < of_late)
-        };
+        let calls = |voter: &&NodeId| **voter == id || self.reach(**voter, of_late).1;
         2 * voters.iter().filter(calls).count() > voters.len()
+    }
+
+    /// Whether most of the nodes that have answered of late do not know this one.
+    pub(super) fn disown(&self) -> bool {
+        let answered = self.answered.lock();
+        let of_late = answered.values().filter(|(at, _)| at.elapsed() < 4 * ROUND);
+        let (known, unknown): (Vec<bool>, Vec<bool>) = of_late.map(|(_, knows)| *knows).partition(|knows| *knows);
+        unknown.len() > known.len()
     }
 
     /// Whether a node has answered of late, and its clock is right.
     pub(super) fn is_right(&self, node: NodeId, voters: &BTreeSet<NodeId>, of_late: Duration) -> bool {
-        let answers = self.answered.lock().get(&node).is_some_and(|at| at.elapsed() < of_late);
-        answers && self.ahead_ms(node, voters).is_some_and(|ahead| !is_off(ahead))
+        self.reach(node, of_late).0 && self.ahead_ms(node, voters).is_some_and(|ahead| !is_off(ahead))
     }
 
     /// The median of some nodes' clocks.

@@ -31,7 +31,8 @@ impl Cluster {
         let settled = self.all().filter(|(_, group)| group.state.is_settled());
         let times = settled.map(|(number, group)| (number, group.state.now_ms())).collect();
         let leads = |(number, group): (GroupId, Arc<Group>)| Some((number, group.leads_in()?));
-        Greeting { wall_ms: self.settings.wall.now_ms(), times, leads: self.all().filter_map(leads).collect() }
+        let leads = self.all().filter_map(leads).collect();
+        Greeting { wall_ms: self.settings.wall.now_ms(), times, knows: self.knows(from), leads }
     }
 
     /// Asks all others, again and again.
@@ -65,7 +66,7 @@ impl Cluster {
             }
         }
         for (other, Heard { greeting, .. }) in &heard {
-            self.others.note_answer(*other, &greeting.leads);
+            self.others.note_answer(*other, greeting.knows, &greeting.leads);
         }
         for (number, group) in self.member_groups() {
             self.keep_time(number, &group, &heard);

@@ -53,7 +53,10 @@ pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
                 while let Ok(call) = timeout(IDLE, link.receive_next()).await {
                     let Some(call) = call? else { break };
                     let answer = answer(&cluster, &mut link, call).await;
-                    let answer = answer.unwrap_or_else(|error| Answer::Refused(error.to_string()));
+                    let answer = answer.unwrap_or_else(|error| match error {
+                        Error::NoLeader(group) => Answer::Elsewhere(group),
+                        error => Answer::Refused(error.to_string()),
+                    });
                     in_time(ANSWER_TIME, "another node", link.send(&answer)).await?;
                 }
                 Ok::<(), Error>(())
@@ -110,6 +113,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
             let index = cluster.group(group)?.barrier().await;
             index.map(Answer::ReadIndex).map_err(|error| stopped(group)(&error))
         }
+        Call::Relay { group, change } => cluster.pass_directly(group, &change).await,
         Call::Change { group, change } => cluster.change(group, change).await,
         Call::Leave { group, lead } => cluster.leave(group, &lead).await.map(|()| Answer::Done),
         Call::Stand { group } => cluster.stand(group).await.map(|()| Answer::Done),

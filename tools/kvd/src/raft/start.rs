@@ -22,8 +22,8 @@ impl Cluster {
         let config = openraft::Config {
             cluster_name: "kvd".to_owned(),
             heartbeat_interval: heartbeat,
-            // `Cluster::campaign` decides when a node stands. What is left are the time for votes to
-            // come and, the longest, that in which votes are refused after a leader was heard.
+            // `Cluster::campaign` decides when a node stands. What is left are the time for votes
+            // to come and, the longest, that in which none is given after a leader was heard.
             enable_elect: false,
             election_timeout_min: heartbeat.saturating_mul(u64::from(LEASE) - 1),
             election_timeout_max: heartbeat.saturating_mul(u64::from(LEASE)),
@@ -60,6 +60,8 @@ impl Cluster {
             let looking = Arc::clone(&cluster);
             tasks.spawn(async move { looking.look_around().await });
             tasks.spawn(Arc::clone(&cluster).campaign());
+            let identity = Arc::clone(&cluster);
+            tasks.spawn(async move { identity.look_after_identity().await });
             let greeting = Arc::clone(&cluster);
             tasks.spawn(async move { greeting.greet_others().await });
             for group in 0..count {

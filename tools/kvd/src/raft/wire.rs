@@ -38,6 +38,8 @@ pub(super) enum Call {
     Greet { from: NodeId },
     /// A node asks whether it would get a vote, if the last entry of its log is this one.
     Canvass { group: u32, from: NodeId, last: Option<LogId> },
+    /// Like `Change`, to a node that may reach the leader when the sender does not.
+    Relay { group: u32, change: Change },
 }
 
 /// For a call that waits for no disk.
@@ -68,6 +70,7 @@ impl Call {
             Call::Admit { .. } | Call::Begin { .. } | Call::Leave { .. } => ADMIT_TIME,
             // The leader gives up first, and says why.
             Call::Change { .. } => CHANGE_TIME + SHORT,
+            Call::Relay { .. } => CHANGE_TIME + 2 * SHORT,
             Call::Command(_) => COMMAND_TIME,
             Call::Snapshot { .. } => INSTALL_TIME,
         }
@@ -86,6 +89,8 @@ pub(super) enum Answer {
     Status(NodeStatus),
     Refused(String),
     Greeting(Greeting),
+    /// This node does not lead the group, or does not reach its leader.
+    Elsewhere(u32),
 }
 
 /// What a node says of itself.
@@ -95,6 +100,8 @@ pub(super) struct Greeting {
     pub(super) wall_ms: u64,
     /// The time of the groups of which it knows that.
     pub(super) times: BTreeMap<u32, u64>,
+    /// Whether it knows the node that asks as a member.
+    pub(super) knows: bool,
     /// The groups that it leads, and the terms.
     pub(super) leads: BTreeMap<u32, u64>,
 }
@@ -123,6 +130,8 @@ pub(super) enum Change {
     Lead(NodeId),
     /// Has clients' times be those of the members' clocks.
     SetTime,
+    /// Notes where a member is now. `is_checked`: only if the leader reaches it there.
+    Relocate { id: NodeId, member: Member, is_checked: bool },
 }
 
 /// What an operator wants of a node.
@@ -167,6 +176,13 @@ pub enum Command {
     },
     /// Has clients' times since 1970 be those of the members' clocks.
     SetTime,
+    /// Notes where a member is now.
+    SetAddress {
+        /// The member.
+        id: NodeId,
+        /// Where it is.
+        member: Member,
+    },
 }
 
 /// A node's report.
@@ -177,6 +193,8 @@ pub struct NodeStatus {
     /// How far its clock is ahead of the median of the voters' clocks, if it knows those of a
     /// majority.
     pub clock_ahead_ms: Option<i64>,
+    /// The other members: whether this node has reached them of late, and they this one.
+    pub others: Vec<(NodeId, bool, bool)>,
     /// All groups of which it knows.
     pub groups: Vec<GroupStatus>,
 }

@@ -35,7 +35,7 @@ pub(crate) struct Hosts {
     /// By sender and receiver.
     links: BTreeMap<(usize, usize), Relay>,
     groups: u32,
-    _ports: Vec<TcpSocket>,
+    ports: Vec<TcpSocket>,
     _dir: TempDir,
 }
 
@@ -63,7 +63,7 @@ impl Hosts {
         let hosts: Vec<Host> = (0..count).map(host).collect();
         let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to))).filter(|(from, to)| from != to);
         let links = pairs.map(|(from, to)| ((from, to), Relay::start(hosts[to].raft))).collect();
-        let mut all = Hosts { hosts, links, groups, _ports: ports, _dir: dir };
+        let mut all = Hosts { hosts, links, groups, ports, _dir: dir };
         for at in 0..count {
             all.run(at);
         }
@@ -163,6 +163,27 @@ impl Hosts {
         self.hosts[at].child = None;
     }
 
+    /// Gives a node that does not run another address for the others.
+    pub(crate) fn relocate(&mut self, at: usize) {
+        let port = port();
+        self.hosts[at].raft = port.local_addr().unwrap();
+        self.ports[2 * at] = port;
+        for from in self.others(at) {
+            self.links[&(from, at)].lead_to(self.hosts[at].raft);
+        }
+    }
+
+    /// Waits until a node knows by the membership of all groups where another one is.
+    pub(crate) fn wait_located(&self, by: usize, at: usize) {
+        let raft = self.hosts[at].raft.to_string();
+        let is_there = |member: &Value| member[0] == at as u64 + 1 && member[1]["raft"] == raft.as_str();
+        self.until("the membership has a new address", || {
+            let status = self.status(by)?;
+            let mut groups = status["groups"].as_array()?.iter();
+            groups.all(|group| group["members"].as_array().is_some_and(|all| all.iter().any(is_there))).then_some(())
+        });
+    }
+
     /// Takes a node's disk away. It must not run.
     pub(crate) fn wipe(&self, at: usize) {
         assert!(self.hosts[at].child.is_none());
@@ -215,7 +236,9 @@ impl Hosts {
         self.until(action, || {
             let mut command = Command::new(env!("CARGO_BIN_EXE_kvd"));
             let output = command.args([action, "--node", &node]).args(arguments).output().unwrap();
-            let done = output.status.success();
+            // The answer to an attempt before may have been lost.
+            let is_gone = action == "remove" && String::from_utf8_lossy(&output.stderr).contains("is no member");
+            let done = output.status.success() || is_gone;
             if !done {
                 println!("{action}: {}", String::from_utf8_lossy(&output.stderr).trim_end());
             }

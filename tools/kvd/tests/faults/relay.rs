@@ -2,8 +2,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ struct State {
 /// Relays what is sent to it to one address, while the link is not cut.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
+    to: Arc<Mutex<SocketAddr>>,
     state: Arc<State>,
 }
 
@@ -30,14 +31,20 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State::default());
-        let shared = Arc::clone(&state);
+        let to = Arc::new(Mutex::new(to));
+        let (shared, target) = (Arc::clone(&state), Arc::clone(&to));
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let shared = Arc::clone(&shared);
+                let (shared, to) = (Arc::clone(&shared), *target.lock().unwrap());
                 thread::spawn(move || connect(client, to, &shared));
             }
         });
-        Relay { address, state }
+        Relay { address, to, state }
+    }
+
+    /// From now on, connections go to another address.
+    pub(crate) fn lead_to(&self, to: SocketAddr) {
+        *self.to.lock().unwrap() = to;
     }
 
     /// From now on, bytes vanish; nobody is told.

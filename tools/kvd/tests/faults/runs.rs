@@ -220,7 +220,7 @@ fn isolate(hosts: &Hosts, clients: &Clients, at: usize) -> String {
 /// that it applied.
 type Fault = fn(&mut Hosts, &Clients) -> String;
 
-const FAULTS: [(&str, Fault); 13] = [
+const FAULTS: [(&str, Fault); 14] = [
     ("leader killed", leader_killed),
     ("leader terminated", leader_terminated),
     ("follower killed", follower_killed),
@@ -229,6 +229,7 @@ const FAULTS: [(&str, Fault); 13] = [
     ("link cut", link_cut),
     ("all killed", all_killed),
     ("lead handed over", lead_handed_over),
+    ("address changed", address_changed),
     ("member replaced", member_replaced),
     ("replicas moved", replicas_moved),
     ("disks slow", disks_slow),
@@ -316,6 +317,19 @@ fn lead_handed_over(hosts: &mut Hosts, clients: &Clients) -> String {
     hosts.hand_over(0, next);
     clients.wait("lead handed over");
     format!("from node {} to node {}", leader + 1, next + 1)
+}
+
+/// The leader comes back at another address, and then leads again.
+fn address_changed(hosts: &mut Hosts, clients: &Clients) -> String {
+    let leader = hosts.leader(0);
+    hosts.kill(leader);
+    hosts.relocate(leader);
+    hosts.run(leader);
+    hosts.others(leader).into_iter().for_each(|by| hosts.wait_located(by, leader));
+    clients.wait("address changed");
+    hosts.hand_over(0, leader);
+    clients.wait("at another address");
+    format!("of node {}", leader + 1)
 }
 
 /// A follower is removed, loses its disk, and is added anew: it needs a snapshot.

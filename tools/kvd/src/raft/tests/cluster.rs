@@ -33,10 +33,7 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) async fn new(id: NodeId, groups: u32) -> Host {
-        let port = TcpSocket::new_v4().unwrap();
-        port.set_reuseaddr(true).unwrap();
-        port.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let raft = port.local_addr().unwrap().to_string();
+        let (port, raft) = port();
         let fs = SimFileSystem::new();
         let settings = Settings {
             id,
@@ -56,6 +53,15 @@ impl Host {
         let mut host = Host { _port: port, settings, fs, node: None };
         host.start().await;
         host
+    }
+
+    /// Stops the node, and starts it at another address.
+    pub(super) async fn move_away(&mut self) {
+        self.node.take().unwrap().stop().await.unwrap();
+        let (port, raft) = port();
+        let resp = raft.clone();
+        (self._port, self.settings.member) = (port, Member { raft, resp });
+        self.start().await;
     }
 
     pub(super) async fn start(&mut self) {
@@ -88,6 +94,15 @@ impl Host {
     pub(super) async fn command(&self, it: Command) -> Result<(), Error> {
         command(&self.settings.trust, &self.settings.member.raft, it).await.map(drop)
     }
+}
+
+/// A socket with an address of its own that never listens, and the address.
+fn port() -> (TcpSocket, String) {
+    let port = TcpSocket::new_v4().unwrap();
+    port.set_reuseaddr(true).unwrap();
+    port.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = port.local_addr().unwrap().to_string();
+    (port, address)
 }
 
 pub(super) async fn hosts(count: u64, groups: u32) -> Vec<Host> {
