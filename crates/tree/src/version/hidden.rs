@@ -16,8 +16,8 @@ use std::sync::Arc;
 use super::draws::{Piece, draw, part_of};
 use super::{HiddenBytes, LEVELS, Version};
 use crate::error::Result;
-use crate::format::key::MAX_SEQNO;
-use crate::sorted::iter::InternalCursor;
+use crate::format::key::{MAX_SEQNO, ValueKind};
+use crate::sorted::iter::{InternalCursor, Stamped};
 use crate::sorted::table::Table;
 
 impl Version {
@@ -81,9 +81,52 @@ impl Version {
         draw(&beneath, |older| {
             own.seek(older.key, MAX_SEQNO)?;
             count += 1.0;
-            hidden += if own.valid() && own.key() == older.key { older.weight } else { 0.0 };
+            // An operand adds to what it meets, which may be a list of any length.
+            let hides = own.valid() && own.key() == older.key && own.kind() != ValueKind::Merge;
+            hidden += if hides { older.weight } else { 0.0 };
             Ok(())
         })?;
         Ok(part_of(bytes, hidden / f64::max(count, 1.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::options::Compression;
+    use crate::sorted::table::{TableBuilder, TableContext, TableFilters, TableOptions};
+    use crate::vfs::{FileSystem, SimFileSystem};
+
+    const OPTIONS: TableOptions = TableOptions {
+        filters: TableFilters::NONE,
+        compression: Compression::None,
+        block_size: 512,
+        seed: 0,
+        keyspace: 0,
+    };
+
+    #[test]
+    fn values_and_tombstones_hide_older_values_and_operands_do_not() {
+        let fs = SimFileSystem::new();
+        fs.create_dir(Path::new("/db")).unwrap();
+        let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 0, 8));
+        let table = |number: u64, kind, value: &[u8]| {
+            let mut builder = TableBuilder::new(context.fs(), context.dir(), number, OPTIONS).unwrap();
+            (0..100).for_each(|i| builder.add(format!("{i:03}").as_bytes(), number, kind, value).unwrap());
+            Arc::new(Table::new(Arc::clone(&context), builder.finish().unwrap()))
+        };
+        let below = table(1, ValueKind::Put, &[7; 1000]);
+        let cases = [(ValueKind::Put, 90_000, 150_000), (ValueKind::Delete, 90_000, 150_000), (ValueKind::Merge, 0, 0)];
+        for (number, (kind, least, most)) in (2..).zip(cases) {
+            let run = table(number, kind, if kind == ValueKind::Delete { b"" } else { b"1" });
+            let version = Version::default().edited(&[], vec![(6, Arc::clone(&below)), (0, run)]);
+            assert!(version.is_sampling_due());
+            version.sample(|| false);
+            assert!(!version.is_sampling_due());
+            let hidden = version.hidden()[&number];
+            assert!((least..=most).contains(&hidden), "{kind:?} hides {hidden} bytes");
+        }
     }
 }
