@@ -102,7 +102,7 @@ struct Run {
     /// it must be the same for all
     #[arg(long, env = "KVD_GROUPS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     groups: u32,
-    /// Milliseconds between heartbeats; elections begin after 4 to 8 of them are missing
+    /// Milliseconds between heartbeats; elections begin after 5 to 6 of them are missing
     #[arg(long, env = "KVD_HEARTBEAT_MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     heartbeat_ms: u64,
     /// Entries between two snapshots of a group

@@ -197,7 +197,7 @@ impl Cluster {
     /// Hands all leads over before this node stops. From now on it takes none.
     pub async fn retire(&self) {
         self.is_retiring.store(true, Ordering::SeqCst);
-        let led = self.all().filter(|(_, group)| group.leads());
+        let led = self.all().filter(|(_, group)| group.leads() && group.voters().len() > 1);
         let handed = led.map(|(number, group)| async move {
             let handed = timeout(RETIRE_TIME, self.hand_over_to_first(number, &group.followers())).await;
             if let Ok(Err(error)) = handed {

@@ -322,9 +322,13 @@ async fn propose(raft: Raft, state: Arc<State>, lost_after: Duration, mut queue:
             batch.into_iter().map(|queued| (queued.request, (queued.reply, queued._share))).unzip();
         let mut lead = check_lead(&raft, lost_after);
         // A majority has elected this node, and settles its time as well.
+        let deadline = Instant::now() + WRITE_TIME;
         while lead.is_ok() && !state.is_settled() {
             sleep(SETTLE_LOOK).await;
             lead = check_lead(&raft, lost_after);
+            if Instant::now() > deadline {
+                lead = Err(WriteError::Refused("the clocks of a majority of the voters are not known".to_owned()));
+            }
         }
         if let Err(refusal) = lead {
             answer(Err(refusal), replies);

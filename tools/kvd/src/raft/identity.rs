@@ -7,6 +7,7 @@ use tokio::time::sleep;
 
 use super::cluster::Cluster;
 use super::group::Group;
+use super::members::is_unspecified;
 use super::others::ROUND;
 use super::types::Member;
 use super::wire::{Answer, Change};
@@ -87,12 +88,9 @@ impl Cluster {
     }
 }
 
-/// An address to announce. One that only says "on all interfaces" leads nobody here: what is known
-/// stays.
+/// An address to announce. If the own one leads nobody here, what is known stays.
 fn announced(own: &str, known: &str) -> String {
-    let address: Option<std::net::SocketAddr> = own.parse().ok();
-    let is_some = address.is_none_or(|address| !address.ip().is_unspecified());
-    if is_some { own.to_owned() } else { known.to_owned() }
+    if is_unspecified(own) { known.to_owned() } else { own.to_owned() }
 }
 
 #[cfg(test)]

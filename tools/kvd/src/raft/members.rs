@@ -9,6 +9,7 @@
 //! of that of any candidate without it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use openraft::ChangeMembers;
@@ -91,6 +92,12 @@ impl Cluster {
     }
 
     async fn init(&self, others: Vec<(NodeId, Member)>) -> Result<()> {
+        let is_somewhere = |address: &String| !is_unspecified(address);
+        if ![&self.settings.member.raft, &self.settings.member.resp].into_iter().all(is_somewhere) {
+            let reason =
+                "this node listens on all interfaces; say by --advertise-raft and --advertise-resp where it is";
+            return Err(Error::Config(reason.to_owned()));
+        }
         let mut members: BTreeMap<NodeId, Member> = others.into_iter().collect();
         members.insert(self.settings.id, self.settings.member.clone());
         let known: Vec<(NodeId, Member)> = members.clone().into_iter().collect();
@@ -134,7 +141,10 @@ impl Cluster {
 
     /// Makes this node the first member of a group, and have itself elected.
     pub(super) async fn begin(&self, group: u32, members: BTreeMap<NodeId, Member>) -> Result<()> {
-        let begun = self.group(group)?.raft.initialize(members).await;
+        let known = self.group(group)?;
+        // The library holds the first election by itself.
+        known.watch.lock().note_heard();
+        let begun = known.raft.initialize(members).await;
         begun.map_err(|error| Error::Config(error.to_string()))
     }
 
@@ -420,6 +430,11 @@ impl Cluster {
         let moved = group.raft.change_membership(ChangeMembers::SetNodes([(id, member)].into()), true).await;
         moved.map(|_| Answer::Done).map_err(|error| Error::Config(error.to_string()))
     }
+}
+
+/// Whether an address only says "on all interfaces", which leads nobody to a node.
+pub(super) fn is_unspecified(address: &str) -> bool {
+    address.parse().is_ok_and(|address: SocketAddr| address.ip().is_unspecified())
 }
 
 /// Whether a change has not come to the leader.

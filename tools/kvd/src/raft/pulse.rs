@@ -15,7 +15,7 @@ use super::others::{ROUND, is_off};
 use super::wire::{Answer, Call, Greeting};
 use crate::clock::millis;
 use crate::machine::GroupId;
-use crate::replica::NodeId;
+use crate::replica::{NodeId, Replica};
 
 /// What a node has said of itself.
 struct Heard {
@@ -27,12 +27,15 @@ struct Heard {
 impl Cluster {
     /// Answers another node.
     pub(super) fn greeted(&self, from: NodeId) -> Greeting {
-        self.others.note_caller(from);
+        let knows = self.knows(from);
+        if knows {
+            self.others.note_caller(from);
+        }
         let settled = self.all().filter(|(_, group)| group.state.is_settled());
         let times = settled.map(|(number, group)| (number, group.state.now_ms())).collect();
         let leads = |(number, group): (GroupId, Arc<Group>)| Some((number, group.leads_in()?));
         let leads = self.all().filter_map(leads).collect();
-        Greeting { wall_ms: self.settings.wall.now_ms(), times, knows: self.knows(from), leads }
+        Greeting { wall_ms: self.settings.wall.now_ms(), times, knows, leads }
     }
 
     /// Asks all others, again and again.
@@ -66,7 +69,8 @@ impl Cluster {
             }
         }
         for (other, Heard { greeting, .. }) in &heard {
-            self.others.note_answer(*other, greeting.knows, &greeting.leads);
+            let leads = greeting.leads.range(..self.groups());
+            self.others.note_answer(*other, greeting.knows, &leads.map(|(group, term)| (*group, *term)).collect());
         }
         for (number, group) in self.member_groups() {
             self.keep_time(number, &group, &heard);

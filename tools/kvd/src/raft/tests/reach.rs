@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::cluster::{Host, PATIENCE, get, hosts, leader, read, until, write};
@@ -36,6 +37,8 @@ async fn a_leader_that_the_others_do_not_reach_gives_up_its_lead() {
         sleep(Duration::from_millis(100)).await;
     }
     assert!(is_another(other) && other.status(0).term == term, "{:?}", other.report());
+    // It has not even stood for election.
+    assert_eq!(hosts[leads].node().status(0).term, term);
     for host in &hosts {
         host.node().stop().await.unwrap();
     }
@@ -110,7 +113,7 @@ async fn an_address_that_the_leader_does_not_reach_is_not_taken_from_a_node_but_
     let id = hosts[moved].settings.id;
     // It says that it is nowhere, and listens where it was.
     let listener = loop {
-        match tokio::net::TcpListener::bind(&before.raft).await {
+        match TcpListener::bind(&before.raft).await {
             Ok(listener) => break listener,
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
@@ -186,6 +189,54 @@ async fn a_cluster_that_is_made_has_leaders() {
     for group in 0..5 {
         assert!(hosts[0].node().leader(group).is_some(), "{:?}", hosts[0].node().report());
     }
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+/// Passes connections on to `to`, until it is aborted. Returns its address.
+async fn relay(to: String) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let pass = async move {
+        // Ends with the task.
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((mut client, _)) = listener.accept().await {
+            let to = to.clone();
+            connections.spawn(async move {
+                if let Ok(mut node) = TcpStream::connect(to).await {
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut node).await;
+                }
+            });
+        }
+    };
+    (address, tokio::spawn(pass))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_the_others_do_not_reach_does_not_stand_for_election() {
+    let mut hosts = hosts(3, 1).await;
+    write(&hosts, 0, "a", "1").await;
+    let (id, raft) = (hosts[0].settings.id, hosts[0].settings.member.raft.clone());
+    let (address, relay) = relay(raft).await;
+    for host in &mut hosts[1..] {
+        host.node.take().unwrap().stop().await.unwrap();
+        host.settings.routes.insert(id, address.clone());
+        host.start().await;
+    }
+    leader(&hosts, 0).await;
+    let to = hosts[1].settings.id;
+    hosts[2].command(Command::Transfer { group: 0, to }).await.unwrap();
+    write(&hosts, 0, "a", "2").await;
+    until(hosts[0].node(), "caught up", |node| get(node, 0, "a") == Reply::bulk("2")).await;
+    // Its log is not behind, and its messages arrive.
+    relay.abort();
+    let term = hosts[1].node().status(0).term;
+    sleep(Duration::from_secs(3)).await;
+    for host in &hosts {
+        assert_eq!(host.node().status(0).term, term);
+    }
+    assert_eq!(hosts[1].node().leader(0), Some(to));
     for host in &hosts {
         host.node().stop().await.unwrap();
     }
