@@ -406,10 +406,13 @@ fn repaired(fs: &SimFileSystem) -> (RepairReport, Vec<u32>) {
 fn damage_to_a_value_is_found_and_costs_that_value_alone() {
     let fs = closed_store();
     assert_eq!(findings(&fs), [] as [String; 0]);
-    let path = FileKind::Values(value_files(&fs)[0].0).path(Path::new("/db"));
-    let shared: Arc<dyn FileSystem> = Arc::new(fs.clone());
-    let mut records = Inspector::on(shared).values(&path).unwrap().map(|record| record.unwrap());
-    let record = records.find(|record| record.key == key(71)).unwrap();
+    let record_in = |(number, _)| {
+        let path = FileKind::Values(number).path(Path::new("/db"));
+        let shared: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        let mut records = Inspector::on(shared).values(&path).unwrap().map(|record| record.unwrap());
+        Some((records.find(|record| record.key == key(71))?, path))
+    };
+    let (record, path) = value_files(&fs).into_iter().find_map(record_in).unwrap();
     assert_eq!((record.value, record.len > long(71, 1).len() as u64), (long(71, 1), true));
     fs.corrupt(&path, record.offset + 40, 1).unwrap();
     let found = findings(&fs);
@@ -467,9 +470,11 @@ fn without_a_manifest_a_repair_keeps_all_values() {
     for name in names.iter().filter(|name| name.starts_with("MANIFEST") || *name == "CURRENT") {
         fs.remove(&Path::new("/db").join(name)).unwrap();
     }
+    let shared: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    repair("/db", RepairOptions::new().file_system(shared)).unwrap();
+    assert_eq!(value_files(&fs), files);
     let (report, lost) = repaired(&fs);
     assert_eq!(lost, [0; 0], "{report}");
-    assert_eq!(value_files(&fs), files);
 }
 
 #[test]
