@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::bits::{count, position, range_of, replies};
 use super::error::Result;
-use super::layout::{Header, data_key, deadline_key, encode_record, slot_start, user_key, value_of};
+use super::layout::{Header, data_key, deadline_key, encode_record, on_wall, slot_start, user_key, value_of};
 use super::lcs::lcs;
 use super::reply::Reply;
 use super::request::Query;
@@ -91,10 +91,13 @@ impl<'a, V: View> Reader<'a, V> {
                 let part = |value: &[u8]| Reply::bulk(&value[range_of(*start, *end, value.len())]);
                 Ok(self.live(key, |_, value| part(value))?.unwrap_or_else(|| Reply::bulk("")))
             }
-            Query::Deadline { key, seconds } => self.deadline(key, |deadline| match seconds {
-                true => deadline.saturating_add(500) / 1000,
-                false => deadline,
-            }),
+            Query::Deadline { key, seconds } => {
+                let ahead_ms = self.view.counters()?.ahead_ms;
+                self.deadline(key, |deadline| match (on_wall(deadline, ahead_ms), seconds) {
+                    (wall_ms, true) => wall_ms.saturating_add(500) / 1000,
+                    (wall_ms, false) => wall_ms,
+                })
+            }
             Query::Bits { key, fields, single } => {
                 let read = |value: &[u8]| replies(fields, *single, |field| Some(field.get(value)));
                 Ok(self.live(key, |_, value| read(value))?.unwrap_or_else(|| read(&[])))
