@@ -8,6 +8,7 @@
 //! from its log that the earlier generation lacks.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,8 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use indicatif::HumanBytes;
 use tamis::Db;
-use tamis_backup::{Backup, Base, FollowOptions, Point, Repository, StoreId};
+use tamis::vfs::{FileSystem, OsFileSystem};
+use tamis_backup::{Backup, Base, FollowOptions, Point, Repository, Restored, StoreId};
 
 use crate::error::{Error, Result};
 use crate::node::{raise_file_limit, signals};
@@ -123,9 +125,18 @@ impl BackupArguments {
     fn follow(&self, db: &Db, repository: &Repository, stopped: &AtomicBool) -> Result<()> {
         let mut options = FollowOptions::new().generation_every(Duration::from_secs(self.every));
         options.keep = self.keep.map(|keep| keep as usize);
-        let (follower, mut generation) = (repository.follow(db, options)?, 0);
+        let follower = repository.follow(db, options)?;
+        let (mut generation, mut restarts, mut has_failed) = (0, 0, false);
         while !stopped.load(Ordering::Relaxed) && !follower.has_ended() {
             let status = follower.status();
+            if let Some(error) = status.error.as_ref().filter(|_| !has_failed) {
+                eprintln!("kvd: {error}; it is tried again");
+            }
+            has_failed = status.error.is_some();
+            if let Some(reason) = status.restarted_for.filter(|_| status.restarts != restarts) {
+                restarts = status.restarts;
+                eprintln!("kvd: {reason}: begins anew with a generation");
+            }
             if status.generation != generation {
                 generation = status.generation;
                 println!("Generation {generation}.");
@@ -136,9 +147,21 @@ impl BackupArguments {
     }
 }
 
+/// What is in a directory, but for what a new file system has in it; nothing if there is none.
+fn files_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let names = match OsFileSystem::new().list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        names => names.map_err(Error::io("read", dir.display()))?,
+    };
+    Ok(names.into_iter().filter(|name| *name != *"lost+found").map(|name| dir.join(name)).collect())
+}
+
 /// Makes the store of a new cluster of one node.
 pub(crate) fn restore(arguments: &RestoreArguments) -> Result<Vec<Recovered>> {
     let RestoreArguments { from, to, generation, at, store, member: (id, member) } = arguments;
+    if !files_in(to)?.is_empty() {
+        return Err(Error::Config(format!("{} is not empty; remove it, or name another", to.display())));
+    }
     let repository = Repository::open_at(from)?;
     let base = match (generation, store) {
         (Some(number), _) => Base::Generation(*number),
@@ -148,10 +171,18 @@ pub(crate) fn restore(arguments: &RestoreArguments) -> Result<Vec<Recovered>> {
     let mut scratch = to.clone().into_os_string();
     scratch.push(".restoring");
     let scratch = PathBuf::from(scratch);
-    match at {
-        Some(time) => _ = repository.restore_to(Point::Time(*time), base, &scratch)?,
-        None => _ = repository.restore(repository.last(base)?.number, &scratch)?,
-    }
+    let (generation, last) = match at {
+        Some(time) => {
+            let Restored { generation, time, .. } = repository.restore_to(Point::Time(*time), base, &scratch)?;
+            (generation, time)
+        }
+        None => {
+            let generation = repository.restore(repository.last(base)?.number, &scratch)?;
+            let time = generation.time;
+            (generation, time)
+        }
+    };
+    println!("Generation {}: the store as of {}.", generation.number, humantime::format_rfc3339_millis(last));
     let recovered = recover(&tamis::Options::new(), &scratch, to, *id, member).map_err(|error| match error {
         Error::Decode { place, rule } => {
             let cure = "restore as of an earlier time, and let the node keep more of its log (--keep-log), \
@@ -159,7 +190,13 @@ pub(crate) fn restore(arguments: &RestoreArguments) -> Result<Vec<Recovered>> {
             Error::Decode { place, rule: format!("{rule}; {cure}") }
         }
         error => error,
-    })?;
-    fs::remove_dir_all(&scratch).map_err(Error::io("remove", scratch.display()))?;
-    Ok(recovered)
+    });
+    let removed = fs::remove_dir_all(&scratch).map_err(Error::io("remove", scratch.display()));
+    if matches!(recovered, Err(Error::Decode { .. })) {
+        // The next attempt, as of another time, begins with nothing. After other errors the
+        // directory may be somebody else's.
+        files_in(to)?.iter().for_each(|file| _ = OsFileSystem::new().remove(file));
+        let _ = fs::remove_dir(to);
+    }
+    removed.and(recovered)
 }

@@ -1,6 +1,7 @@
 //! Backups of nodes that run, and clusters made of them.
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -22,7 +23,15 @@ fn restore(repository: &Path, node: &Node, flags: &[&str]) -> Output {
     let member = format!("{}={},{}", node.id, node.raft, node.resp);
     let mut command = kvd();
     command.args(["restore", "--from"]).arg(repository).arg("--to").arg(&node.dir);
-    command.args(flags).arg(member).output().unwrap()
+    let output = command.args(flags).arg(member).output().unwrap();
+    assert!(!scratch(node).exists(), "it is left");
+    output
+}
+
+fn scratch(node: &Node) -> PathBuf {
+    let mut path = node.dir.clone().into_os_string();
+    path.push(".restoring");
+    path.into()
 }
 
 /// Starts a node on the store that a restore has made, and returns which keys `0..` it has.
@@ -136,7 +145,27 @@ fn a_restore_has_all_or_tells_that_the_log_is_too_short() {
         let output = restore(&repository, &restored, &["--at", &at]);
         match output.status.success() {
             true => assert_eq!(keys_of(restored, 1000), (0..keys).collect::<Vec<_>>()),
-            false => assert!(message(&output).contains("--keep-log"), "{}", message(&output)),
+            false => {
+                assert!(message(&output).contains("--keep-log"), "{}", message(&output));
+                // Nothing is in the way of a restore as of an earlier time.
+                assert!(!restored.dir.exists());
+            }
         }
     }
+}
+
+#[test]
+fn a_backup_that_follows_a_node_tells_why_it_fails() {
+    let dir = TempDir::new().unwrap();
+    let (node, repository) = (Node::start(&dir.path().join("node"), 1), dir.path().join("backups"));
+    let (mut client, mut command) = (node.client(), kvd());
+    command.args(["backup", "--follow", "--from"]).arg(&node.dir).arg("--to").arg(&repository);
+    let [out, err] = ["out", "err"].map(|name| dir.path().join(name));
+    command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
+    let _following = Following(command.spawn().unwrap());
+    until(|| fs::read_to_string(&out).unwrap() == "Generation 1.\n");
+    fs::rename(&repository, dir.path().join("away")).unwrap();
+    fs::write(&repository, "").unwrap();
+    set(&mut client, b"0", b"0");
+    until(|| fs::read_to_string(&err).unwrap().contains("tried again"));
 }

@@ -1,6 +1,6 @@
 //! Exports and backups of nodes that are processes: is everything there, and does it load
 //! elsewhere?
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::disallowed_types, reason = "tests")]
 
 use std::collections::BTreeSet;
 use std::fs;
