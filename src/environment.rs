@@ -450,6 +450,13 @@ impl Environment {
         (self.largest_part() / self.executor().parallelism().max(1)).max(LEAST_TABLE_MEMORY)
     }
 
+    /// [`table_memory`](Environment::table_memory) for a run of level 0, which cannot end early:
+    /// also half of what the cache may have, which gives way. Without merges among runs, writers
+    /// would wait for a compaction.
+    pub(crate) fn run_memory(&self) -> usize {
+        self.table_memory().max(self.0.tables.budget.left_for_cache() / 2)
+    }
+
     /// The right to replay a store's logs with the help of another thread, unless another store
     /// has it just now.
     pub(crate) fn replay_thread(&self) -> Option<MutexGuard<'_, ()>> {

@@ -93,8 +93,8 @@ pub struct Version {
 /// snapshots, if any.
 pub type DeletedBytes = HashMap<u64, u64>;
 
-/// By table number: bytes of older tables, and of values to which these point, that belong to keys
-/// which the table has. Of tables without an entry it is not known.
+/// By table number: bytes of older tables, and of values to which these point, that the table hides
+/// beyond its own size. Of tables without an entry it is not known.
 pub type HiddenBytes = HashMap<u64, u64>;
 
 /// By table number: bytes that the table's tombstones delete in lower levels, if any. The picker

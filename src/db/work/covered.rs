@@ -150,7 +150,11 @@ impl Store {
         let unsampled = if conditions.is_idle { jobs.agenda.take_unsampled() } else { BTreeSet::new() };
         drop(jobs);
         for &keyspace in &unsampled {
-            view.tree(keyspace).inspect(|tree| tree.version.sample(|| self.workers.is_stopping()));
+            let go_on = |read: u64| {
+                self.pace(usize::try_from(read).unwrap_or(usize::MAX));
+                !self.workers.is_stopping() && self.shape.view().is_idle()
+            };
+            view.tree(keyspace).inspect(|tree| tree.version.sample(go_on));
         }
         self.workers.background.lock().agenda.touch(unsampled);
     }

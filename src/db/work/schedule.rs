@@ -314,13 +314,18 @@ impl Store {
             // What nobody has looked at may be garbage.
             debt.garbage = debt.garbage.saturating_add(u64::from(is_unknown));
             let metas = || tree.version.tables().map(|(_, table)| table.meta());
+            let hidden = tree.version.hidden();
+            let hides = |meta: &TableMeta| hidden.get(&meta.number).is_some_and(|bytes| *bytes > 0);
             let expiry = tree.version.has_deadlines().then(|| self.expiry_time());
             let next_due = |now| metas().filter_map(|meta| meta.deadlines.next_due(meta.entries, now)).min();
             Findings {
                 due: Due::Undecided,
                 debt,
                 runs: tree.version.levels()[0].tables().len(),
-                garbage: metas().filter(|meta| has_garbage(meta)).map(|meta| meta.largest_seqno).collect(),
+                garbage: metas()
+                    .filter(|meta| has_garbage(meta) || hides(meta))
+                    .map(|meta| meta.largest_seqno)
+                    .collect(),
                 has_ranges: !tree.version.ranges().is_empty(),
                 is_unknown,
                 is_unsampled: !self.gate.is_read_only() && tree.version.is_sampling_due(),
@@ -434,7 +439,7 @@ impl Store {
             running: &jobs.running(tree.id),
             shape: Shape::USUAL,
             base_size: self.base_size(),
-            table_memory: self.environment.table_memory(),
+            run_memory: self.environment.run_memory(),
             is_idle,
             oldest_snapshot,
             now: if tree.version.has_deadlines() { self.expiry_time() } else { 0 },

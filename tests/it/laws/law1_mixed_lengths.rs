@@ -138,3 +138,28 @@ fn long_values_among_short_ones_are_gone() {
     }
     assert!(failures.is_empty(), "{} of {cells} cells:\n{}", failures.len(), failures.join("\n"));
 }
+
+/// All values are long, in two levels or more, and short ones replace them: what comes down last
+/// stands in the upper ones.
+#[test]
+fn long_values_that_short_ones_replace_are_gone_from_each_level() {
+    let fs = SimFileSystem::new();
+    let (options, executor) = stepped_options(&fs);
+    let keyspace = KeyspaceOptions::new().compression(Compression::None);
+    let db = options.default_keyspace(keyspace).memtable_size(8 << 10).open("/db").unwrap();
+    let mut order: Vec<u32> = (0..3000).collect();
+    fastrand::Rng::with_seed(1).shuffle(&mut order);
+    for len in [1024, 8] {
+        for &i in &order {
+            db.put(key(i), vec![7; len]).unwrap();
+            while executor.step() {}
+        }
+        db.flush().unwrap();
+        while executor.step() {}
+        let levels = db.stats().keyspaces[0].levels.iter().filter(|level| !level.tables.is_empty()).count();
+        assert!(len == 8 || levels >= 2, "{levels} levels");
+    }
+    let rested = size(&db);
+    db.compact_range(..).unwrap();
+    assert!(rested * 5 <= size(&db) * 6 + (40 << 10), "{rested} bytes, {} compacted", size(&db));
+}

@@ -94,8 +94,8 @@ pub struct Picker<'a> {
     pub shape: Shape,
     /// Size of a full level 0, in bytes.
     pub base_size: u64,
-    /// Bytes of memory that writing one table may take.
-    pub table_memory: usize,
+    /// Bytes of memory that writing a run of level 0 may take.
+    pub run_memory: usize,
     /// Whether the store is idle: no data is in memory that a flush would bring to level 0.
     pub is_idle: bool,
     /// Whether operands can be combined: the keyspace has no merge operator, or one that is known.
@@ -338,20 +338,23 @@ impl<'a> Picker<'a> {
     /// fewest bytes, divided by the square of the number of runs removed. Therefore small runs are
     /// merged with others of their size, and a large one when there are others as large. (Tiny runs
     /// flushed for ever into a level 0 of eight are written 7 times by this rule, and 21 times when
-    /// divided by the number itself.) A run is one table, which must not take too much memory.
+    /// divided by the number itself.)
     fn pick_runs(&self, fewest: usize) -> Option<Task> {
         let runs = &self.levels[0];
         let may_merge = |run: &TableMeta| !self.is_busy(0, run) && run.largest_seqno <= self.flushed;
         // The cheapest merge may conflict with a running task that others do not meet.
-        let most_entries = self.table_memory as u64 / MEMORY_PER_KEY;
-        cheapest_first(runs, fewest, may_merge).find_map(|window| {
+        let windows =
+            cheapest_first(runs, fewest, may_merge).filter(|window| self.fit_one_table(&runs[window.clone()]));
+        windows.into_iter().find_map(|window| {
             let inputs: Vec<(usize, &TableMeta)> = runs[window].iter().map(|&run| (0, run)).collect();
-            let entries = inputs.iter().fold(0, |sum: u64, (_, run)| sum.saturating_add(run.entries));
-            if entries > most_entries {
-                return None;
-            }
             self.unless_conflicting(build_task(0, 0, &inputs, false)?)
         })
+    }
+
+    /// Whether there is memory to write these runs as one of level 0, which is one table.
+    fn fit_one_table(&self, runs: &[&TableMeta]) -> bool {
+        let entries = runs.iter().fold(0, |sum: u64, run| sum.saturating_add(run.entries));
+        entries <= self.run_memory as u64 / MEMORY_PER_KEY
     }
 
     /// When the store is idle, merges what is above the base level into it, so that reads find few
@@ -409,7 +412,8 @@ impl<'a> Picker<'a> {
                 (0..=last).flat_map(|level| self.levels[level].iter().map(move |&table| (level, table))).collect();
             let (start, output) = (newest.first()?.0, if last == 0 { lowest_free } else { last });
             let is_move = start < output && last == 0 && disjoint(&newest);
-            build_task(start, output, &newest, is_move)
+            let fits = output > 0 || self.fit_one_table(&self.levels[0]);
+            build_task(start, output, &newest, is_move).filter(|_| fits)
         })
     }
 
@@ -446,7 +450,7 @@ impl<'a> Picker<'a> {
     /// Bytes that the tombstones of a table below level 0 and above the last level delete in lower
     /// levels.
     fn weight(&self, table: &TableMeta) -> u64 {
-        if !has_garbage(table) {
+        if !self.may_hide(table) {
             return 0;
         }
         let weights = self.weights.get_or_init(|| {
@@ -456,6 +460,12 @@ impl<'a> Picker<'a> {
             weights.filter(|(_, weight)| *weight > 0).collect()
         });
         weights.get(&table.number).copied().unwrap_or(0)
+    }
+
+    /// Whether a table below level 0 may hide more in lower levels than values that replace others
+    /// of their length.
+    fn may_hide(&self, table: &TableMeta) -> bool {
+        has_garbage(table) || self.hidden.get(&table.number).is_some_and(|bytes| *bytes > 0)
     }
 
     fn judge(&self, now: Deadline) -> Judge<'a> {
@@ -469,7 +479,7 @@ impl<'a> Picker<'a> {
 
     /// Estimates [`Self::weight`].
     fn estimate(&self, level: usize, table: &TableMeta) -> u64 {
-        if !has_garbage(table) || table.largest_seqno > self.oldest_snapshot {
+        if !self.may_hide(table) || table.largest_seqno > self.oldest_snapshot {
             return 0;
         }
         count_estimate();
@@ -520,7 +530,8 @@ impl<'a> Picker<'a> {
                 let free = if self.combines { free } else { 0 };
                 many(free.saturating_add(expired(table, self.now)), table, share)
             } else {
-                free > 0 && self.garbage_pays_off(level, table, many(free, table, GARBAGE_SHARE))
+                let is_worth = free > 0 || self.weight(table) > 0;
+                is_worth && self.garbage_pays_off(level, table, many(free, table, GARBAGE_SHARE))
             }
         };
         (targets.base_level..LEVELS).find_map(|level| {

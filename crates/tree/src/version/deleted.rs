@@ -175,13 +175,9 @@ fn deleted_bytes(table: &Arc<Table>, ranges: &Covers) -> Result<u64> {
     drop(pieces);
     if !meta.references.is_empty() {
         // Blocks do not tell how long the values are to which they point.
-        let (mut deleted, mut all) = (0.0, 0.0);
-        draw(&[Piece::new(table, 0..table.block_count()?)?], |entry| {
-            all += entry.weight;
-            deleted += if ranges.stretch(entry.key).cover() > entry.seqno { entry.weight } else { 0.0 };
-            Ok(())
-        })?;
-        return Ok(part_of(meta.total_size(), deleted / f64::max(all, 1.0)));
+        let whole = Piece::new(table, 0..table.block_count()?)?;
+        let found = draw(&[whole], |entry| Ok(ranges.stretch(entry.key).cover() > entry.seqno))?;
+        return Ok(part_of(meta.total_size(), found.meant / f64::max(found.all, 1.0)));
     }
     let found = DeletedBlocks::find(table, ranges)?;
     let all = table.block_bytes(0..table.block_count()?)?.max(1);
@@ -241,7 +237,7 @@ fn deleted_of_samples(table: &Arc<Table>, blocks: &[Range<usize>], ranges: &Cove
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use super::*;
@@ -253,7 +249,7 @@ mod tests {
     use crate::sorted::table::{TableBuilder, TableContext, TableFilters, TableOptions};
     use crate::vfs::{FileSystem, SimFileSystem};
 
-    const OPTIONS: TableOptions = TableOptions {
+    pub(in super::super) const OPTIONS: TableOptions = TableOptions {
         filters: TableFilters::NONE,
         compression: Compression::None,
         block_size: 512,
@@ -261,7 +257,7 @@ mod tests {
         keyspace: 0,
     };
 
-    fn context() -> Arc<TableContext> {
+    pub(in super::super) fn context() -> Arc<TableContext> {
         let fs = SimFileSystem::new();
         fs.create_dir(Path::new("/db")).unwrap();
         Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 0, 8))

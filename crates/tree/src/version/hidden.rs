@@ -7,8 +7,9 @@
 //!
 //! Therefore an idle store draws entries evenly from the bytes beneath a table (`draws`), and asks
 //! the table for their keys. The share that it has is the share that it hides, whatever the lengths
-//! and the way of hiding. Each table is looked at once: what comes to be beneath it later was so
-//! before.
+//! and the way of hiding. What it hides beyond its own size counts: values that replace others of
+//! their length wait until a level is full, as in any tree of this kind. Each table is looked at
+//! once: what comes to be beneath it later was so before.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ use crate::error::Result;
 use crate::format::key::{MAX_SEQNO, ValueKind};
 use crate::sorted::iter::{InternalCursor, Stamped};
 use crate::sorted::table::Table;
+
+/// No more tables are looked at before the compactions that are due by then begin.
+const MOST_TABLES: usize = 64;
 
 impl Version {
     /// The older tables that may have keys of `table`, which is in `level`.
@@ -34,13 +38,11 @@ impl Version {
         older.chain(lower)
     }
 
-    /// The tables of which an idle store should know what they hide, and does not: the runs of
-    /// level 0, and tables with tombstones.
+    /// The tables above others of which it is not known how much they hide.
     fn unsampled(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
         let known = self.hidden();
         let above_last = self.tables().take_while(|(level, _)| *level < LEVELS - 1);
-        let may_hide = above_last.filter(|(level, table)| *level == 0 || table.meta().tombstones > 0);
-        let unknown = may_hide.filter(move |(_, table)| !known.contains_key(&table.meta().number));
+        let unknown = above_last.filter(move |(_, table)| !known.contains_key(&table.meta().number));
         unknown.filter(|(level, table)| self.beneath(*level, table).next().is_some())
     }
 
@@ -49,15 +51,17 @@ impl Version {
         self.unsampled().next().is_some()
     }
 
-    /// Finds what tables hide of which that is not known yet, unless stopped. Of one that cannot be
-    /// read it is taken to be nothing: its compaction will say why.
-    pub fn sample(&self, is_stopped: impl Fn() -> bool) {
+    /// Finds what some tables hide of which that is not known yet. After each, `go_on` is told how
+    /// many bytes were read. Of a table that cannot be read it is taken to be nothing: its
+    /// compaction will say why.
+    pub fn sample(&self, mut go_on: impl FnMut(u64) -> bool) {
         let mut hidden = HiddenBytes::clone(&self.hidden());
-        for (level, table) in self.unsampled() {
-            if is_stopped() {
-                return;
+        for (level, table) in self.unsampled().take(MOST_TABLES) {
+            let (excess, read) = self.hidden_excess(level, table).unwrap_or_default();
+            hidden.insert(table.meta().number, excess);
+            if !go_on(read) {
+                break;
             }
-            hidden.insert(table.meta().number, self.hidden_bytes(level, table).unwrap_or(0));
         }
         let present: HashSet<u64> = self.tables().map(|(_, table)| table.meta().number).collect();
         hidden.retain(|number, _| present.contains(number));
@@ -70,48 +74,33 @@ impl Version {
         Arc::clone(&self.hidden.lock())
     }
 
-    /// About how many bytes of older tables, and of values to which these point, belong to keys
-    /// that `table` of `level` has.
-    fn hidden_bytes(&self, level: usize, table: &Arc<Table>) -> Result<u64> {
+    /// About how many bytes of older tables, and of values to which these point, `table` of `level`
+    /// hides beyond its own; and how many were read to find out.
+    fn hidden_excess(&self, level: usize, table: &Arc<Table>) -> Result<(u64, u64)> {
         let (smallest, largest) = (&table.meta().smallest, &table.meta().largest);
         let beneath = self.beneath(level, table).map(|older| Piece::between(older, smallest, largest));
         let beneath = beneath.collect::<Result<Vec<_>>>()?;
         let bytes = beneath.iter().fold(0, |sum: u64, older| sum.saturating_add(older.bytes));
-        let (mut own, mut count, mut hidden) = (table.cursor(false).uncounted(), 0.0, 0.0);
-        draw(&beneath, |older| {
+        let mut own = table.cursor(false).uncounted();
+        let found = draw(&beneath, |older| {
             own.seek(older.key, MAX_SEQNO)?;
-            count += 1.0;
             // An operand adds to what it meets, which may be a list of any length.
-            let hides = own.valid() && own.key() == older.key && own.kind() != ValueKind::Merge;
-            hidden += if hides { older.weight } else { 0.0 };
-            Ok(())
+            Ok(own.valid() && own.key() == older.key && own.kind() != ValueKind::Merge)
         })?;
-        Ok(part_of(bytes, hidden / f64::max(count, 1.0)))
+        let hidden = part_of(bytes, found.meant / f64::max(found.count, 1.0));
+        Ok((hidden.saturating_sub(table.meta().total_size()), found.read))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
+    use super::super::deleted::tests::{OPTIONS, context};
     use super::*;
-    use crate::options::Compression;
-    use crate::sorted::table::{TableBuilder, TableContext, TableFilters, TableOptions};
-    use crate::vfs::{FileSystem, SimFileSystem};
-
-    const OPTIONS: TableOptions = TableOptions {
-        filters: TableFilters::NONE,
-        compression: Compression::None,
-        block_size: 512,
-        seed: 0,
-        keyspace: 0,
-    };
+    use crate::sorted::table::TableBuilder;
 
     #[test]
     fn values_and_tombstones_hide_older_values_and_operands_do_not() {
-        let fs = SimFileSystem::new();
-        fs.create_dir(Path::new("/db")).unwrap();
-        let context = Arc::new(TableContext::new(Arc::new(fs), Path::new("/db"), 0, 8));
+        let context = context();
         let table = |number: u64, kind, value: &[u8]| {
             let mut builder = TableBuilder::new(context.fs(), context.dir(), number, OPTIONS).unwrap();
             (0..100).for_each(|i| builder.add(format!("{i:03}").as_bytes(), number, kind, value).unwrap());
@@ -123,7 +112,7 @@ mod tests {
             let run = table(number, kind, if kind == ValueKind::Delete { b"" } else { b"1" });
             let version = Version::default().edited(&[], vec![(6, Arc::clone(&below)), (0, run)]);
             assert!(version.is_sampling_due());
-            version.sample(|| false);
+            version.sample(|_| true);
             assert!(!version.is_sampling_due());
             let hidden = version.hidden()[&number];
             assert!((least..=most).contains(&hidden), "{kind:?} hides {hidden} bytes");

@@ -76,7 +76,7 @@ pub struct Keys {
 pub(super) enum Parse {
     /// By this function, which gets what stands behind the name.
     With(fn(&mut Arguments, &Spec) -> Result<Command, Reply>),
-    /// So many words stand before another command, which this function changes.
+    /// A number of words stand before another command, which this function changes.
     Around(usize, fn(&[Bytes], Command) -> Result<Command, Reply>),
     /// The next word names a subcommand.
     Container,

@@ -20,7 +20,7 @@ pub(super) const FREE: usize = 16 * 1024;
 /// The least step in which a command takes memory.
 const STEP: usize = 64 * 1024;
 
-/// So many bytes count as progress.
+/// Bytes that count as progress.
 const PROGRESS: usize = 16 * 1024;
 
 /// Shared memory. Clones share it.

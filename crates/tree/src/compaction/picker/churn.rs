@@ -143,7 +143,7 @@ impl ModelStore {
             running,
             shape: Shape::USUAL,
             base_size: MEMTABLE * L0_TRIGGER as u64,
-            table_memory: usize::MAX,
+            run_memory: usize::MAX,
             is_idle,
             oldest_snapshot: self.snapshot.unwrap_or(SeqNo::MAX),
             now: 0,
@@ -180,10 +180,10 @@ impl ModelStore {
                     let of_key = (key, std::cmp::Reverse(SeqNo::MAX))..=(key, std::cmp::Reverse(0));
                     older().flat_map(move |run| run.entries.range(of_key.clone())).map(|(_, value)| size_of(*value))
                 };
-                if level == 0 || run.meta.tombstones > 0 {
-                    let keys = run.entries.keys().map(|(key, _)| *key);
-                    self.hidden.entry(run.meta.number).or_insert_with(|| keys.flat_map(versions).sum());
-                }
+                let mut keys: Vec<u32> = run.entries.keys().map(|(key, _)| *key).collect();
+                keys.dedup();
+                let hidden = || keys.into_iter().flat_map(versions).sum::<u64>();
+                self.hidden.entry(run.meta.number).or_insert_with(|| hidden().saturating_sub(run.meta.size));
             }
         }
     }
