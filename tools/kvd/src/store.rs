@@ -54,11 +54,15 @@ pub(crate) struct Store {
 impl Store {
     /// Opens the store in `dir`, or creates it. When this returns, everything in it is durable.
     pub(crate) fn open(options: Options, dir: &Path) -> Result<Store> {
-        let db = options.open(dir)?;
-        let (log, meta) = (db.keyspace("raft-log")?, db.keyspace("raft-meta")?);
+        let store = Store::of(options.open(dir)?)?;
         // After a kill, entries may be in the log that no sync has covered. From now on this node
         // answers for them.
-        db.sync()?;
+        store.db.sync()?;
+        Ok(store)
+    }
+
+    fn of(db: Db) -> Result<Store> {
+        let (log, meta) = (db.keyspace("raft-log")?, db.keyspace("raft-meta")?);
         Ok(Store { db, log, meta })
     }
 
@@ -78,13 +82,16 @@ impl Store {
         self.meta.get(IDENTITY)?.map(|bytes| decode(&bytes, "raft-meta, identity")).transpose()
     }
 
-    /// Marks an empty store as unfinished, so that no node starts on it.
-    pub(crate) fn begin_recovery(&self) -> Result<()> {
-        if !self.meta.is_empty()? {
-            return Err(Error::Config(format!("{} is not empty", self.db.path().display())));
+    /// Creates a store and marks it as unfinished, so that no node starts on it. A store that is
+    /// there, maybe another program's, stays as it is.
+    pub(crate) fn begin_recovery(options: Options, dir: &Path) -> Result<Store> {
+        let db = options.open(dir)?;
+        if db.last_seqno() > 0 || db.keyspace_names()?.len() > 1 {
+            return Err(Error::Config(format!("{} is not empty", dir.display())));
         }
-        self.meta.put_with(UNFINISHED, "", WriteOptions::new().sync(true))?;
-        Ok(())
+        let store = Store::of(db)?;
+        store.meta.put_with(UNFINISHED, "", WriteOptions::new().sync(true))?;
+        Ok(store)
     }
 
     /// Gives the store to node `id` of a cluster, durably.

@@ -38,9 +38,8 @@ pub struct Recovered {
 /// in use. It is of a new cluster, whose one member is node `id`.
 pub fn recover(options: &Options, from: &Path, to: &Path, id: NodeId, member: &Member) -> Result<Vec<Recovered>> {
     let old = Store::open_read_only(options.clone(), from)?;
-    let new = Store::open(options.clone(), to)?;
     let (_, groups) = old.identity()?.ok_or_else(|| Error::Config(format!("{} is no store of kvd", from.display())))?;
-    new.begin_recovery()?;
+    let new = Store::begin_recovery(options.clone(), to)?;
     let recover = |group| recover_group(&old, &new, group, id, member);
     let recovered = (0..groups).map(recover).collect::<Result<Vec<_>>>()?;
     new.db.flush()?;

@@ -1,12 +1,13 @@
 //! Backups of nodes that run, and clusters made of them.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use redis::cmd;
+use redis::{Connection, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -32,6 +33,17 @@ fn scratch(node: &Node) -> PathBuf {
     let mut path = node.dir.clone().into_os_string();
     path.push(".restoring");
     path.into()
+}
+
+/// Sets each key to its number.
+fn fill(client: &mut Connection, keys: Range<u32>) {
+    keys.for_each(|key| set(client, key.to_string().as_bytes(), key.to_string().as_bytes()));
+}
+
+/// The time when what is written is surely followed: segments are of one second.
+fn after_a_segment() -> String {
+    thread::sleep(Duration::from_millis(2500));
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
 /// Starts a node on the store that a restore has made, and returns which keys `0..` it has.
@@ -73,9 +85,7 @@ fn each_backup_of_a_node_that_runs_becomes_a_cluster_as_of_then() {
     let (node, repository) = (Node::start(&dir.path().join("node"), 3), dir.path().join("backups"));
     let mut client = node.client();
     for end in [200, 400] {
-        for key in end - 200..end {
-            set(&mut client, key.to_string().as_bytes(), key.to_string().as_bytes());
-        }
+        fill(&mut client, end - 200..end);
         let said = backup(&node, &repository);
         assert!(said.starts_with(&format!("Generation {}", end / 200)), "{said}");
     }
@@ -100,18 +110,13 @@ fn a_backup_that_follows_a_node_reaches_any_second() {
     let following = Following::start(&node, &repository, 3600);
     let mut times = Vec::new();
     for end in [100, 200, 300] {
-        for key in end - 100..end {
-            set(&mut client, key.to_string().as_bytes(), key.to_string().as_bytes());
-        }
-        // Segments are of one second.
-        thread::sleep(Duration::from_millis(2500));
-        times.push((end, SystemTime::now()));
+        fill(&mut client, end - 100..end);
+        times.push((end, after_a_segment()));
     }
     following.stop();
     for (keys, time) in times {
         let restored = Node::new(7, &dir.path().join(format!("as of {keys}")), 1);
-        let at = humantime::format_rfc3339_millis(time).to_string();
-        let output = restore(&repository, &restored, &["--at", &at]);
+        let output = restore(&repository, &restored, &["--at", &time]);
         assert!(output.status.success(), "{}", message(&output));
         assert_eq!(keys_of(restored, 400), (0..keys).collect::<Vec<_>>());
     }
@@ -132,17 +137,13 @@ fn a_restore_has_all_or_tells_that_the_log_is_too_short() {
     thread::sleep(Duration::from_secs(2));
     let mut times = Vec::new();
     for end in [500, 1000] {
-        for key in end - 500..end {
-            set(&mut client, key.to_string().as_bytes(), key.to_string().as_bytes());
-        }
-        thread::sleep(Duration::from_millis(2500));
-        times.push((end, SystemTime::now()));
+        fill(&mut client, end - 500..end);
+        times.push((end, after_a_segment()));
     }
     following.stop();
     for (keys, time) in times {
         let restored = Node::new(7, &dir.path().join(format!("as of {keys}")), 1);
-        let at = humantime::format_rfc3339_millis(time).to_string();
-        let output = restore(&repository, &restored, &["--at", &at]);
+        let output = restore(&repository, &restored, &["--at", &time]);
         match output.status.success() {
             true => assert_eq!(keys_of(restored, 1000), (0..keys).collect::<Vec<_>>()),
             false => {

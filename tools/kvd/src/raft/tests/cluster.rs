@@ -406,6 +406,11 @@ async fn one_survivor_becomes_a_cluster() {
     assert!(recovered.iter().all(|group| group.applied + group.from_log >= 50), "{recovered:?}");
     let again = recover(&options, from, &lone.settings.dir, 7, &lone.settings.member).unwrap_err().to_string();
     assert!(again.contains("is not empty"), "{again}");
+    // Another program's store stays as it is.
+    options.clone().open("/foreign").unwrap().put("key", "value").unwrap();
+    let foreign = recover(&options, from, "/foreign".as_ref(), 7, &lone.settings.member).unwrap_err().to_string();
+    assert!(foreign.contains("is not empty"), "{foreign}");
+    assert_eq!(options.clone().open("/foreign").unwrap().keyspace_names().unwrap().len(), 1);
     let nothing = recover(&options, std::path::Path::new("/nothing"), "/other".as_ref(), 7, &lone.settings.member);
     assert!(nothing.is_err());
     lone.start().await;
