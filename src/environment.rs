@@ -445,16 +445,17 @@ impl Environment {
     }
 
     /// The most bytes of memory that a table may take beside its buffers while it is written: all
-    /// that are written at a time take an eighth of the limit.
+    /// that are written at a time take an eighth of the limit. Beside a flush and the compactions
+    /// there is a merge of runs, whose turn comes between those of a compaction.
     pub(crate) fn table_memory(&self) -> usize {
-        (self.largest_part() / self.executor().parallelism().max(1)).max(LEAST_TABLE_MEMORY)
+        (self.largest_part() / (self.executor().parallelism().max(2) + 1)).max(LEAST_TABLE_MEMORY)
     }
 
     /// [`table_memory`](Environment::table_memory) for a run of level 0, which cannot end early:
-    /// also half of what the cache may have, which gives way. Without merges among runs, writers
-    /// would wait for a compaction.
+    /// also half of what is left for it, where the cache gives way. Without merges among runs,
+    /// writers would wait for a compaction.
     pub(crate) fn run_memory(&self) -> usize {
-        self.table_memory().max(self.0.tables.budget.left_for_cache() / 2)
+        self.table_memory().max(self.0.tables.budget.left_for_jobs() / 2)
     }
 
     /// The right to replay a store's logs with the help of another thread, unless another store

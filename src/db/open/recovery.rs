@@ -252,6 +252,7 @@ impl Recovery<'_> {
                 },
                 table_size: u64::MAX,
                 table_memory: usize::MAX,
+                reserved: 0,
                 write_len: WRITE_LEN,
                 snapshots: Vec::new(),
                 ranges: Vec::new(),

@@ -496,6 +496,10 @@ impl Store {
         context.values.must_move = task.reason == CompactionReason::ValueGarbage;
         context.origin.inputs.clone_from(&merge.inputs);
         if task.output_level == 0 {
+            let runs = || tables_of(tree, task);
+            let memory =
+                context.options.memory_of(runs().map(|run| run.entries).sum(), runs().map(|run| run.size).sum());
+            context.reserved = usize::try_from(memory).unwrap_or(usize::MAX).min(self.environment.run_memory());
             context.table_size = u64::MAX;
         }
         job::run(task, &tree.version, merge.parts.spans[i].borrowed(), &context)

@@ -181,6 +181,11 @@ impl Store {
         Ok(())
     }
 
+    pub(super) fn table_options(&self, tree: &Tree, filters: TableFilters, compression: Compression) -> TableOptions {
+        let block_size = tree.options.block_size;
+        TableOptions { filters, compression, block_size, seed: self.seed, keyspace: tree.id }
+    }
+
     /// Returns how to write tables of `tree`.
     pub(super) fn output_context<'a>(
         &'a self,
@@ -192,15 +197,10 @@ impl Store {
     ) -> OutputContext<'a> {
         OutputContext {
             tables: &self.tables,
-            options: TableOptions {
-                filters,
-                compression,
-                block_size: tree.options.block_size,
-                seed: self.seed,
-                keyspace: tree.id,
-            },
+            options: self.table_options(tree, filters, compression),
             table_size: self.options.table_size,
             table_memory: self.environment.table_memory(),
+            reserved: 0,
             write_len: self.write_len(),
             snapshots: self.shape.snapshots().all(),
             ranges: tree.version.ranges().sources().collect(),

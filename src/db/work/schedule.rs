@@ -35,6 +35,7 @@ use crate::report::event::{BackgroundWork, Event};
 use crate::sorted::table::TableMeta;
 use crate::sync::atomic::Ordering;
 use crate::sync::{thread, time};
+use crate::tree::compaction::filters::fixed;
 use crate::tree::compaction::picker::{Debt, L0_SLOWDOWN, L0_TRIGGER, Picker, Requested, Shape, has_garbage};
 use crate::tree::compaction::task::Task;
 use crate::tree::version::ValueGarbage;
@@ -434,12 +435,13 @@ impl Store {
             true => tree.version.value_garbage_when_idle(),
             false => tree.version.value_garbage(),
         };
+        let run = self.table_options(tree, fixed(&tree.options, 0), Compression::None);
         pick(&Picker {
             levels: &tree.version.metas(),
             running: &jobs.running(tree.id),
             shape: Shape::USUAL,
             base_size: self.base_size(),
-            run_memory: self.environment.run_memory(),
+            fits_one_table: &|entries, bytes| run.memory_of(entries, bytes) <= self.environment.run_memory() as u64,
             is_idle,
             oldest_snapshot,
             now: if tree.version.has_deadlines() { self.expiry_time() } else { 0 },

@@ -2,14 +2,13 @@
 //!
 //! Each part of a store charges what it takes to the budget it was given, by use. The block cache
 //! has what the others leave: it shrinks when they grow, and the budget tells it when. A part that
-//! can do without asks first ([`MemoryCharge::try_resize`]): there is room for it until all uses
-//! but the cache fill half of the limit. Indexes, of which a byte saves most reads, have that room
-//! whatever memtables take: three eighths at most, which leaves an eighth for tables being written.
-//! What a store cannot do without (memtables and tables being written within their own limits, the
-//! outlines of a table that is read) is charged in any case.
+//! can do without (whole filters and indexes, scans) asks first ([`MemoryCharge::try_resize`]):
+//! there is room for it until all uses but the cache and memtables fill three eighths of the limit.
+//! What a store cannot do without is charged in any case: memtables, a quarter and what they exceed
+//! it by until they are flushed; tables being written, an eighth; the outlines of open tables.
 //!
-//! Before filters do without, and before the cache gives way, memory that is kept for the next
-//! memtables goes, as much as is needed.
+//! Before the cache gives way, memory that is kept for the next memtables goes, as much as is
+//! needed.
 //!
 //! A sixteenth of the limit is kept free of cached blocks, so that scans and jobs that come and go
 //! evict none.
@@ -138,20 +137,28 @@ impl MemoryBudget {
         self.limit.saturating_sub(lasting).saturating_sub(coming + passing.max(self.limit / RESERVE))
     }
 
-    /// Whether there is room for `bytes` of a use that can be done without.
-    pub fn has_room(&self, of: MemoryUse, bytes: usize) -> bool {
-        self.shortage(of, bytes) == 0
+    /// Bytes of all uses but the cache and memtables.
+    fn others(&self) -> usize {
+        let others = [MemoryUse::Indexes, MemoryUse::Filters, MemoryUse::Ranges, MemoryUse::Scans, MemoryUse::Jobs];
+        others.map(|of| self.used(of)).iter().sum()
     }
 
-    /// Bytes that are missing for that.
-    fn shortage(&self, of: MemoryUse, bytes: usize) -> usize {
-        let others = self.total().saturating_sub(self.used(MemoryUse::Cache));
-        let others = match of {
-            _ if self.limit == usize::MAX => return 0,
-            MemoryUse::Indexes => others.saturating_sub(self.used(MemoryUse::Memtables)),
-            _ => others,
-        };
-        others.saturating_add(bytes).saturating_sub(self.limit / 2)
+    /// Bytes that a job may take now, if the cache gives way and memtables take their most.
+    pub fn left_for_jobs(&self) -> usize {
+        let memtables = self.used(MemoryUse::Memtables).max(self.limit / 8 * 3);
+        self.limit.saturating_sub(memtables.saturating_add(self.others()))
+    }
+
+    /// Whether there is room for `bytes` of a use that can be done without.
+    fn has_room(&self, bytes: usize) -> bool {
+        self.limit == usize::MAX || self.others().saturating_add(bytes) <= self.limit / 8 * 3
+    }
+
+    /// Whether memory is kept for the next memtables when `bytes` more are: while all uses but the
+    /// cache fill half of the limit.
+    pub fn may_keep(&self, bytes: usize) -> bool {
+        let taken = self.others().saturating_add(self.used(MemoryUse::Memtables));
+        self.limit == usize::MAX || taken.saturating_add(bytes) <= self.limit / 2
     }
 
     /// Counts `bytes` more for a use.
@@ -228,18 +235,7 @@ impl MemoryCharge {
 
     /// Charges `bytes` in all, if they are no more than before or there is room for them.
     pub fn try_resize(&mut self, bytes: usize) -> bool {
-        let shortage = || match bytes.saturating_sub(self.bytes) {
-            0 => 0,
-            more => self.budget.shortage(self.of, more),
-        };
-        // Scans come and go, and the room of indexes does not count memtables.
-        if self.of == MemoryUse::Filters {
-            let short = shortage();
-            if short > 0 && short <= self.budget.idle.load(Ordering::Relaxed) {
-                self.budget.free_idle(short);
-            }
-        }
-        let fits = shortage() == 0;
+        let fits = bytes <= self.bytes || self.budget.has_room(bytes - self.bytes);
         if fits {
             self.resize(bytes);
         }
@@ -258,18 +254,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_done_without_leaves_half_and_the_cache_has_the_rest() {
+    fn what_can_be_done_without_has_three_eighths_and_the_cache_has_the_rest() {
         let budget = MemoryBudget::new(1600);
         assert_eq!(budget.left_for_cache(), 1500);
         let memtables = MemoryCharge::new(&budget, MemoryUse::Memtables, 400);
         let mut scan = MemoryCharge::new(&budget, MemoryUse::Scans, 0);
         assert!(scan.try_resize(60));
         assert_eq!(budget.left_for_cache(), 1100, "within the reserve");
-        assert!(scan.try_resize(400) && !scan.try_resize(401) && scan.try_resize(400));
         let mut index = MemoryCharge::new(&budget, MemoryUse::Indexes, 0);
-        // Beside the scan's 400, and whatever memtables take.
-        assert!(index.try_resize(400) && !index.try_resize(401) && !scan.try_resize(401));
+        // Whatever memtables take.
+        assert!(index.try_resize(540) && !index.try_resize(541) && !scan.try_resize(61));
         index.resize(0);
+        assert!(scan.try_resize(600) && !scan.try_resize(601) && scan.try_resize(400));
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 800));
         budget.note_cache(0, 400);
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 1200));
@@ -318,20 +314,18 @@ mod tests {
             of.store(150, Ordering::Relaxed);
         }
         let left = || kept.each_ref().map(|of| of.load(Ordering::Relaxed));
-        let mut charges = [MemoryUse::Scans, MemoryUse::Filters].map(|of| MemoryCharge::new(&budget, of, 0));
-        assert!(!charges[0].try_resize(101), "not for what comes and goes");
-        assert!(!charges[1].try_resize(401), "nor if that is not enough");
-        assert_eq!(left(), [150, 150]);
-        assert!(charges[1].try_resize(110));
-        assert_eq!((left(), budget.total()), ([100, 150], 360));
-        charges[0].resize(600);
-        assert_eq!((left(), budget.total()), ([0, 90 - 40], 760));
+        let mut charge = MemoryCharge::new(&budget, MemoryUse::Filters, 500);
+        assert_eq!((left(), budget.total()), ([150, 150], 800));
+        charge.resize(510);
+        assert_eq!((left(), budget.total()), ([100, 150], 760));
+        charge.resize(700);
+        assert_eq!((left(), budget.total()), ([0, 100], 800));
     }
 
     #[test]
     fn without_a_limit_there_is_room_for_all() {
         let budget = MemoryBudget::unlimited();
-        assert!(budget.has_room(MemoryUse::Scans, usize::MAX));
+        assert!(budget.has_room(usize::MAX) && budget.may_keep(usize::MAX));
         assert_eq!(budget.left_for_cache(), usize::MAX);
     }
 }

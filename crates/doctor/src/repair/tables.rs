@@ -222,6 +222,7 @@ impl TableWriter<'_> {
             },
             table_size,
             table_memory: usize::MAX,
+            reserved: 0,
             write_len: WRITE_LEN,
             snapshots: Vec::new(),
             ranges: Vec::new(),

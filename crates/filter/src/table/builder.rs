@@ -95,14 +95,20 @@ impl FilterBuilder {
 
     /// Bytes of memory that the builder takes, with those of the block that it will make.
     pub fn memory(&self) -> usize {
-        let keys = self.hashes.len();
-        let building = match self.policy {
-            FilterPolicy::BinaryFuse { .. } => keys * fuse::BYTES_PER_KEY,
+        let beside = FilterBuilder::memory_of(self.policy, self.hashes.len() as u64);
+        self.hashes.memory() + usize::try_from(beside).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes of memory that a filter of so many keys takes while it is built, beside their hashes
+    /// of 8 bytes.
+    pub fn memory_of(policy: FilterPolicy, keys: u64) -> u64 {
+        let building = match policy {
+            FilterPolicy::BinaryFuse { .. } => fuse::BYTES_PER_KEY as u64,
             _ => 0,
         };
         // The lines, the block, and the filter that verifies it.
-        let finished = 3 * u64::from(self.policy.millibits()) * keys as u64 / 8000;
-        self.hashes.memory() + building + usize::try_from(finished).unwrap_or(usize::MAX)
+        let finished = 3 * u128::from(policy.millibits()) * u128::from(keys) / 8000;
+        keys.saturating_mul(building).saturating_add(u64::try_from(finished).unwrap_or(u64::MAX))
     }
 
     /// The block, or `None` if the policy is no filter.

@@ -111,9 +111,9 @@ impl<'a> TableBuilder<'a> {
         builder
     }
 
-    /// Charges what the builder takes to `budget`.
-    pub fn charging(self, budget: &Arc<MemoryBudget>) -> TableBuilder<'a> {
-        TableBuilder { charge: Some(MemoryCharge::new(budget, MemoryUse::Jobs, 0)), ..self }
+    /// Charges what the builder takes to `budget`: `reserved` bytes from the beginning.
+    pub fn charging(self, budget: &Arc<MemoryBudget>, reserved: usize) -> TableBuilder<'a> {
+        TableBuilder { charge: Some(MemoryCharge::new(budget, MemoryUse::Jobs, reserved)), ..self }
     }
 
     /// Sets how many bytes are written at a time.

@@ -25,6 +25,17 @@ impl TableFilters {
     pub const fn of_points(points: FilterPolicy) -> TableFilters {
         TableFilters { points, ..TableFilters::NONE }
     }
+
+    /// Bytes of memory that they take, about, while a table of so many keys is written. A prefix
+    /// that each key has for itself makes a filter twice as large.
+    pub fn memory_of(&self, keys: u64) -> u64 {
+        let hashes = keys.saturating_mul(if self.prefix.is_some() { 2 } else { 1 });
+        let points = match self.points {
+            FilterPolicy::None => 0,
+            policy => hashes.saturating_mul(8).saturating_add(FilterBuilder::memory_of(policy, hashes)),
+        };
+        points.saturating_add(keys.saturating_mul(2 * u64::from(self.ranges.millibits())) / 8000)
+    }
 }
 
 /// Builds the filters of a table: `add` for each key in order, and `end_block` after each data

@@ -171,7 +171,17 @@ impl TableOptions {
     pub fn for_ranges(self) -> TableOptions {
         TableOptions { filters: TableFilters::NONE, compression: Compression::None, ..self }
     }
+
+    /// Bytes of memory that a table of so many entries, of so many bytes, takes while it is written,
+    /// about, beside its buffer.
+    pub fn memory_of(&self, entries: u64, bytes: u64) -> u64 {
+        let index = bytes / u64::from(self.block_size.max(1)) * INDEX_ENTRY;
+        self.filters.memory_of(entries).saturating_add(index)
+    }
 }
+
+/// Bytes of memory per block that the index of a table takes while it is written, about.
+const INDEX_ENTRY: u64 = 32;
 
 /// What the tables of several stores share.
 pub struct TableResources {

@@ -56,7 +56,7 @@ pub fn write_ranges<K: Deref<Target = [u8]>>(
     }
     let (tables, number) = (context.tables, (context.new_number)());
     let builder = TableBuilder::new(tables.fs(), tables.dir(), number, context.options.for_ranges())?;
-    let mut builder = builder.charging(tables.budget());
+    let mut builder = builder.charging(tables.budget(), 0);
     if let Err(error) = fragments.iter().try_for_each(|range| builder.add_range(range)) {
         builder.abandon();
         tables.remove_file(number);

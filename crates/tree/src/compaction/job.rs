@@ -444,6 +444,7 @@ mod tests {
                 options: OPTIONS,
                 table_size: 1 << 20,
                 table_memory: usize::MAX,
+                reserved: 0,
                 write_len: WRITE_LEN,
                 snapshots: Vec::new(),
                 ranges: Vec::new(),

@@ -44,6 +44,9 @@ pub struct OutputContext<'a> {
     pub table_size: u64,
     /// Bytes of memory at which a table ends and the next begins.
     pub table_memory: usize,
+    /// Bytes of memory that a table is charged for from its beginning, so that what it will take is
+    /// not given to others.
+    pub reserved: usize,
     /// Bytes written at a time.
     pub write_len: usize,
     /// Live snapshots, ascending.
@@ -683,7 +686,7 @@ impl<'a> RunWriter<'a> {
         let tables = self.context.tables;
         let number = (self.context.new_number)();
         let builder = TableBuilder::new(tables.fs(), tables.dir(), number, self.context.options)?;
-        let mut builder = builder.charging(tables.budget());
+        let mut builder = builder.charging(tables.budget(), self.context.reserved);
         builder.set_write_len(self.context.write_len);
         Ok(none.insert(builder))
     }

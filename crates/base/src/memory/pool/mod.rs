@@ -242,7 +242,7 @@ impl MemtablePool {
     /// A new chunk to make ready. `None` if enough are, or there is no room for more.
     fn next_unready(&self) -> Option<(Region, MemoryCharge)> {
         let mut free = self.free.lock();
-        let is_full = free.bytes + CHUNK_LEN > self.limit || !self.budget.has_room(MemoryUse::Memtables, CHUNK_LEN);
+        let is_full = free.bytes + CHUNK_LEN > self.limit || !self.budget.may_keep(CHUNK_LEN);
         free.preparing = free.growing && free.ready() < self.ahead() && !is_full;
         if !free.preparing {
             return None;
@@ -265,7 +265,7 @@ impl MemtablePool {
     }
 
     fn keep(&self, mut region: Region) {
-        if region.len() >= LEAST_MAPPED && self.budget.has_room(MemoryUse::Memtables, 0) {
+        if region.len() >= LEAST_MAPPED && self.budget.may_keep(0) {
             region.allow_huge();
             let refused = self.changed(|free| match free.bytes + region.len() <= self.limit {
                 true => {
@@ -443,15 +443,16 @@ mod tests {
     }
 
     #[test]
-    fn idle_chunks_go_when_filters_need_their_memory() {
+    fn idle_chunks_go_when_others_need_their_memory() {
         let budget = MemoryBudget::new(8 * CHUNK_LEN);
         let pool = MemtablePool::charging(&budget, usize::MAX);
         drop([pool.take(CHUNK_LEN), pool.take(CHUNK_LEN), pool.take(1)]);
         assert_eq!((pool.idle(), budget.total()), (2 * CHUNK_LEN, 2 * CHUNK_LEN));
         let held = pool.take(CHUNK_LEN);
-        let mut filter = MemoryCharge::new(&budget, MemoryUse::Filters, 0);
-        assert!(filter.try_resize(3 * CHUNK_LEN) && !filter.try_resize(3 * CHUNK_LEN + 1));
-        assert_eq!((pool.idle(), budget.total()), (0, 4 * CHUNK_LEN));
+        let mut filter = MemoryCharge::new(&budget, MemoryUse::Filters, 6 * CHUNK_LEN);
+        assert_eq!((pool.idle(), budget.total()), (CHUNK_LEN, 8 * CHUNK_LEN));
+        filter.resize(7 * CHUNK_LEN);
+        assert_eq!((pool.idle(), budget.total()), (0, 8 * CHUNK_LEN));
         drop(held);
     }
 

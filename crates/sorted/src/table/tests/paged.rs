@@ -9,8 +9,8 @@ use crate::vfs::{Fault, FaultMode};
 
 const N: u64 = 12_000;
 
-/// The table, opened beside others that leave `room` bytes for filters, none of them for indexes
-/// if that is 0, and `cache` bytes for the cache.
+/// The table, opened beside others that leave `room` bytes for filters and indexes, and
+/// `cache` bytes for the cache.
 struct Fixture {
     table: Arc<Table>,
     budget: Arc<MemoryBudget>,
@@ -20,7 +20,7 @@ struct Fixture {
 impl Fixture {
     fn new(fs: &SimFileSystem, meta: &TableMeta, room: usize, cache: usize) -> Fixture {
         let budget = MemoryBudget::new(16 << 20);
-        let others = if room == 0 { 14 << 20 } else { (8 << 20) - room };
+        let others = if room == 0 { 14 << 20 } else { (6 << 20) - room };
         let others = MemoryCharge::new(&budget, MemoryUse::Ranges, others);
         let resources = TableResources::new(&budget, cache, 8);
         let context = TableContext::sharing(Arc::new(fs.clone()), Path::new("/db"), &resources, ReadMode::default());

@@ -105,6 +105,7 @@ fn written_by(
         options: OPTIONS,
         table_size,
         table_memory: usize::MAX,
+        reserved: 0,
         write_len: WRITE_LEN,
         snapshots: snapshots.to_vec(),
         ranges: Vec::new(),

@@ -154,7 +154,7 @@ impl SimulatedTree {
             running,
             shape,
             base_size: self.memtable * shape.l0_trigger as u64,
-            run_memory: usize::MAX,
+            fits_one_table: &|_, _| true,
             is_idle,
             oldest_snapshot: SeqNo::MAX,
             now: 0,
