@@ -44,16 +44,6 @@ pub enum Error {
         /// Its reason.
         reason: String,
     },
-    /// The target of an export cannot hold an entry.
-    #[error("{target} cannot hold the key {}: {misfit}", shown(key))]
-    Misfit {
-        /// What was to hold it.
-        target: &'static str,
-        /// The key.
-        key: Vec<u8>,
-        /// Why it cannot.
-        misfit: Misfit,
-    },
     /// A signal has ended an operation.
     #[error("interrupted; {0}")]
     Interrupted(&'static str),
@@ -71,44 +61,6 @@ pub enum Error {
         /// Why it stopped.
         reason: String,
     },
-}
-
-/// What an export's target does not allow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Misfit {
-    /// The key is too long.
-    #[error("it has {len} bytes, and a key at most {limit}")]
-    LongKey {
-        /// Length of the key.
-        len: usize,
-        /// Length of the longest one allowed.
-        limit: usize,
-    },
-    /// The value is too long.
-    #[error("its value has {len} bytes, and a value at most {limit}")]
-    LongValue {
-        /// Length of the value.
-        len: usize,
-        /// Length of the longest one allowed.
-        limit: usize,
-    },
-    /// The key is in a range that the target keeps for itself.
-    #[error("keys that begin with the byte 0xff are the system's")]
-    SystemKey,
-    /// The key expires.
-    #[error("it expires at {0} ms since 1970, and keys do not expire there")]
-    Deadline(u64),
-}
-
-/// Bytes of a key that an error shows.
-const SHOWN_KEY: usize = 60;
-
-fn shown(key: &[u8]) -> String {
-    match key.split_at_checked(SHOWN_KEY) {
-        Some((begin, rest)) if !rest.is_empty() => format!("\"{}…\" ({} bytes)", begin.escape_ascii(), key.len()),
-        _ => format!("\"{}\"", key.escape_ascii()),
-    }
 }
 
 /// Result of an operation of a node.

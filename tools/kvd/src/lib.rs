@@ -48,4 +48,4 @@ mod volatile;
 #[cfg(all(feature = "faults", not(debug_assertions)))]
 compile_error!("the feature `faults` is for tests: nodes with it can be told to lose data");
 
-pub use error::{Error, Misfit, Result};
+pub use error::{Error, Result};

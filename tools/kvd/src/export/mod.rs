@@ -20,7 +20,7 @@ use tamis::vfs::{FileSystem, OsFileSystem};
 use tempfile::{Builder, NamedTempFile, TempDir};
 
 use crate::clock::wall_ms;
-use crate::error::{Error, Misfit, Result};
+use crate::error::{Error, Result};
 use crate::machine::{Record, Records};
 use crate::node::{raise_file_limit, signals};
 use crate::raft::{Found, FoundState, find_states};
@@ -56,12 +56,6 @@ pub(crate) struct Arguments {
     /// Directory for temporary files, which may become as large as the data
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
-    /// List what the target cannot hold on standard error and go on, instead of failing
-    #[arg(long)]
-    skip_misfits: bool,
-    /// Write keys that expire though they will not do so in the target
-    #[arg(long)]
-    drop_deadlines: bool,
 }
 
 /// Runs an export until it ends or a signal comes.
@@ -87,7 +81,6 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
 struct Counts {
     written: u64,
     expired: u64,
-    skipped: u64,
 }
 
 struct Export<'a> {
@@ -123,8 +116,8 @@ impl Export<'_> {
             None => self.write(&states, &work, io::stdout().lock(), "standard output")?,
             Some(path) => self.write_file(&states, &work, path)?,
         };
-        let Counts { written, expired, skipped } = counts;
-        eprintln!("Keys written: {written}; left out because they have expired: {expired}; skipped: {skipped}.");
+        let Counts { written, expired } = counts;
+        eprintln!("Keys written: {written}; left out because they have expired: {expired}.");
         Ok(())
     }
 
@@ -151,7 +144,6 @@ impl Export<'_> {
         let failed = |source| Error::io("write", target)(source);
         let mut counts = Counts::default();
         let mut encoder = Encoder::new(self.arguments.format, BufWriter::with_capacity(1 << 16, out));
-        encoder.begin().map_err(failed)?;
         if self.arguments.unsorted {
             self.read(states, &mut counts, &mut |record| encoder.write(record).map_err(failed))?;
         } else {
@@ -170,7 +162,7 @@ impl Export<'_> {
         Ok(counts)
     }
 
-    /// Calls `take` with all records that have not expired and that the target can hold.
+    /// Calls `take` with all records that have not expired.
     fn read(
         &self,
         states: &[FoundState],
@@ -192,27 +184,12 @@ impl Export<'_> {
                     counts.expired += 1;
                     return Ok(());
                 }
-                if let Some(misfit) = self.misfit(&record) {
-                    let target = self.arguments.format.target();
-                    let error = Error::Misfit { target, key: record.key.to_vec(), misfit };
-                    if !self.arguments.skip_misfits {
-                        return Err(error);
-                    }
-                    counts.skipped += 1;
-                    bar.suspend(|| eprintln!("Skipped: {error}"));
-                    return Ok(());
-                }
                 counts.written += 1;
                 take(record)
             })?;
         }
         bar.finish_and_clear();
         Ok(())
-    }
-
-    fn misfit(&self, record: &Record) -> Option<Misfit> {
-        let misfit = self.arguments.format.misfit(record)?;
-        (!matches!(misfit, Misfit::Deadline(_)) || !self.arguments.drop_deadlines).then_some(misfit)
     }
 
     fn step(&self, bar: &ProgressBar, at: u64) -> Result<()> {

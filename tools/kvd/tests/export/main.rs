@@ -331,44 +331,13 @@ fn an_export_of_a_majority_has_every_acknowledged_write() {
 }
 
 #[test]
-fn what_foundationdb_cannot_hold_is_refused_or_listed() {
+fn an_export_to_what_is_no_file_is_refused() {
     let dir = TempDir::new().unwrap();
     let mut node = Node::start(&dir.path().join("store"), 1);
-    let mut client = node.client();
-    set(&mut client, b"fits", b"v");
-    set(&mut client, &[b'k'; 10_001], b"v");
-    set(&mut client, b"long", &[b'v'; 100_001]);
-    set(&mut client, b"\xffsystem", b"v");
-    cmd("SET").arg("expires").arg("v").arg("EX").arg(3600).exec(&mut client).unwrap();
     node.end(Signal::TERM);
-
-    let file = dir.path().join("script");
-    let refused = node.export("fdbcli", &["--to", file.to_str().unwrap()]);
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(message(&refused).contains("kvd: FoundationDB cannot hold the key"), "{}", message(&refused));
-    assert!(!file.exists());
-
     let refused = node.export("resp", &["--to", dir.path().to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1));
     assert!(message(&refused).contains("is no file"), "{}", message(&refused));
-
-    let listed = node.export("fdbcli", &["--skip-misfits"]);
-    assert!(listed.status.success());
-    assert_eq!(String::from_utf8(listed.stdout.clone()).unwrap(), "writemode on\nbegin\nset fits v\ncommit\n");
-    let message = message(&listed);
-    for reason in [
-        "(10001 bytes): it has 10001 bytes, and a key at most 10000\n",
-        "\"long\": its value has 100001 bytes, and a value at most 100000\n",
-        "\"\\xffsystem\": keys that begin with the byte 0xff are the system's\n",
-        "\"expires\": it expires at ",
-    ] {
-        assert!(message.contains(reason), "{reason}: {message}");
-    }
-    assert_eq!(message.matches("Skipped: ").count(), 4);
-
-    let kept = node.export("fdbcli", &["--skip-misfits", "--drop-deadlines"]);
-    assert!(kept.status.success());
-    let script = String::from_utf8(kept.stdout).unwrap();
-    assert_eq!(script, "writemode on\nbegin\nset expires v\nset fits v\ncommit\n");
 }
 
 #[test]
