@@ -2,8 +2,12 @@
 
 use std::ops::Range;
 
+use crc::{CRC_16_XMODEM, Crc};
+
 /// Number of slots.
 pub const SLOTS: u16 = 16_384;
+
+static CRC16: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
 /// Number of a group of replicas: each owns a range of slots, and has a log of its own.
 pub type GroupId = u32;
@@ -13,7 +17,7 @@ pub type GroupId = u32;
 /// The hash tag is what stands between the first `{` and the first `}` after it, or the whole key
 /// if there is none or it is empty.
 pub fn slot_of(key: &[u8]) -> u16 {
-    crc16(hash_tag(key)) % SLOTS
+    CRC16.checksum(hash_tag(key)) % SLOTS
 }
 
 /// The group that owns a slot when `groups` groups share all slots evenly.
@@ -39,40 +43,19 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// CRC-16 with the polynomial 0x1021, starting from zero (XMODEM).
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, &byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
-}
-
-const TABLE: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut byte: u16 = 0;
-    while byte < 256 {
-        let mut crc = byte << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-            bit += 1;
-        }
-        table[byte as usize] = crc;
-        byte += 1;
-    }
-    table
-};
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn slots_are_those_of_redis_cluster() {
-        assert_eq!(crc16(b"123456789"), 0x31c3, "the check value of the specification");
+        assert_eq!(CRC16.checksum(b"123456789"), 0x31c3, "the check value of the specification");
         assert_eq!(slot_of(b"foo"), 12_182);
         assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"user1000"));
-        assert_eq!(slot_of(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS, "an empty tag is none");
+        assert_eq!(slot_of(b"foo{}{bar}"), CRC16.checksum(b"foo{}{bar}") % SLOTS, "an empty tag is none");
         assert_eq!(slot_of(b"foo{{bar}}zap"), slot_of(b"{bar"));
         assert_eq!(slot_of(b"foo{bar}{zap}"), slot_of(b"bar"));
-        assert_eq!(slot_of(b"foo{bar"), crc16(b"foo{bar") % SLOTS);
+        assert_eq!(slot_of(b"foo{bar"), CRC16.checksum(b"foo{bar") % SLOTS);
         assert_eq!(slot_of(b""), 0);
     }
 
