@@ -254,12 +254,6 @@ enum Action {
     Export(export::Arguments),
     /// Reads a password, a line of standard input, and prints what the file of users has for it
     HashPassword,
-    /// Starts three nodes, kills the leader, and shows what becomes of it
-    Demo {
-        /// Keys to write before the leader is killed
-        #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-        keys: u64,
-    },
 }
 
 fn route(text: &str) -> Result<(NodeId, String), String> {
@@ -590,7 +584,6 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
                 }
             }
         }
-        Action::Demo { keys } => crate::demo::run(keys).await,
     }
 }
 

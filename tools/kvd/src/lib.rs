@@ -18,7 +18,6 @@
 //! export    a node's data in formats that other stores load
 //! rebalance decides which nodes should lead which groups
 //! faults    flags that make a node fail, for tests
-//! demo      three nodes, one of which is killed
 //! cli       the command line
 //! ```
 #![deny(missing_docs)]
@@ -28,7 +27,6 @@ mod backup;
 pub mod cli;
 mod clock;
 pub mod command;
-mod demo;
 mod error;
 mod export;
 #[cfg(feature = "faults")]

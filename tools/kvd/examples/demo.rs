@@ -1,4 +1,9 @@
-//! `kvd demo`: three nodes as processes on loopback, a Redis client, and the leader killed.
+//! Three nodes as processes on loopback, a Redis client, and the leader killed.
+//!
+//! ```sh
+//! cargo run --release -p kvd --example demo
+//! ```
+#![allow(clippy::print_stdout, reason = "it is for people")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,6 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
 use comfy_table::{Table, presets};
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisError};
@@ -16,11 +23,12 @@ use tokio::process::{Child, Command as Program};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::error::{Error, Result};
-use crate::link::Trust;
-use crate::raft::{Command, GroupStatus, Member, NodeStatus, command};
-use crate::replica::NodeId;
+use kvd::link::Trust;
+use kvd::raft::{Command, GroupStatus, Member, NodeStatus, command};
+use kvd::replica::NodeId;
 
+/// Set for the processes that are nodes: this program is those, too.
+const NODE: &str = "KVD_DEMO_NODE";
 /// For each step.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two attempts.
@@ -42,22 +50,22 @@ struct Host {
 
 impl Host {
     fn start(&mut self) -> Result<()> {
-        let program = std::env::current_exe().map_err(Error::io("find", "this program"))?;
+        let program = std::env::current_exe().context("find this program")?;
         let child = Program::new(program)
             .args(["--id", &self.id.to_string(), "--raft", &self.member.raft, "--resp", &self.member.resp, "--dir"])
             .arg(&self.dir)
-            .env("KVD_LOG", "off")
+            .env(NODE, "1")
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .spawn();
-        self.child = Some(child.map_err(Error::io("start", "a node"))?);
+        self.child = Some(child.context("start a node")?);
         Ok(())
     }
 
     /// As if by `kill -9`.
     async fn kill(&mut self) -> Result<()> {
         match &mut self.child {
-            Some(child) => child.kill().await.map_err(Error::io("kill", "a node")),
+            Some(child) => child.kill().await.context("kill a node"),
             None => Ok(()),
         }
     }
@@ -65,7 +73,7 @@ impl Host {
     async fn group(&self) -> Result<GroupStatus> {
         let status: Option<NodeStatus> = command(&Trust::default(), &self.member.raft, Command::Status).await?;
         let group = status.and_then(|status| status.groups.into_iter().next());
-        group.ok_or_else(|| Error::Config(format!("node {} reports nothing", self.id)))
+        group.with_context(|| format!("node {} reports nothing", self.id))
     }
 }
 
@@ -115,7 +123,7 @@ impl Follower {
                 reason = error.to_string();
             }
         }
-        Err(Error::Config(format!("no answer to a command: {reason}")))
+        bail!("no answer to a command: {reason}")
     }
 
     async fn ask_one<T: FromRedisValue>(&mut self, command: Cmd) -> Result<T> {
@@ -159,7 +167,7 @@ async fn until<T, F: Future<Output = Option<T>>>(what: &str, holds: impl Fn() ->
             return Ok(value);
         }
         if Instant::now() >= deadline {
-            return Err(Error::Config(format!("the demonstration waits in vain: {what}")));
+            bail!("the demonstration waits in vain: {what}");
         }
         sleep(PAUSE).await;
     }
@@ -190,16 +198,26 @@ impl Report {
 async fn addresses(count: usize) -> Result<Vec<String>> {
     let mut held = Vec::new();
     for _ in 0..count {
-        held.push(TcpListener::bind("127.0.0.1:0").await.map_err(Error::io("listen at", "127.0.0.1"))?);
+        held.push(TcpListener::bind("127.0.0.1:0").await.context("listen at 127.0.0.1")?);
     }
     let address = |listener: &TcpListener| listener.local_addr().map(|address| address.to_string());
-    held.iter().map(|listener| address(listener).map_err(Error::io("listen at", "127.0.0.1"))).collect()
+    held.iter().map(|listener| address(listener).context("listen at 127.0.0.1")).collect()
 }
 
-/// Runs the demonstration.
-pub(crate) async fn run(keys: u64) -> Result<()> {
-    let dir =
-        TempDir::with_prefix("kvd-demo-").map_err(Error::io("make a directory in", std::env::temp_dir().display()))?;
+#[derive(Parser)]
+struct Arguments {
+    /// Keys to write before the leader is killed
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    keys: u64,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    if std::env::var_os(NODE).is_some() {
+        return Ok(kvd::cli::run(std::env::args_os().collect()).await?);
+    }
+    let Arguments { keys } = Arguments::parse();
+    let dir = TempDir::with_prefix("kvd-demo-").context("make a directory for temporary files")?;
     let free = addresses(6).await?;
     let mut hosts = Vec::new();
     for (id, pair) in (1..).zip(free.chunks_exact(2)) {
@@ -255,13 +273,13 @@ pub(crate) async fn run(keys: u64) -> Result<()> {
     ended.store(true, Ordering::Relaxed);
     let mut promised = Vec::new();
     while let Some(writer) = writers.join_next().await {
-        promised.push(writer.map_err(|error| Error::Config(error.to_string()))??);
+        promised.push(writer??);
     }
     let moments = promised.iter().flat_map(|promises| promises.moments.iter().copied());
     let (before, after): (Vec<Instant>, Vec<Instant>) = moments.partition(|moment| *moment <= killed);
     let gap = match (before.iter().max(), after.iter().filter(|moment| **moment > killed + PAUSE).min()) {
         (Some(last), Some(first)) => *first - *last,
-        _ => return Err(Error::Config("nobody could write before the leader was killed, or after".to_owned())),
+        _ => bail!("nobody could write before the leader was killed, or after"),
     };
     let acknowledged: u64 = promised.iter().map(|promises| promises.count).sum();
     let outcome =
@@ -292,7 +310,8 @@ pub(crate) async fn run(keys: u64) -> Result<()> {
     for host in &mut hosts {
         host.kill().await?;
     }
-    if wrong + lost == 0 { Ok(()) } else { Err(Error::Config("the cluster has lost what it acknowledged".to_owned())) }
+    ensure!(wrong + lost == 0, "the cluster has lost what it acknowledged");
+    Ok(())
 }
 
 /// Reads keys from the leader; returns how many do not have their value.
