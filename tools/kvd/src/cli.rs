@@ -15,6 +15,7 @@ use crate::backup;
 use crate::error::{Error, Result};
 use crate::export;
 use crate::link::{Tls, Trust};
+use crate::machine::Version;
 use crate::node::{self, Clients, Node};
 use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, Wall, command, is_off, recover};
 use crate::rebalance::{Led, Move, Nodes, Placed, Transfer, plan, spread};
@@ -390,6 +391,7 @@ impl Run {
             keep_log: self.keep_log,
             sync_delay: Duration::ZERO,
             skip_sync: false,
+            version: Version::LATEST,
             wall: Wall::default(),
             store,
         };
@@ -563,6 +565,9 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
                         println!("Node {id} does not reach it.");
                     }
                 }
+                if let Some(line) = versions(&status) {
+                    println!("{line}");
+                }
                 println!("{}", groups(&status.groups));
             }
             Ok(())
@@ -668,12 +673,27 @@ fn clock(ahead_ms: Option<i64>) -> String {
     }
 }
 
+/// Why groups do not have the version of this node, if one does not.
+fn versions(status: &NodeStatus) -> Option<String> {
+    let version = status.groups.iter().filter_map(|group| group.version).min()?;
+    if version == status.version {
+        return None;
+    }
+    let others = status.others.iter().map(|(id, ..)| match status.versions.get(id) {
+        Some(version) => format!("node {id} {version}"),
+        None => format!("node {id} does not say"),
+    });
+    let others = others.collect::<Vec<_>>().join(", ");
+    Some(format!("It knows version {}, and groups have {version} until all nodes do: {others}.", status.version))
+}
+
 fn groups(groups: &[GroupStatus]) -> Table {
     let mut table = table(&[
         "group",
         "role",
         "leader",
         "term",
+        "version",
         "log",
         "committed",
         "applied",
@@ -692,7 +712,8 @@ fn groups(groups: &[GroupStatus]) -> Table {
         let off = group.ahead_ms.map_or_else(|| "unknown".to_owned(), |ahead| format!("{ahead:+}"));
         let numbers = [group.last, group.committed, group.applied, group.flushed, group.snapshot, group.purged];
         let leader = group.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
-        let first = [group.group.to_string(), group.role.clone(), leader, group.term.to_string()];
+        let version = group.version.map_or_else(String::new, |version| version.to_string());
+        let first = [group.group.to_string(), group.role.clone(), leader, group.term.to_string(), version];
         table.add_row(first.into_iter().chain(numbers.map(|number| number.to_string())).chain([off, lag]));
     }
     table

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -20,9 +20,9 @@ use super::wire::{Answer, Call, Command, GroupStatus, NodeStatus};
 use crate::clock::Wall;
 use crate::error::{Error, Result};
 use crate::link::Trust;
-use crate::machine::{Body, GroupId, Machine, Reply, Request};
+use crate::machine::{Body, GroupId, Machine, Reply, Request, Version};
 use crate::replica::{Node, NodeId, ReadError, Replica, Status, WriteError};
-use crate::store::Store;
+use crate::store::{Store, Versions};
 
 /// Between two looks at each group: its log, how far it lags, and what has expired.
 const ROUND: Duration = Duration::from_millis(500);
@@ -53,6 +53,8 @@ pub struct Settings {
     pub sync_delay: Duration,
     /// Whether the logs are not synced, in tests of tests.
     pub skip_sync: bool,
+    /// The latest version that it knows: in tests, one of an older node.
+    pub version: Version,
     /// The machine's clock.
     pub wall: Wall,
     /// Options of the store.
@@ -77,6 +79,8 @@ pub struct Cluster {
     pub(super) others: Others,
     /// Told when this node has been removed from the cluster.
     pub(super) removed: Notify,
+    /// The version of the cluster, if this node turns out to be too old for it.
+    pub(super) outdated: watch::Sender<Option<Version>>,
     /// Whether this node is about to stop, and takes no lead any more.
     pub(super) is_retiring: AtomicBool,
     pub(super) starter: Starter,
@@ -94,6 +98,7 @@ impl Cluster {
         tokio::select! {
             (error, ..) = futures_util::future::select_all(failures) => error,
             () = self.removed.notified() => Error::Removed(self.settings.id),
+            needed = self.is_outdated() => Error::Outdated { needed, known: self.settings.version },
         }
     }
 
@@ -148,7 +153,7 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, fences, views, others, removed, is_retiring, tasks) = Default::default();
+        let (joining, fences, views, others, removed, outdated, is_retiring, tasks) = Default::default();
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
         Cluster {
@@ -161,6 +166,7 @@ impl Cluster {
             views,
             others,
             removed,
+            outdated,
             is_retiring,
             starter,
             pool,
@@ -357,7 +363,8 @@ impl Cluster {
             (id, reaches, is_reached)
         };
         let others = self.members().into_keys().filter(|id| *id != self.settings.id).map(reach).collect();
-        NodeStatus { id: self.settings.id, clock_ahead_ms, others, groups: groups.collect() }
+        let (id, version, versions) = (self.settings.id, self.settings.version, self.others.versions(of_late));
+        NodeStatus { id, version, versions, clock_ahead_ms, others, groups: groups.collect() }
     }
 
     /// What this node knows of a group: by itself if it is a member, otherwise by others.
@@ -381,7 +388,8 @@ impl Cluster {
 
 /// Sends an operator's command to the node at `address`.
 pub async fn command(trust: &Trust, address: &str, command: Command) -> Result<Option<NodeStatus>> {
-    match Pool::new(trust.clone(), Arc::default(), HashMap::new()).call(0, address, &Call::Command(command)).await? {
+    let pool = Pool::new(trust.clone(), Arc::default(), HashMap::new(), Versions::default());
+    match pool.call(0, address, &Call::Command(command)).await? {
         Answer::Done => Ok(None),
         Answer::Status(status) => Ok(Some(status)),
         _ => Err(unexpected()),

@@ -22,6 +22,7 @@ mod starter;
 mod state;
 mod transfer;
 mod types;
+mod upgrade;
 mod watch;
 mod wire;
 

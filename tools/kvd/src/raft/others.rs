@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::group::Group;
 use crate::clock::Clocks;
-use crate::machine::GroupId;
+use crate::machine::{GroupId, Version};
 use crate::replica::NodeId;
 
 /// Between two rounds of questions to the other nodes, or one heartbeat, if that is longer.
@@ -34,6 +34,8 @@ pub(super) struct Others {
     answered: Mutex<BTreeMap<NodeId, (Instant, bool)>>,
     /// Which nodes have said that they lead: by group, with the term, and when that was.
     leaders: Mutex<BTreeMap<GroupId, (u64, NodeId, Instant)>>,
+    /// Which version each node knows, and when it has said so.
+    versions: Mutex<BTreeMap<NodeId, (Instant, Version)>>,
     /// Groups whose time is far off.
     pub(super) off: Mutex<BTreeSet<GroupId>>,
 }
@@ -42,6 +44,18 @@ impl Others {
     /// Notes that a node has called this one.
     pub(super) fn note_caller(&self, node: NodeId) {
         self.callers.lock().insert(node, Instant::now());
+    }
+
+    /// Notes which version a node knows.
+    pub(super) fn note_version(&self, node: NodeId, version: Version) {
+        self.versions.lock().insert(node, (Instant::now(), version));
+    }
+
+    /// The versions that nodes have said of late to know.
+    pub(super) fn versions(&self, of_late: Duration) -> BTreeMap<NodeId, Version> {
+        let versions = self.versions.lock();
+        let heard = versions.iter().filter(|(_, (at, _))| at.elapsed() < of_late);
+        heard.map(|(node, (_, version))| (*node, *version)).collect()
     }
 
     /// Notes what a node has answered.

@@ -6,3 +6,4 @@ mod power;
 mod reach;
 mod suite;
 mod time;
+mod versions;
