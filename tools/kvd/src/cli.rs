@@ -17,7 +17,9 @@ use crate::export;
 use crate::link::{Tls, Trust};
 use crate::machine::Version;
 use crate::node::{self, Clients, Node};
-use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, Wall, command, is_off, recover};
+use crate::raft::{
+    Command, FreeSpace, GroupStatus, Member, NodeStatus, Recovered, Settings, Wall, command, is_off, recover,
+};
 use crate::rebalance::{Led, Move, Nodes, Placed, Transfer, plan, spread};
 use crate::replica::NodeId;
 use crate::resp::hash_password;
@@ -112,6 +114,9 @@ struct Run {
     /// Entries that the log keeps for nodes that are away
     #[arg(long, env = "KVD_KEEP_LOG", default_value_t = 20_000)]
     keep_log: u64,
+    /// Megabytes of the disk that stay free: below, only reads and deletes are taken
+    #[arg(long, env = "KVD_RESERVE_MB", default_value_t = 256)]
+    reserve_mb: u64,
     /// Megabytes of memory for the store: writes that are not in tables yet, the block cache, and
     /// all else
     #[arg(long, env = "KVD_MEMORY_MB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
@@ -392,6 +397,8 @@ impl Run {
             sync_delay: Duration::ZERO,
             skip_sync: false,
             version: Version::LATEST,
+            reserve: self.reserve_mb.saturating_mul(1 << 20),
+            free_space: FreeSpace::default(),
             wall: Wall::default(),
             store,
         };
@@ -564,6 +571,10 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
                     if !is_reached {
                         println!("Node {id} does not reach it.");
                     }
+                }
+                if status.is_low {
+                    let free = status.free_bytes.unwrap_or(0) >> 20;
+                    println!("ITS DISK IS NEARLY FULL: {free} MiB are free, and it takes no writes that grow.");
                 }
                 if let Some(line) = versions(&status) {
                     println!("{line}");

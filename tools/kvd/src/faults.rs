@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::machine::Version;
-use crate::raft::Settings;
+use crate::raft::{FreeSpace, Settings};
 use crate::volatile::Volatile;
 
 /// Between two looks at how wrong the clock is.
@@ -30,6 +30,9 @@ pub(crate) struct Faults {
     /// Be a node of an older version
     #[arg(long, value_name = "NUMBER", hide = true)]
     test_version: Option<u8>,
+    /// File that says how many bytes the disk has free
+    #[arg(long, value_name = "FILE", hide = true)]
+    test_free_space: Option<PathBuf>,
     /// File that says how many milliseconds the clock is ahead
     #[arg(long, value_name = "FILE", hide = true)]
     test_clock_error: Option<PathBuf>,
@@ -43,6 +46,10 @@ impl Faults {
         settings.version = self.test_version.map_or(settings.version, Version::new);
         if self.test_power_cuts {
             settings.store = settings.store.file_system(Arc::new(Volatile));
+        }
+        if let Some(file) = self.test_free_space {
+            let read = move || std::fs::read_to_string(&file).ok()?.trim().parse().ok();
+            settings.free_space = FreeSpace::new(move |_| Ok(read().unwrap_or(u64::MAX - 1)));
         }
         if let Some(file) = self.test_clock_error {
             let wall = settings.wall.clone();

@@ -95,6 +95,10 @@ pub(crate) fn write_status(status: &NodeStatus, out: &mut String) {
     };
     let version = (String::new(), status.version.number().into());
     signed("version", "The latest version that the node knows.", &mut std::iter::once(version));
+    let free = status.free_bytes.map(|free| (String::new(), i64::try_from(free).unwrap_or(i64::MAX)));
+    signed("disk_free_bytes", "Bytes that are free on the node's disk.", &mut free.into_iter());
+    let low = (String::new(), i64::from(status.is_low));
+    signed("disk_is_low", "Whether that is less than the reserve.", &mut std::iter::once(low));
     let other = |id: u64, is: bool| (format!("{{node=\"{id}\"}}"), i64::from(is));
     let reaches = status.others.iter().map(|(id, reaches, _)| other(*id, *reaches));
     signed("reaches_node", "Whether this node reaches another one.", &mut { reaches });

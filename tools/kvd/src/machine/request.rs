@@ -422,6 +422,19 @@ impl Request {
         }
     }
 
+    /// Whether it may need more space than it frees. What only removes keys does not, and neither do
+    /// notes for the group itself.
+    pub fn grows(&self) -> bool {
+        match &self.body {
+            Body::Tick | Body::SetTime(_) | Body::Upgrade(_) => false,
+            Body::OpenSession => true,
+            Body::Run(operation) => operation.grows(),
+            Body::Transaction { steps, .. } => {
+                steps.iter().any(|step| matches!(step, Step::Write(operation) if operation.grows()))
+            }
+        }
+    }
+
     /// About how many bytes the request adds to an entry. A node that puts requests together bounds
     /// the sum.
     pub fn weight(&self) -> usize {
@@ -496,6 +509,13 @@ impl Operation {
             | Operation::Copy { .. }
             | Operation::Clear => Version::REDIS_7_2,
         }
+    }
+
+    fn grows(&self) -> bool {
+        !matches!(
+            self,
+            Operation::Delete(_) | Operation::Take(_) | Operation::Swap { new: None, .. } | Operation::Clear
+        )
     }
 
     fn weight(&self) -> usize {

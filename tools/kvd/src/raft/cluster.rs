@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::group::Group;
 use super::network::{Pool, unexpected};
 use super::others::Others;
+use super::space::{FreeSpace, Space};
 use super::starter::Starter;
 use super::types::{LogId, Member};
 use super::wire::{Answer, Call, Command, GroupStatus, NodeStatus};
@@ -26,6 +27,9 @@ use crate::store::{Store, Versions};
 
 /// Between two looks at each group: its log, how far it lags, and what has expired.
 const ROUND: Duration = Duration::from_millis(500);
+
+/// Entries between two snapshots of a group while the disk is nearly full.
+const LOW_SNAPSHOT_AFTER: u64 = 1_000;
 
 /// What a node is told when it starts.
 #[derive(Clone, Debug)]
@@ -55,6 +59,10 @@ pub struct Settings {
     pub skip_sync: bool,
     /// The latest version that it knows: in tests, one of an older node.
     pub version: Version,
+    /// With fewer bytes free on the disk, no writes that grow are taken.
+    pub reserve: u64,
+    /// How many are free.
+    pub free_space: FreeSpace,
     /// The machine's clock.
     pub wall: Wall,
     /// Options of the store.
@@ -77,6 +85,8 @@ pub struct Cluster {
     pub(super) views: Mutex<BTreeMap<GroupId, GroupStatus>>,
     /// What the other nodes have said.
     pub(super) others: Others,
+    /// How much space the disk has.
+    pub(super) space: Space,
     /// Told when this node has been removed from the cluster.
     pub(super) removed: Notify,
     /// The version of the cluster, if this node turns out to be too old for it.
@@ -154,6 +164,7 @@ impl Cluster {
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
         let (joining, fences, views, others, removed, outdated, is_retiring, tasks) = Default::default();
+        let space = Space::new(settings.reserve);
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
         Cluster {
@@ -165,6 +176,7 @@ impl Cluster {
             fences,
             views,
             others,
+            space,
             removed,
             outdated,
             is_retiring,
@@ -211,12 +223,16 @@ impl Cluster {
             (last, index(metrics.last_applied), index(metrics.snapshot), index(metrics.purged), matched)
         };
         retention.mark(last, purged);
-        if retention.is_snapshot_due(applied, snapshot, self.settings.snapshot_after) {
+        let (mut snapshot_after, mut keep_log) = (self.settings.snapshot_after, self.settings.keep_log);
+        if self.space.is_low() {
+            (snapshot_after, keep_log) = (snapshot_after.min(LOW_SNAPSHOT_AFTER), 0);
+        }
+        if retention.is_snapshot_due(applied, snapshot, snapshot_after) {
             let _ = group.raft.trigger().snapshot().await;
         }
-        let upto = retention.purge_upto(snapshot, self.settings.keep_log, &matched);
+        let upto = retention.purge_upto(snapshot, keep_log, &matched);
         // Not for a few entries each time.
-        if upto > purged + self.settings.keep_log / 8 {
+        if upto > purged + keep_log / 8 {
             let _ = group.raft.trigger().purge_log(upto).await;
         }
     }
@@ -364,7 +380,8 @@ impl Cluster {
         };
         let others = self.members().into_keys().filter(|id| *id != self.settings.id).map(reach).collect();
         let (id, version, versions) = (self.settings.id, self.settings.version, self.others.versions(of_late));
-        NodeStatus { id, version, versions, clock_ahead_ms, others, groups: groups.collect() }
+        let (free_bytes, is_low) = (self.space.free(), self.space.is_low());
+        NodeStatus { id, version, versions, free_bytes, is_low, clock_ahead_ms, others, groups: groups.collect() }
     }
 
     /// What this node knows of a group: by itself if it is a member, otherwise by others.

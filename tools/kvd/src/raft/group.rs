@@ -85,6 +85,8 @@ pub(super) struct Group {
     pub(super) lost_after: Duration,
     /// Whether requests are refused: see [`Group::hold`].
     held: AtomicBool,
+    /// Whether writes that grow are taken.
+    pub(super) has_space: AtomicBool,
     /// What this node has seen of leaders.
     pub(super) watch: Mutex<Watch>,
     /// Held while a snapshot is received: one at a time.
@@ -109,7 +111,8 @@ impl Group {
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
-        Group { raft, state, writes, shares, reads, fresh, lost_after, held, watch, receiving, late }
+        let has_space = AtomicBool::new(true);
+        Group { raft, state, writes, shares, reads, fresh, lost_after, held, has_space, watch, receiving, late }
     }
 
     /// The leader, as far as this node knows.
@@ -245,6 +248,9 @@ impl Group {
         }
         check_lead(&self.raft, self.lost_after)?;
         self.check_version(&request)?;
+        if !self.has_space.load(Ordering::Relaxed) && request.grows() {
+            return Err(WriteError::NoSpace);
+        }
         let kilobytes = u32::try_from(weight / 1024 + 1).unwrap_or(QUEUE_KB);
         let share = Arc::clone(&self.shares).try_acquire_many_owned(kilobytes).map_err(|_| WriteError::Overloaded)?;
         // After the share was taken: a group that is held and idle takes nothing.

@@ -22,6 +22,15 @@ pub(crate) fn is_off(ahead_ms: i64) -> bool {
     ahead_ms.unsigned_abs() > MOST_OFF_MS
 }
 
+/// What a node has said of itself.
+struct Said {
+    at: Instant,
+    /// The latest version that it knows.
+    version: Version,
+    /// Whether its disk is nearly full.
+    is_low: bool,
+}
+
 /// What the other nodes have said.
 #[derive(Default)]
 pub(super) struct Others {
@@ -34,8 +43,8 @@ pub(super) struct Others {
     answered: Mutex<BTreeMap<NodeId, (Instant, bool)>>,
     /// Which nodes have said that they lead: by group, with the term, and when that was.
     leaders: Mutex<BTreeMap<GroupId, (u64, NodeId, Instant)>>,
-    /// Which version each node knows, and when it has said so.
-    versions: Mutex<BTreeMap<NodeId, (Instant, Version)>>,
+    /// What each node has said of itself.
+    said: Mutex<BTreeMap<NodeId, Said>>,
     /// Groups whose time is far off.
     pub(super) off: Mutex<BTreeSet<GroupId>>,
 }
@@ -46,16 +55,21 @@ impl Others {
         self.callers.lock().insert(node, Instant::now());
     }
 
-    /// Notes which version a node knows.
-    pub(super) fn note_version(&self, node: NodeId, version: Version) {
-        self.versions.lock().insert(node, (Instant::now(), version));
+    /// Notes what a node has said of itself.
+    pub(super) fn note_said(&self, node: NodeId, version: Version, is_low: bool) {
+        self.said.lock().insert(node, Said { at: Instant::now(), version, is_low });
+    }
+
+    /// Whether a node's disk is nearly full, by the last that it has said.
+    pub(super) fn is_low(&self, node: NodeId) -> bool {
+        self.said.lock().get(&node).is_some_and(|said| said.is_low)
     }
 
     /// The versions that nodes have said of late to know.
     pub(super) fn versions(&self, of_late: Duration) -> BTreeMap<NodeId, Version> {
-        let versions = self.versions.lock();
-        let heard = versions.iter().filter(|(_, (at, _))| at.elapsed() < of_late);
-        heard.map(|(node, (_, version))| (*node, *version)).collect()
+        let said = self.said.lock();
+        let heard = said.iter().filter(|(_, said)| said.at.elapsed() < of_late);
+        heard.map(|(node, said)| (*node, said.version)).collect()
     }
 
     /// Notes what a node has answered.

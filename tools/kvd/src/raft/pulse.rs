@@ -35,7 +35,8 @@ impl Cluster {
         let times = settled.map(|(number, group)| (number, group.state.now_ms())).collect();
         let leads = |(number, group): (GroupId, Arc<Group>)| Some((number, group.leads_in()?));
         let leads = self.all().filter_map(leads).collect();
-        Greeting { version: self.settings.version, wall_ms: self.settings.wall.now_ms(), times, knows, leads }
+        let (version, is_low) = (self.settings.version, self.space.is_low());
+        Greeting { version, is_low, wall_ms: self.settings.wall.now_ms(), times, knows, leads }
     }
 
     /// Asks all others, again and again.
@@ -73,7 +74,7 @@ impl Cluster {
             }
         }
         for (other, Heard { greeting, .. }) in &heard {
-            self.others.note_version(*other, greeting.version);
+            self.others.note_said(*other, greeting.version, greeting.is_low);
             let leads = greeting.leads.range(..self.groups());
             self.others.note_answer(*other, greeting.knows, &leads.map(|(group, term)| (*group, *term)).collect());
         }

@@ -95,6 +95,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
             if is_led {
                 known.watch.lock().note_heard();
             }
+            cluster.space.check_entries(&request.entries)?;
             let response = known.raft.append_entries(request).await.map_err(|error| stopped(group)(&error))?;
             if !matches!(response, AppendEntriesResponse::HigherVote(_)) {
                 known.watch.lock().note_heard();
@@ -115,6 +116,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
         }
         Call::Snapshot { group, version, vote, meta } => {
             cluster.store.versions.check(version, "a snapshot")?;
+            cluster.space.check_snapshot()?;
             receive(&*cluster.group(group)?, group, link, version, vote, meta).await.map(Answer::Snapshot)
         }
         Call::ReadIndex { group } => {

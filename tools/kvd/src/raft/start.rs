@@ -66,6 +66,7 @@ impl Cluster {
             let greeting = Arc::clone(&cluster);
             tasks.spawn(async move { greeting.greet_others().await });
             tasks.spawn(Arc::clone(&cluster).raise_versions());
+            tasks.spawn(Arc::clone(&cluster).look_at_space());
             for group in 0..count {
                 let cluster = Arc::clone(&cluster);
                 tasks.spawn(async move { cluster.look_after(group).await });

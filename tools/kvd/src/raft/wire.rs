@@ -112,6 +112,8 @@ pub(super) enum Answer {
 pub(super) struct Greeting {
     /// The latest version that it knows.
     pub(super) version: Version,
+    /// Whether its disk is nearly full.
+    pub(super) is_low: bool,
     /// What its clock on the wall shows.
     pub(super) wall_ms: u64,
     /// The time of the groups of which it knows that.
@@ -210,6 +212,10 @@ pub struct NodeStatus {
     pub version: Version,
     /// The latest versions that the other members know, as far as they have said so of late.
     pub versions: BTreeMap<NodeId, Version>,
+    /// Bytes that are free on its disk, if it knows that.
+    pub free_bytes: Option<u64>,
+    /// Whether its disk is nearly full.
+    pub is_low: bool,
     /// How far its clock is ahead of the median of the voters' clocks, if it knows those of a
     /// majority.
     pub clock_ahead_ms: Option<i64>,

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::error::Error;
 use crate::link::Trust;
 use crate::machine::{Body, Condition, Deadline, Operation, Query, Reply, Request, SetAnswer, Version};
-use crate::raft::{Cluster, Command, Member, Settings, Wall, command, recover};
+use crate::raft::{Cluster, Command, FreeSpace, Member, Settings, Wall, command, recover};
 use crate::replica::{NodeId, ReadError, Replica, WriteError};
 
 /// For anything that a healthy cluster does by itself. Nothing is measured by it.
@@ -53,6 +53,8 @@ impl Host {
             sync_delay: Duration::ZERO,
             skip_sync: false,
             version,
+            reserve: 0,
+            free_space: FreeSpace::default(),
             wall: Wall::default(),
             store: Options::new().memtable_size(1 << 20),
         };

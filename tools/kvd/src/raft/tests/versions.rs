@@ -117,6 +117,7 @@ fn bytes_of_the_first_version_stay_as_they_are() {
     };
     let greeting = Greeting {
         version: Version::FIRST,
+        is_low: false,
         wall_ms: 1000,
         times: [(0, 999)].into(),
         knows: true,
