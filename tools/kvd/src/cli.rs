@@ -15,8 +15,11 @@ use crate::backup;
 use crate::error::{Error, Result};
 use crate::export;
 use crate::link::{Tls, Trust};
+use crate::machine::Version;
 use crate::node::{self, Clients, Node};
-use crate::raft::{Command, GroupStatus, Member, NodeStatus, Recovered, Settings, Wall, command, is_off, recover};
+use crate::raft::{
+    Command, FreeSpace, GroupStatus, Member, NodeStatus, Recovered, Settings, Wall, command, is_off, recover,
+};
 use crate::rebalance::{Led, Move, Nodes, Placed, Transfer, plan, spread};
 use crate::replica::NodeId;
 use crate::resp::hash_password;
@@ -111,6 +114,9 @@ struct Run {
     /// Entries that the log keeps for nodes that are away
     #[arg(long, env = "KVD_KEEP_LOG", default_value_t = 20_000)]
     keep_log: u64,
+    /// Megabytes of the disk that stay free: below, only reads and deletes are taken
+    #[arg(long, env = "KVD_RESERVE_MB", default_value_t = 256)]
+    reserve_mb: u64,
     /// Megabytes of memory for the store: writes that are not in tables yet, the block cache, and
     /// all else
     #[arg(long, env = "KVD_MEMORY_MB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
@@ -384,6 +390,9 @@ impl Run {
             keep_log: self.keep_log,
             sync_delay: Duration::ZERO,
             skip_sync: false,
+            version: Version::LATEST,
+            reserve: self.reserve_mb.saturating_mul(1 << 20),
+            free_space: FreeSpace::default(),
             wall: Wall::default(),
             store,
         };
@@ -557,6 +566,13 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
                         println!("Node {id} does not reach it.");
                     }
                 }
+                if status.is_low {
+                    let free = status.free_bytes.unwrap_or(0) >> 20;
+                    println!("ITS DISK IS NEARLY FULL: {free} MiB are free, and it takes no writes that grow.");
+                }
+                if let Some(line) = versions(&status) {
+                    println!("{line}");
+                }
                 println!("{}", groups(&status.groups));
             }
             Ok(())
@@ -661,12 +677,27 @@ fn clock(ahead_ms: Option<i64>) -> String {
     }
 }
 
+/// Why groups do not have the version of this node, if one does not.
+fn versions(status: &NodeStatus) -> Option<String> {
+    let version = status.groups.iter().filter_map(|group| group.version).min()?;
+    if version == status.version {
+        return None;
+    }
+    let others = status.others.iter().map(|(id, ..)| match status.versions.get(id) {
+        Some(version) => format!("node {id} {version}"),
+        None => format!("node {id} does not say"),
+    });
+    let others = others.collect::<Vec<_>>().join(", ");
+    Some(format!("It knows version {}, and groups have {version} until all nodes do: {others}.", status.version))
+}
+
 fn groups(groups: &[GroupStatus]) -> Table {
     let mut table = table(&[
         "group",
         "role",
         "leader",
         "term",
+        "version",
         "log",
         "committed",
         "applied",
@@ -685,7 +716,8 @@ fn groups(groups: &[GroupStatus]) -> Table {
         let off = group.ahead_ms.map_or_else(|| "unknown".to_owned(), |ahead| format!("{ahead:+}"));
         let numbers = [group.last, group.committed, group.applied, group.flushed, group.snapshot, group.purged];
         let leader = group.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
-        let first = [group.group.to_string(), group.role.clone(), leader, group.term.to_string()];
+        let version = group.version.map_or_else(String::new, |version| version.to_string());
+        let first = [group.group.to_string(), group.role.clone(), leader, group.term.to_string(), version];
         table.add_row(first.into_iter().chain(numbers.map(|number| number.to_string())).chain([off, lag]));
     }
     table

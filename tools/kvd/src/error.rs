@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::machine::Version;
+
 /// What can go wrong in a node, apart from what is answered to a client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -19,6 +21,34 @@ pub enum Error {
         place: &'static str,
         /// The rule that they break.
         rule: String,
+    },
+    /// Bytes from the disk or the network are of a version that this program does not know.
+    #[error("{place}: version {found}, and this kvd knows versions up to {known}: use a newer one")]
+    Version {
+        /// Where the bytes were.
+        place: &'static str,
+        /// Their version.
+        found: Version,
+        /// What the node knows.
+        known: Version,
+    },
+    /// This program is too old for the cluster.
+    #[error("the cluster has version {needed}, and this kvd knows versions up to {known}: use a newer one")]
+    Outdated {
+        /// The version of the cluster.
+        needed: Version,
+        /// What this program knows.
+        known: Version,
+    },
+    /// Another node is too old.
+    #[error("{node} knows versions up to {known}, and version {needed} is needed: use a newer kvd there")]
+    Old {
+        /// Address of the node.
+        node: String,
+        /// What the node knows.
+        known: Version,
+        /// What it would have to know.
+        needed: Version,
     },
     /// A value cannot be encoded.
     #[error("cannot encode a value: {0}")]

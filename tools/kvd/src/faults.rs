@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::raft::Settings;
+use crate::machine::Version;
+use crate::raft::{FreeSpace, Settings};
 use crate::volatile::Volatile;
 
 /// Between two looks at how wrong the clock is.
@@ -26,6 +27,12 @@ pub(crate) struct Faults {
     /// Do not sync the logs: a fault that tests must find
     #[arg(long, hide = true)]
     test_skip_sync: bool,
+    /// Be a node of an older version
+    #[arg(long, value_name = "NUMBER", hide = true)]
+    test_version: Option<u8>,
+    /// File that says how many bytes the disk has free
+    #[arg(long, value_name = "FILE", hide = true)]
+    test_free_space: Option<PathBuf>,
     /// File that says how many milliseconds the clock is ahead
     #[arg(long, value_name = "FILE", hide = true)]
     test_clock_error: Option<PathBuf>,
@@ -36,8 +43,13 @@ impl Faults {
     pub(crate) fn apply(self, mut settings: Settings) -> Settings {
         settings.sync_delay = Duration::from_millis(self.test_sync_delay_ms);
         settings.skip_sync = self.test_skip_sync;
+        settings.version = self.test_version.map_or(settings.version, Version::new);
         if self.test_power_cuts {
             settings.store = settings.store.file_system(Arc::new(Volatile));
+        }
+        if let Some(file) = self.test_free_space {
+            let read = move || std::fs::read_to_string(&file).ok()?.trim().parse().ok();
+            settings.free_space = FreeSpace::new(move |_| Ok(read().unwrap_or(u64::MAX - 1)));
         }
         if let Some(file) = self.test_clock_error {
             let wall = settings.wall.clone();

@@ -77,6 +77,9 @@ pub(crate) fn write_status(status: &NodeStatus, out: &mut String) {
     family("is_member", "Whether this node has a replica.", &|group| Some(u64::from(group.role != "none")));
     family("has_leader", "Whether this node knows a leader.", &|group| Some(u64::from(group.leader.is_some())));
     family("term", "The term.", &|group| Some(group.term));
+    family("version", "The version of the group: what its members must know.", &|group| {
+        group.version.map(|version| version.number().into())
+    });
     family("log_index", "Index of the last entry in the log.", &|group| Some(group.last));
     family("committed_index", "Index of the last entry known to be committed.", &|group| Some(group.committed));
     family("applied_index", "Index of the last entry applied.", &|group| Some(group.applied));
@@ -90,6 +93,12 @@ pub(crate) fn write_status(status: &NodeStatus, out: &mut String) {
             let _ = writeln!(out, "kvd_{name}{labels} {value}");
         }
     };
+    let version = (String::new(), status.version.number().into());
+    signed("version", "The latest version that the node knows.", &mut std::iter::once(version));
+    let free = status.free_bytes.map(|free| (String::new(), i64::try_from(free).unwrap_or(i64::MAX)));
+    signed("disk_free_bytes", "Bytes that are free on the node's disk.", &mut free.into_iter());
+    let low = (String::new(), i64::from(status.is_low));
+    signed("disk_is_low", "Whether that is less than the reserve.", &mut std::iter::once(low));
     let other = |id: u64, is: bool| (format!("{{node=\"{id}\"}}"), i64::from(is));
     let reaches = status.others.iter().map(|(id, reaches, _)| other(*id, *reaches));
     signed("reaches_node", "Whether this node reaches another one.", &mut { reaches });

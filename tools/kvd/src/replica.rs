@@ -34,6 +34,10 @@ pub enum WriteError {
     /// Too much is in flight. Nothing was written; try again later.
     #[error("too many writes are in flight")]
     Overloaded,
+    /// The request would take space, and the disk of this node, or those of a majority, are nearly
+    /// full. Nothing was written.
+    #[error("too little space is free on this node's disk or on those of a majority")]
+    NoSpace,
     /// Nothing was written, and trying again will not help until the cause is removed.
     #[error("{0}")]
     Refused(String),

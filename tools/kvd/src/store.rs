@@ -10,15 +10,21 @@
 //! what was written earlier, and one sync serves all groups.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tamis::{Db, Keyspace, Options, WriteBatch, WriteOptions};
 
 use crate::error::{Error, Result};
+use crate::machine::Version;
 
 /// Key of the node's identity in `raft-meta`: shorter than the keys of groups.
-const IDENTITY: &[u8] = b"id";
+const IDENTITY: &[u8] = b"no";
+
+/// Where it was before entries had versions.
+const IDENTITY_BEFORE: &[u8] = b"id";
 
 /// Key of the cluster's number in `raft-meta`.
 const CLUSTER: &[u8] = b"cl";
@@ -41,6 +47,50 @@ pub(crate) enum Item {
     /// There if this replica began empty when the group already had entries, since its disk was
     /// lost or it had left the group: the members at that time.
     Late = b'l',
+    /// The version that a node must know to read the log and the state. The first, unless there.
+    Version = b'w',
+}
+
+/// The version that this node knows, and the one that its groups have. Clones are one.
+#[derive(Clone, Debug)]
+pub(crate) struct Versions {
+    known: Version,
+    needed: Arc<AtomicU8>,
+}
+
+/// Of a program that is no older than it is, without groups.
+impl Default for Versions {
+    fn default() -> Versions {
+        Versions::new(Version::LATEST)
+    }
+}
+
+impl Versions {
+    /// Of a node that knows `known`, and has no groups yet.
+    pub(crate) fn new(known: Version) -> Versions {
+        Versions { known, needed: Arc::new(AtomicU8::new(Version::FIRST.number())) }
+    }
+
+    /// What this node can read.
+    pub(crate) fn known(&self) -> Version {
+        self.known
+    }
+
+    /// What a node must be able to read that talks with this one.
+    pub(crate) fn needed(&self) -> Version {
+        Version::new(self.needed.load(Ordering::Acquire))
+    }
+
+    /// Notes that a group has a version.
+    pub(crate) fn raise(&self, to: Version) {
+        self.needed.fetch_max(to.number(), Ordering::AcqRel);
+    }
+
+    /// Fails unless this node can read what has version `found`.
+    pub(crate) fn check(&self, found: Version, place: &'static str) -> Result<()> {
+        let known = self.known;
+        if found <= known { Ok(()) } else { Err(Error::Version { place, found, known }) }
+    }
 }
 
 /// The store and its keyspaces.
@@ -49,6 +99,7 @@ pub(crate) struct Store {
     pub(crate) db: Db,
     pub(crate) log: Keyspace,
     pub(crate) meta: Keyspace,
+    pub(crate) versions: Versions,
 }
 
 impl Store {
@@ -63,7 +114,12 @@ impl Store {
 
     fn of(db: Db) -> Result<Store> {
         let (log, meta) = (db.keyspace("raft-log")?, db.keyspace("raft-meta")?);
-        Ok(Store { db, log, meta })
+        Ok(Store { db, log, meta, versions: Versions::default() })
+    }
+
+    /// The store of a node that knows no later version than `known`.
+    pub(crate) fn knowing(self, known: Version) -> Store {
+        Store { versions: Versions::new(known), ..self }
     }
 
     /// Opens a store of a node for reading, beside the node or without it.
@@ -74,12 +130,25 @@ impl Store {
             db.existing_keyspace(name)?.ok_or_else(missing)
         };
         let (log, meta) = (open("raft-log")?, open("raft-meta")?);
-        Ok(Store { db, log, meta })
+        Ok(Store { db, log, meta, versions: Versions::default() })
     }
 
     /// The node to which the store belongs, and the number of groups.
     pub(crate) fn identity(&self) -> Result<Option<(u64, u32)>> {
+        if self.meta.contains_key(IDENTITY_BEFORE)? {
+            let dir = self.db.path().display();
+            return Err(Error::Config(format!(
+                "{dir} is of a kvd whose entries had no versions; export it by that one, and load the export"
+            )));
+        }
         self.meta.get(IDENTITY)?.map(|bytes| decode(&bytes, "raft-meta, identity")).transpose()
+    }
+
+    /// The version of a group. Fails if this node does not know it.
+    pub(crate) fn version(&self, group: u32) -> Result<Version> {
+        let version = self.item(group, Item::Version)?.unwrap_or(Version::FIRST);
+        self.versions.check(version, "the store")?;
+        Ok(version)
     }
 
     /// Creates a store and marks it as unfinished, so that no node starts on it. A store that is

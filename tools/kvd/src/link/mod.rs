@@ -24,7 +24,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::error::{Error, Result};
-use crate::store::{decode, encode};
+use crate::machine::Version;
+use crate::store::{Versions, decode, encode};
 
 mod tls;
 
@@ -39,8 +40,8 @@ const GREETING_TIME: Duration = Duration::from_secs(3);
 /// Of silence, after which the system asks the other side whether it is there. Calls may last for
 /// long without a word, and their own limits are longer.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// First field of the first frame: the protocol and its version.
-const PROTOCOL: [u8; 4] = *b"kvd1";
+/// First field of the first frame: the protocol of the handshake. What follows it has versions.
+const PROTOCOL: [u8; 4] = *b"kvd2";
 const HEADER: usize = 8;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
@@ -89,10 +90,36 @@ impl fmt::Debug for Trust {
     }
 }
 
+/// The latest version that a side knows, and the one that its cluster has.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Spoken {
+    known: Version,
+    needed: Version,
+}
+
+impl Spoken {
+    fn of(versions: &Versions) -> Spoken {
+        Spoken { known: versions.known(), needed: versions.needed() }
+    }
+
+    /// Fails if one side is too old for the other.
+    fn check(&self, theirs: &Spoken, peer: &str) -> Result<()> {
+        let (known, needed) = (self.known, self.needed);
+        if theirs.needed > known {
+            return Err(Error::Outdated { needed: theirs.needed, known });
+        }
+        match theirs.known {
+            known if known < needed => Err(Error::Old { node: peer.to_owned(), known, needed }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Sent by the side that connects.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Hello {
     protocol: [u8; 4],
+    versions: Spoken,
     /// The cluster of the side that connects, or 0: none.
     cluster: u64,
     /// The node that is meant, or 0: whichever listens at the address.
@@ -104,13 +131,14 @@ struct Hello {
 #[derive(Serialize)]
 struct Greeting {
     hello: Hello,
+    versions: Spoken,
     nonce: [u8; 32],
 }
 
 /// The answer to [`Hello`].
 #[derive(Debug, Serialize, Deserialize)]
 enum Welcome {
-    Proof { nonce: [u8; 32], proof: Vec<u8> },
+    Proof { versions: Spoken, nonce: [u8; 32], proof: Vec<u8> },
     Refused(String),
 }
 
@@ -130,12 +158,21 @@ fn configure(tcp: &TcpStream) -> io::Result<()> {
 pub(crate) struct Link {
     stream: BufWriter<Box<dyn Stream>>,
     peer: String,
+    /// The latest version that the other side knows.
+    known: Version,
 }
 
 impl Link {
     /// Connects to the node `to` at `address`, as a node of `cluster`. 0 stands for whichever node
     /// is there, and for no cluster.
-    pub(crate) async fn connect(trust: &Trust, address: &str, to: u64, cluster: u64) -> Result<Link> {
+    pub(crate) async fn connect(
+        trust: &Trust,
+        address: &str,
+        to: u64,
+        cluster: u64,
+        versions: &Versions,
+    ) -> Result<Link> {
+        let ours = Spoken::of(versions);
         let greet = async {
             let tcp = TcpStream::connect(address).await.map_err(Error::io("connect to", address))?;
             configure(&tcp).map_err(Error::io("configure", address))?;
@@ -144,14 +181,16 @@ impl Link {
                 None => Box::new(tcp),
             };
             let mut link = Link::over(stream, address.to_owned());
-            let hello = Hello { protocol: PROTOCOL, cluster, to, nonce: nonce() };
+            let hello = Hello { protocol: PROTOCOL, versions: ours, cluster, to, nonce: nonce() };
             link.send(&hello).await?;
-            let (nonce, proof) = match link.receive_up_to(MAX_GREETING).await? {
-                Welcome::Proof { nonce, proof } => (nonce, proof),
+            let (versions, nonce, proof) = match link.receive_up_to(MAX_GREETING).await? {
+                Welcome::Proof { versions, nonce, proof } => (versions, nonce, proof),
                 Welcome::Refused(reason) => return Err(Error::Refused { node: address.to_owned(), reason }),
             };
-            let greeting = Greeting { hello, nonce };
+            let greeting = Greeting { hello, versions, nonce };
             trust.check(b"accepts", &greeting, &proof)?;
+            ours.check(&versions, address)?;
+            link.known = versions.known;
             link.send(&trust.prove(b"connects", &greeting)?).await?;
             Ok(link)
         };
@@ -165,7 +204,9 @@ impl Link {
         peer: SocketAddr,
         node: u64,
         cluster: u64,
+        versions: &Versions,
     ) -> Result<Link> {
+        let ours = Spoken::of(versions);
         let peer = peer.to_string();
         let greet = async {
             configure(&tcp).map_err(Error::io("configure", &peer))?;
@@ -174,11 +215,15 @@ impl Link {
                 None => Box::new(tcp),
             };
             let mut link = Link::over(stream, peer.clone());
-            let hello: Hello = link.receive_up_to(MAX_GREETING).await?;
+            let ended = Error::io("receive from", &peer)(io::ErrorKind::UnexpectedEof.into());
+            let first = link.payload(MAX_GREETING).await?.ok_or(ended)?;
+            if !first.starts_with(&PROTOCOL) {
+                let reason = "this node speaks another protocol; use the same kvd, or a newer one".to_owned();
+                link.send(&Welcome::Refused(reason.clone())).await?;
+                return Err(Error::Refused { node: "this one".to_owned(), reason });
+            }
+            let hello: Hello = decode(&first, "a message of another node")?;
             let refusal = match &hello {
-                Hello { protocol, .. } if *protocol != PROTOCOL => {
-                    Some("this node speaks another version of the protocol".to_owned())
-                }
                 Hello { to, .. } if *to != 0 && *to != node => Some(format!("this is node {node}, not node {to}")),
                 Hello { cluster: theirs, .. } if *theirs != 0 && cluster != 0 && *theirs != cluster => {
                     Some("this node is in another cluster".to_owned())
@@ -190,17 +235,26 @@ impl Link {
                 return Err(Error::Refused { node: "this one".to_owned(), reason });
             }
             let nonce = nonce();
-            let greeting = Greeting { hello, nonce };
-            link.send(&Welcome::Proof { nonce, proof: trust.prove(b"accepts", &greeting)? }).await?;
+            let greeting = Greeting { hello, versions: ours, nonce };
+            let welcome = Welcome::Proof { versions: ours, nonce, proof: trust.prove(b"accepts", &greeting)? };
+            link.send(&welcome).await?;
             let proof: Vec<u8> = link.receive_up_to(MAX_GREETING).await?;
             trust.check(b"connects", &greeting, &proof)?;
+            ours.check(&greeting.hello.versions, &peer)?;
+            link.known = greeting.hello.versions.known;
             Ok(link)
         };
         in_time(GREETING_TIME, &peer, greet).await
     }
 
     fn over(stream: Box<dyn Stream>, peer: String) -> Link {
-        Link { stream: BufWriter::new(stream), peer }
+        Link { stream: BufWriter::new(stream), peer, known: Version::FIRST }
+    }
+
+    /// Fails unless the other side knows a version.
+    pub(crate) fn check(&self, needed: Version) -> Result<()> {
+        let known = self.known;
+        if needed <= known { Ok(()) } else { Err(Error::Old { node: self.peer.clone(), known, needed }) }
     }
 
     /// Sends one frame.

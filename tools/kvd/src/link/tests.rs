@@ -7,9 +7,10 @@ async fn greet(connects: Trust, accepts: Trust, to: u64) -> (Result<Link>, Resul
     let address = listener.local_addr().unwrap().to_string();
     let accept = async {
         let (tcp, peer) = listener.accept().await.unwrap();
-        Link::accept(&accepts, tcp, peer, 7, 0).await
+        Link::accept(&accepts, tcp, peer, 7, 0, &Versions::default()).await
     };
-    tokio::join!(Link::connect(&connects, &address, to, 0), accept)
+    let versions = Versions::default();
+    tokio::join!(Link::connect(&connects, &address, to, 0, &versions), accept)
 }
 
 fn secret(secret: &str) -> Trust {
@@ -104,7 +105,7 @@ async fn greet_with(bytes: &[u8]) -> Result<Link> {
     };
     let accept = async {
         let (tcp, peer) = listener.accept().await.unwrap();
-        Link::accept(&Trust::default(), tcp, peer, 7, 0).await
+        Link::accept(&Trust::default(), tcp, peer, 7, 0, &Versions::default()).await
     };
     tokio::join!(send, accept).1
 }
@@ -125,4 +126,47 @@ async fn bytes_that_are_no_greeting_are_refused() {
     assert!(error.contains("checksum"), "{error}");
     assert!(greet_with(b"").await.is_err());
     assert!(greet_with(b"GET / HTTP/1.1\r\n\r\n").await.is_err());
+}
+
+/// Other nodes send these.
+#[test]
+fn bytes_of_the_handshake_stay_as_they_are() {
+    let versions = Spoken { known: Version::FIRST, needed: Version::FIRST };
+    let hello = Hello { protocol: PROTOCOL, versions, cluster: 300, to: 2, nonce: [7; 32] };
+    let expected = [&b"kvd2\x01\x01\xac\x02\x02"[..], &[7; 32]].concat();
+    assert_eq!(encode(&hello).unwrap(), expected);
+    let welcome = Welcome::Proof { versions, nonce: [8; 32], proof: vec![9; 2] };
+    assert_eq!(encode(&welcome).unwrap(), [&[0, 1, 1][..], &[8; 32], &[2, 9, 9]].concat());
+    assert_eq!(encode(&Welcome::Refused("no".to_owned())).unwrap(), b"\x01\x02no");
+}
+
+#[tokio::test]
+async fn a_node_that_is_too_old_is_refused_on_both_sides() {
+    let (old, new) = (Versions::new(Version::FIRST), Versions::default());
+    for (is_raised, connects_old) in [(false, true), (false, false), (true, true), (true, false)] {
+        if is_raised {
+            new.raise(Version::LATEST);
+        }
+        let (ours, theirs) = if connects_old { (&old, &new) } else { (&new, &old) };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let accept = async {
+            let (tcp, peer) = listener.accept().await.unwrap();
+            Link::accept(&Trust::default(), tcp, peer, 7, 0, theirs).await
+        };
+        let trust = Trust::default();
+        let (client, server) = tokio::join!(Link::connect(&trust, &address, 7, 0, ours), accept);
+        match (is_raised, connects_old) {
+            (false, true) => assert!(server.unwrap().check(Version::LATEST).is_err()),
+            (false, false) => assert!(client.unwrap().check(Version::LATEST).is_err()),
+            (true, true) => {
+                assert!(matches!(client.err(), Some(Error::Outdated { needed: Version::LATEST, .. })));
+                assert!(server.is_err());
+            }
+            (true, false) => {
+                assert!(matches!(client.err(), Some(Error::Old { known: Version::FIRST, .. })));
+                assert!(server.is_err());
+            }
+        }
+    }
 }

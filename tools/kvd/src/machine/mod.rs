@@ -18,6 +18,7 @@ mod request;
 mod scan;
 mod session;
 mod slot;
+mod version;
 mod view;
 
 use std::ops::ControlFlow;
@@ -42,6 +43,7 @@ pub use request::{
 pub use scan::{position_of_slot, slot_of_position};
 pub use session::MAX_SESSIONS;
 pub use slot::{GroupId, SLOTS, group_of, slot_of, slots_of};
+pub use version::Version;
 
 use error::Stop;
 use layout::{Counters, deadline_start, expiring_key, meta_key};
@@ -234,7 +236,7 @@ fn apply_request(pending: &mut Pending, request: &Request) -> Result<Reply> {
 
 fn apply_body(pending: &mut Pending, body: &Body) -> Result<Reply, Stop> {
     match body {
-        Body::Tick => Ok(Reply::OK),
+        Body::Tick | Body::Upgrade(_) => Ok(Reply::OK),
         Body::OpenSession => Ok(session::open(pending)?),
         Body::SetTime(wall_ms) => {
             let ahead_ms = i128::from(pending.counters.time_ms) - i128::from(*wall_ms);

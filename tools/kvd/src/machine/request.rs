@@ -1,8 +1,9 @@
 //! What log entries hold: [`Entry`], [`Request`], [`Operation`], and [`Query`], which is read
 //! without one.
 //!
-//! The encoding is postcard's of these types, behind one byte with the version of the format.
-//! Entries stay in logs for long: add variants at the end, and never change one.
+//! The encoding is postcard's of these types, behind one byte with the [`Version`] that can read it.
+//! Entries stay in logs for long, and other nodes may be older: add variants at the end, with a new
+//! version if the last one was released, and never change one.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -10,9 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::bits::{BitField, BitOperator, Span};
 use super::decimal::Decimal;
 use super::lcs::LcsAnswer;
-
-/// Version of the encoding of entries.
-const FORMAT: u8 = 1;
+use super::version::Version;
 
 /// Longest key, in bytes.
 pub const MAX_KEY_LEN: usize = 65_535;
@@ -72,6 +71,9 @@ pub enum Body {
     /// times since 1970 are so many milliseconds away from it. The log's own time, and with it how
     /// long each key still lives, stays as it is.
     SetTime(u64),
+    /// From now on, entries may be of this version: all members can read it. Changes nothing in
+    /// the state.
+    Upgrade(Version),
 }
 
 /// A step of a transaction. All its keys are in the slots of one group.
@@ -371,8 +373,8 @@ pub enum Query {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DecodeError {
     /// They were written by a newer version of kvd, or are something else.
-    #[error("the entry has format {0}, this version of kvd knows {FORMAT}; use a newer version")]
-    Format(u8),
+    #[error("the entry has version {0}, this kvd knows versions up to {latest}: use a newer one", latest = Version::LATEST)]
+    Version(Version),
     /// They are cut short or damaged.
     #[error("the entry's bytes are damaged: {0}")]
     Damaged(&'static str),
@@ -381,17 +383,25 @@ pub enum DecodeError {
 impl Entry {
     /// Appends the encoding.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(FORMAT);
+        out.push(self.version().number());
         encode_value(self, out);
+    }
+
+    /// The first version that can read it.
+    pub fn version(&self) -> Version {
+        self.requests.iter().map(Request::version).max().unwrap_or(Version::FIRST)
     }
 
     /// Decodes what [`encode`](Entry::encode) wrote, all of it.
     pub fn decode(bytes: &[u8]) -> Result<Entry, DecodeError> {
-        match bytes.split_first() {
-            Some((&FORMAT, rest)) => decode_value(rest),
-            Some((&format, _)) => Err(DecodeError::Format(format)),
-            None => Err(DecodeError::Damaged("there are none")),
+        let (&version, rest) = bytes.split_first().ok_or(DecodeError::Damaged("there are none"))?;
+        let version = Version::new(version);
+        if version > Version::LATEST {
+            return Err(DecodeError::Version(version));
         }
+        let entry: Entry = decode_value(rest)?;
+        let is_right = entry.version() == version;
+        if is_right { Ok(entry) } else { Err(DecodeError::Damaged("they are of another version than they say")) }
     }
 }
 
@@ -401,13 +411,37 @@ impl Request {
         Request { session: None, body }
     }
 
+    /// The first version that can read it.
+    pub fn version(&self) -> Version {
+        match &self.body {
+            Body::Tick | Body::OpenSession => Version::FIRST,
+            Body::Run(operation) => operation.version(),
+            Body::Transaction { steps, .. } => steps.iter().map(Step::version).max().unwrap_or(Version::FIRST),
+            Body::SetTime(_) => Version::REDIS_7_2,
+            Body::Upgrade(version) => *version,
+        }
+    }
+
+    /// Whether it may need more space than it frees. What only removes keys does not, and neither do
+    /// notes for the group itself.
+    pub fn grows(&self) -> bool {
+        match &self.body {
+            Body::Tick | Body::SetTime(_) | Body::Upgrade(_) => false,
+            Body::OpenSession => true,
+            Body::Run(operation) => operation.grows(),
+            Body::Transaction { steps, .. } => {
+                steps.iter().any(|step| matches!(step, Step::Write(operation) if operation.grows()))
+            }
+        }
+    }
+
     /// About how many bytes the request adds to an entry. A node that puts requests together bounds
     /// the sum.
     pub fn weight(&self) -> usize {
         const FIXED: usize = 32;
         FIXED
             + match &self.body {
-                Body::Tick | Body::OpenSession | Body::SetTime(_) => 0,
+                Body::Tick | Body::OpenSession | Body::SetTime(_) | Body::Upgrade(_) => 0,
                 Body::Run(operation) => operation.weight(),
                 Body::Transaction { watched, steps } => {
                     let keys = watched.iter().map(|(key, _)| FIXED + key.len()).sum::<usize>();
@@ -426,7 +460,7 @@ impl Body {
             _ => false,
         };
         match self {
-            Body::Tick | Body::OpenSession | Body::SetTime(_) => false,
+            Body::Tick | Body::OpenSession | Body::SetTime(_) | Body::Upgrade(_) => false,
             Body::Run(operation) => answers(operation),
             Body::Transaction { steps, .. } => steps.iter().any(|step| match step {
                 Step::Write(operation) => answers(operation),
@@ -437,6 +471,13 @@ impl Body {
 }
 
 impl Step {
+    fn version(&self) -> Version {
+        match self {
+            Step::Write(operation) => operation.version(),
+            Step::Read(query) => query.version(),
+        }
+    }
+
     /// About how many bytes the step adds to an entry.
     pub fn weight(&self) -> usize {
         match self {
@@ -447,6 +488,36 @@ impl Step {
 }
 
 impl Operation {
+    fn version(&self) -> Version {
+        match self {
+            Operation::Set { condition: Condition::IfEqual(_), .. } => Version::REDIS_7_2,
+            Operation::Set { .. }
+            | Operation::SetMany(_)
+            | Operation::Delete(_)
+            | Operation::Take(_)
+            | Operation::Add { .. }
+            | Operation::Append { .. }
+            | Operation::Expire { .. }
+            | Operation::Persist(_)
+            | Operation::Swap { .. } => Version::FIRST,
+            Operation::SetManyIfAbsent(_)
+            | Operation::GetExpiring { .. }
+            | Operation::AddDecimal { .. }
+            | Operation::Overwrite { .. }
+            | Operation::Bits { .. }
+            | Operation::Combine { .. }
+            | Operation::Copy { .. }
+            | Operation::Clear => Version::REDIS_7_2,
+        }
+    }
+
+    fn grows(&self) -> bool {
+        !matches!(
+            self,
+            Operation::Delete(_) | Operation::Take(_) | Operation::Swap { new: None, .. } | Operation::Clear
+        )
+    }
+
     fn weight(&self) -> usize {
         match self {
             Operation::Set { key, value, condition, .. } => {
@@ -476,6 +547,33 @@ impl Operation {
 }
 
 impl Query {
+    fn version(&self) -> Version {
+        match self {
+            Query::Get(_)
+            | Query::GetMany(_)
+            | Query::Exists(_)
+            | Query::Length(_)
+            | Query::Type(_)
+            | Query::SecondsLeft(_)
+            | Query::MillisLeft(_)
+            | Query::Versions(_)
+            | Query::Size
+            | Query::SlotSize(_)
+            | Query::Scan { .. }
+            | Query::Range { .. } => Version::FIRST,
+            Query::Part { .. }
+            | Query::Deadline { .. }
+            | Query::Bits { .. }
+            | Query::BitCount { .. }
+            | Query::BitPosition { .. }
+            | Query::Lcs { .. }
+            | Query::Encoding(_)
+            | Query::Usage(_)
+            | Query::Keys { .. }
+            | Query::Near(_) => Version::REDIS_7_2,
+        }
+    }
+
     /// Whether one look-up answers it.
     pub(super) fn reads_one_key(&self) -> bool {
         self.only_key().is_some()

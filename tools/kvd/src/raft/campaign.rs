@@ -10,7 +10,8 @@
 //! A leader whom no majority of the voters has reached for a while gives up its lead: it sends
 //! nothing until another node was elected. One whose clock is off hands it over to one whose
 //! clock is right; with such a clock, a node stands only when no other has for a while. Never to
-//! stand would let a wrong clock keep a group without a leader.
+//! stand would let a wrong clock keep a group without a leader. A node whose disk is nearly full
+//! does likewise, if another one's is not.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,10 +58,11 @@ impl Cluster {
         let mut watch = group.watch.lock();
         watch.note_lead(leads);
         let is_off = self.others.is_off.load(Ordering::Relaxed);
+        let leaves = is_off || self.should_leave_for_space(group);
         let (cluster, group) = (Arc::clone(self), Arc::clone(group));
         if !leads {
             let may_stand = group.may_stand(self.settings.id) && !self.is_retiring.load(Ordering::SeqCst);
-            if may_stand && watch.begin_to_stand(is_off) {
+            if may_stand && watch.begin_to_stand(leaves) {
                 tasks.spawn(async move {
                     cluster.try_to_stand(number, &group).await;
                     group.watch.lock().end_attempt();
@@ -79,10 +81,10 @@ impl Cluster {
                     group.watch.lock().end_attempt();
                 });
             }
-        } else if is_off && watch.begin_to_yield(grace) {
+        } else if leaves && watch.begin_to_yield(grace) {
             tasks.spawn(async move {
-                if let Err(error) = cluster.hand_over_to_right_clock(number, &group).await {
-                    tracing::warn!(group = number, %error, "this node leads on, though its clock is off");
+                if let Err(error) = cluster.hand_over_to_better(number, &group).await {
+                    tracing::warn!(group = number, %error, "this node leads on, though its clock is off or its disk full");
                 }
                 group.watch.lock().end_attempt();
             });
@@ -173,10 +175,10 @@ impl Cluster {
         }
     }
 
-    async fn hand_over_to_right_clock(&self, number: GroupId, group: &Group) -> Result<()> {
+    async fn hand_over_to_better(&self, number: GroupId, group: &Group) -> Result<()> {
         let heard = self.of_late();
         let voters = group.voters();
-        let is_right = |voter: &NodeId| self.others.is_right(*voter, &voters, heard);
+        let is_right = |voter: &NodeId| self.others.is_right(*voter, &voters, heard) && !self.is_low(*voter);
         let mut right = group.followers();
         right.retain(is_right);
         self.hand_over_to_first(number, &right).await

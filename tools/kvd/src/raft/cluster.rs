@@ -7,25 +7,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::group::Group;
 use super::network::{Pool, unexpected};
 use super::others::Others;
+use super::space::{FreeSpace, Space};
 use super::starter::Starter;
 use super::types::{LogId, Member};
 use super::wire::{Answer, Call, Command, GroupStatus, NodeStatus};
 use crate::clock::Wall;
 use crate::error::{Error, Result};
 use crate::link::Trust;
-use crate::machine::{Body, GroupId, Machine, Reply, Request};
+use crate::machine::{Body, GroupId, Machine, Reply, Request, Version};
 use crate::replica::{Node, NodeId, ReadError, Replica, Status, WriteError};
-use crate::store::Store;
+use crate::store::{Store, Versions};
 
 /// Between two looks at each group: its log, how far it lags, and what has expired.
 const ROUND: Duration = Duration::from_millis(500);
+
+/// Entries between two snapshots of a group while the disk is nearly full.
+const LOW_SNAPSHOT_AFTER: u64 = 1_000;
 
 /// What a node is told when it starts.
 #[derive(Clone, Debug)]
@@ -53,6 +57,12 @@ pub struct Settings {
     pub sync_delay: Duration,
     /// Whether the logs are not synced, in tests of tests.
     pub skip_sync: bool,
+    /// The latest version that it knows: in tests, one of an older node.
+    pub version: Version,
+    /// With fewer bytes free on the disk, no writes that grow are taken.
+    pub reserve: u64,
+    /// How many are free.
+    pub free_space: FreeSpace,
     /// The machine's clock.
     pub wall: Wall,
     /// Options of the store.
@@ -75,8 +85,12 @@ pub struct Cluster {
     pub(super) views: Mutex<BTreeMap<GroupId, GroupStatus>>,
     /// What the other nodes have said.
     pub(super) others: Others,
+    /// How much space the disk has.
+    pub(super) space: Space,
     /// Told when this node has been removed from the cluster.
     pub(super) removed: Notify,
+    /// The version of the cluster, if this node turns out to be too old for it.
+    pub(super) outdated: watch::Sender<Option<Version>>,
     /// Whether this node is about to stop, and takes no lead any more.
     pub(super) is_retiring: AtomicBool,
     pub(super) starter: Starter,
@@ -94,6 +108,7 @@ impl Cluster {
         tokio::select! {
             (error, ..) = futures_util::future::select_all(failures) => error,
             () = self.removed.notified() => Error::Removed(self.settings.id),
+            needed = self.is_outdated() => Error::Outdated { needed, known: self.settings.version },
         }
     }
 
@@ -148,7 +163,8 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, fences, views, others, removed, is_retiring, tasks) = Default::default();
+        let (joining, fences, views, others, removed, outdated, is_retiring, tasks) = Default::default();
+        let space = Space::new(settings.reserve);
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
         Cluster {
@@ -160,7 +176,9 @@ impl Cluster {
             fences,
             views,
             others,
+            space,
             removed,
+            outdated,
             is_retiring,
             starter,
             pool,
@@ -205,12 +223,16 @@ impl Cluster {
             (last, index(metrics.last_applied), index(metrics.snapshot), index(metrics.purged), matched)
         };
         retention.mark(last, purged);
-        if retention.is_snapshot_due(applied, snapshot, self.settings.snapshot_after) {
+        let (mut snapshot_after, mut keep_log) = (self.settings.snapshot_after, self.settings.keep_log);
+        if self.space.is_low() {
+            (snapshot_after, keep_log) = (snapshot_after.min(LOW_SNAPSHOT_AFTER), 0);
+        }
+        if retention.is_snapshot_due(applied, snapshot, snapshot_after) {
             let _ = group.raft.trigger().snapshot().await;
         }
-        let upto = retention.purge_upto(snapshot, self.settings.keep_log, &matched);
+        let upto = retention.purge_upto(snapshot, keep_log, &matched);
         // Not for a few entries each time.
-        if upto > purged + self.settings.keep_log / 8 {
+        if upto > purged + keep_log / 8 {
             let _ = group.raft.trigger().purge_log(upto).await;
         }
     }
@@ -357,7 +379,9 @@ impl Cluster {
             (id, reaches, is_reached)
         };
         let others = self.members().into_keys().filter(|id| *id != self.settings.id).map(reach).collect();
-        NodeStatus { id: self.settings.id, clock_ahead_ms, others, groups: groups.collect() }
+        let (id, version, versions) = (self.settings.id, self.settings.version, self.others.versions(of_late));
+        let (free_bytes, is_low) = (self.space.free(), self.space.is_low());
+        NodeStatus { id, version, versions, free_bytes, is_low, clock_ahead_ms, others, groups: groups.collect() }
     }
 
     /// What this node knows of a group: by itself if it is a member, otherwise by others.
@@ -381,7 +405,8 @@ impl Cluster {
 
 /// Sends an operator's command to the node at `address`.
 pub async fn command(trust: &Trust, address: &str, command: Command) -> Result<Option<NodeStatus>> {
-    match Pool::new(trust.clone(), Arc::default(), HashMap::new()).call(0, address, &Call::Command(command)).await? {
+    let pool = Pool::new(trust.clone(), Arc::default(), HashMap::new(), Versions::default());
+    match pool.call(0, address, &Call::Command(command)).await? {
         Answer::Done => Ok(None),
         Answer::Status(status) => Ok(Some(status)),
         _ => Err(unexpected()),

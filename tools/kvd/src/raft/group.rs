@@ -20,7 +20,7 @@ use super::state::State;
 use super::types::{LogId, Logged, Member, Proposal, StoredMembership};
 use super::watch::Watch;
 use super::wire::GroupStatus;
-use crate::machine::{self, Reply, Request};
+use crate::machine::{self, Body, Reply, Request, Version};
 use crate::replica::{NodeId, ReadError, WriteError};
 
 /// Requests in one entry.
@@ -85,6 +85,8 @@ pub(super) struct Group {
     pub(super) lost_after: Duration,
     /// Whether requests are refused: see [`Group::hold`].
     held: AtomicBool,
+    /// Whether writes that grow are taken.
+    pub(super) has_space: AtomicBool,
     /// What this node has seen of leaders.
     pub(super) watch: Mutex<Watch>,
     /// Held while a snapshot is received: one at a time.
@@ -109,7 +111,8 @@ impl Group {
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
-        Group { raft, state, writes, shares, reads, fresh, lost_after, held, watch, receiving, late }
+        let has_space = AtomicBool::new(true);
+        Group { raft, state, writes, shares, reads, fresh, lost_after, held, has_space, watch, receiving, late }
     }
 
     /// The leader, as far as this node knows.
@@ -209,6 +212,7 @@ impl Group {
             flushed: index(self.state.durable()),
             purged: index(metrics.purged),
             snapshot: index(metrics.snapshot),
+            version: Some(self.state.version()),
             receiving: self.state.received(),
             ahead_ms: None,
             members,
@@ -243,6 +247,10 @@ impl Group {
             return Err(WriteError::Refused(format!("a request of {weight} bytes is too long")));
         }
         check_lead(&self.raft, self.lost_after)?;
+        self.check_version(&request)?;
+        if !self.has_space.load(Ordering::Relaxed) && request.grows() {
+            return Err(WriteError::NoSpace);
+        }
         let kilobytes = u32::try_from(weight / 1024 + 1).unwrap_or(QUEUE_KB);
         let share = Arc::clone(&self.shares).try_acquire_many_owned(kilobytes).map_err(|_| WriteError::Overloaded)?;
         // After the share was taken: a group that is held and idle takes nothing.
@@ -255,6 +263,18 @@ impl Group {
             mpsc::error::TrySendError::Closed(_) => WriteError::Refused("the node stops".to_owned()),
         })?;
         Ok(receiver)
+    }
+
+    /// Fails if some member may not be able to read a request.
+    fn check_version(&self, request: &Request) -> Result<(), WriteError> {
+        let needed = request.version();
+        if needed == Version::FIRST || needed <= self.state.version() || matches!(request.body, Body::Upgrade(_)) {
+            return Ok(());
+        }
+        let version = self.state.version();
+        Err(WriteError::Refused(format!(
+            "this needs version {needed} of the cluster, which has version {version} until all its nodes are upgraded"
+        )))
     }
 
     /// Confirms that this node leads, and waits until it has applied what was committed by now.

@@ -2,7 +2,7 @@
 
 use super::snapshot::SnapshotData;
 use super::types::{Member, Proposal};
-use crate::machine::Reply;
+use crate::machine::{Reply, Version};
 use crate::replica::NodeId;
 
 openraft::declare_raft_types!(
@@ -18,5 +18,13 @@ openraft::declare_raft_types!(
 );
 
 pub(crate) type Entry = openraft::Entry<Types>;
+/// The first version that can read an entry.
+pub(super) fn version_of(entry: &Entry) -> Version {
+    match &entry.payload {
+        openraft::EntryPayload::Normal(proposal) => proposal.version(),
+        openraft::EntryPayload::Blank | openraft::EntryPayload::Membership(_) => Version::FIRST,
+    }
+}
+
 pub(crate) type Snapshot = openraft::Snapshot<Types>;
 pub(crate) type Raft = openraft::Raft<Types>;

@@ -15,7 +15,7 @@ use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
 use tamis::WriteBatch;
 
-use super::library::{Entry, Types};
+use super::library::{Entry, Types, version_of};
 use super::state::State;
 use super::types::{LogId, Logged, StorageError, StorageIoError, Vote};
 use crate::error::{Error, Result};
@@ -103,7 +103,9 @@ pub(super) fn read_entries(store: &Store, group: u32, first: u64, end: u64, limi
             break;
         }
         bytes += value.len();
-        entries.push(decode(&value, "raft-log")?);
+        let entry = decode(&value, "raft-log")?;
+        store.versions.check(version_of(&entry), "an entry")?;
+        entries.push(entry);
     }
     Ok(entries)
 }
@@ -187,7 +189,9 @@ impl RaftLogStorage<Types> for LogStore {
         let mut proposals = Vec::new();
         let write = || -> Result<()> {
             let mut batch = WriteBatch::new();
+            let mut version = self.state.version();
             for entry in entries {
+                version = version.max(version_of(&entry));
                 if let EntryPayload::Normal(proposal) = &entry.payload {
                     proposals.extend(proposal.note_logged());
                 }
@@ -195,7 +199,11 @@ impl RaftLogStorage<Types> for LogStore {
                 self.state.retention.note_appended(bytes.len());
                 batch.put_in(&self.store.log, self.key(entry.log_id.index), bytes);
             }
+            if version > self.state.version() {
+                self.store.put_item(&mut batch, self.group, Item::Version, &version)?;
+            }
             self.store.db.write(batch)?;
+            self.state.raise_version(version);
             Ok(())
         };
         super::blocking(write).map_err(|e| StorageError::from(StorageIoError::write_logs(&e)))?;

@@ -136,6 +136,7 @@ impl Cluster {
         for group in 0..self.groups() {
             self.lead(group).await?;
         }
+        self.await_versions(LEADER_TIME).await;
         Ok(())
     }
 

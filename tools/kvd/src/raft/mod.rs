@@ -17,11 +17,13 @@ mod recovery;
 mod retention;
 mod server;
 mod snapshot;
+mod space;
 mod start;
 mod starter;
 mod state;
 mod transfer;
 mod types;
+mod upgrade;
 mod watch;
 mod wire;
 
@@ -30,6 +32,7 @@ pub use cluster::{Cluster, Settings, command};
 pub(crate) use others::is_off;
 pub(crate) use recovery::{Found, FoundState, find_states};
 pub use recovery::{Recovered, recover};
+pub use space::FreeSpace;
 pub use types::Member;
 pub use wire::{Command, GroupStatus, NodeStatus};
 

@@ -21,6 +21,7 @@ use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
 use crate::link::{Link, Trust, in_time};
 use crate::replica::NodeId;
+use crate::store::Versions;
 
 /// Idle connections to one node that are kept.
 const KEPT: usize = 8;
@@ -38,16 +39,22 @@ pub(super) struct Pool {
     /// Where nodes are reached that are not reached where the membership says.
     routes: Arc<HashMap<NodeId, String>>,
     idle: Arc<Mutex<HashMap<NodeId, Vec<Link>>>>,
+    versions: Versions,
 }
 
 impl Pool {
-    pub(super) fn new(trust: Trust, cluster: Arc<AtomicU64>, routes: HashMap<NodeId, String>) -> Pool {
-        Pool { trust, cluster, routes: Arc::new(routes), idle: Arc::default() }
+    pub(super) fn new(
+        trust: Trust,
+        cluster: Arc<AtomicU64>,
+        routes: HashMap<NodeId, String>,
+        versions: Versions,
+    ) -> Pool {
+        Pool { trust, cluster, routes: Arc::new(routes), idle: Arc::default(), versions }
     }
 
     async fn connect(&self, to: NodeId, address: &str) -> Result<Link> {
         let address = self.routes.get(&to).map_or(address, String::as_str);
-        Link::connect(&self.trust, address, to, self.cluster.load(Ordering::Acquire)).await
+        Link::connect(&self.trust, address, to, self.cluster.load(Ordering::Acquire), &self.versions).await
     }
 
     /// Calls a node by a connection of its own, which says whether the node is at that address.
@@ -81,6 +88,7 @@ impl Pool {
     }
 
     async fn exchange(&self, to: NodeId, mut link: Link, call: &Call) -> Result<Answer> {
+        link.check(call.version())?;
         link.send(call).await?;
         let answer = link.receive().await?;
         self.give_back(to, link);
@@ -220,7 +228,10 @@ impl Peer {
             return Err(SendError::Local(error));
         };
         let mut link = self.pool.connect(self.id, &self.address).await?;
-        let call = Call::Snapshot { group: self.group, vote, meta: snapshot.meta };
+        // What the view has is of this version or an earlier one.
+        let version = self.state.version();
+        let call = Call::Snapshot { group: self.group, version, vote, meta: snapshot.meta };
+        link.check(version)?;
         in_time(PIECE_TIME, &self.address, link.send(&call)).await?;
         let mut pieces = view.pieces();
         while let Some(piece) = super::blocking(|| pieces.next()) {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::group::Group;
 use crate::clock::Clocks;
-use crate::machine::GroupId;
+use crate::machine::{GroupId, Version};
 use crate::replica::NodeId;
 
 /// Between two rounds of questions to the other nodes, or one heartbeat, if that is longer.
@@ -20,6 +20,15 @@ const MOST_OFF_MS: u64 = 5_000;
 /// Whether something that is so much ahead of the median is far off.
 pub(crate) fn is_off(ahead_ms: i64) -> bool {
     ahead_ms.unsigned_abs() > MOST_OFF_MS
+}
+
+/// What a node has said of itself.
+struct Said {
+    at: Instant,
+    /// The latest version that it knows.
+    version: Version,
+    /// Whether its disk is nearly full.
+    is_low: bool,
 }
 
 /// What the other nodes have said.
@@ -34,6 +43,8 @@ pub(super) struct Others {
     answered: Mutex<BTreeMap<NodeId, (Instant, bool)>>,
     /// Which nodes have said that they lead: by group, with the term, and when that was.
     leaders: Mutex<BTreeMap<GroupId, (u64, NodeId, Instant)>>,
+    /// What each node has said of itself.
+    said: Mutex<BTreeMap<NodeId, Said>>,
     /// Groups whose time is far off.
     pub(super) off: Mutex<BTreeSet<GroupId>>,
 }
@@ -42,6 +53,23 @@ impl Others {
     /// Notes that a node has called this one.
     pub(super) fn note_caller(&self, node: NodeId) {
         self.callers.lock().insert(node, Instant::now());
+    }
+
+    /// Notes what a node has said of itself.
+    pub(super) fn note_said(&self, node: NodeId, version: Version, is_low: bool) {
+        self.said.lock().insert(node, Said { at: Instant::now(), version, is_low });
+    }
+
+    /// Whether a node's disk is nearly full, by the last that it has said.
+    pub(super) fn is_low(&self, node: NodeId) -> bool {
+        self.said.lock().get(&node).is_some_and(|said| said.is_low)
+    }
+
+    /// The versions that nodes have said of late to know.
+    pub(super) fn versions(&self, of_late: Duration) -> BTreeMap<NodeId, Version> {
+        let said = self.said.lock();
+        let heard = said.iter().filter(|(_, said)| said.at.elapsed() < of_late);
+        heard.map(|(node, said)| (*node, said.version)).collect()
     }
 
     /// Notes what a node has answered.

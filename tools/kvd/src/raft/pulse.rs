@@ -35,7 +35,8 @@ impl Cluster {
         let times = settled.map(|(number, group)| (number, group.state.now_ms())).collect();
         let leads = |(number, group): (GroupId, Arc<Group>)| Some((number, group.leads_in()?));
         let leads = self.all().filter_map(leads).collect();
-        Greeting { wall_ms: self.settings.wall.now_ms(), times, knows, leads }
+        let (version, is_low) = (self.settings.version, self.space.is_low());
+        Greeting { version, is_low, wall_ms: self.settings.wall.now_ms(), times, knows, leads }
     }
 
     /// Asks all others, again and again.
@@ -56,6 +57,10 @@ impl Cluster {
             let answer = timeout(limit, self.pool.call(other, &member.raft, &Call::Greet { from: id })).await;
             match answer {
                 Ok(Ok(Answer::Greeting(greeting))) => Some((other, Heard { asked, at: Instant::now(), greeting })),
+                Ok(Err(error)) => {
+                    self.note_outdated(&error);
+                    None
+                }
                 _ => None,
             }
         });
@@ -69,6 +74,7 @@ impl Cluster {
             }
         }
         for (other, Heard { greeting, .. }) in &heard {
+            self.others.note_said(*other, greeting.version, greeting.is_low);
             let leads = greeting.leads.range(..self.groups());
             self.others.note_answer(*other, greeting.knows, &leads.map(|(group, term)| (*group, *term)).collect());
         }

@@ -58,6 +58,7 @@ fn recover_group(old: &Store, new: &Store, group: u32, id: NodeId, member: &Memb
     // The next term is greater than that of any entry.
     new.write_item(group, Item::Vote, &Vote::new(last.leader_id.term, id), false)?;
     new.write_item(group, Item::Purged, &last, false)?;
+    new.write_item(group, Item::Version, &old.version(group)?, false)?;
     Ok(Recovered { group, applied: index(applied), from_log })
 }
 
@@ -104,7 +105,7 @@ fn replay(old: &Store, new: &Store, group: u32, go_on: &dyn Fn() -> Result<()>) 
                 return Err(Error::Decode { place: "raft-log", rule });
             }
             if let EntryPayload::Normal(proposal) = &entry.payload {
-                machine.apply(&proposal.entry, &[])?;
+                machine.apply(proposal.entry()?, &[])?;
             }
             last = Some(entry.log_id);
             from_log += 1;
@@ -114,6 +115,7 @@ fn replay(old: &Store, new: &Store, group: u32, go_on: &dyn Fn() -> Result<()>) 
 
 /// The keyspace of a group's state, which a node makes when it starts.
 fn stored_state(store: &Store, group: u32) -> Result<Option<Keyspace>> {
+    store.version(group)?;
     let generation: u64 = store.item(group, Item::Generation)?.unwrap_or(0);
     Ok(store.db.existing_keyspace(&keyspace_name(group, generation))?)
 }

@@ -12,11 +12,13 @@ use tokio::time::{sleep, timeout};
 
 use super::cluster::Cluster;
 use super::group::Group;
+use super::library::version_of;
 use super::snapshot::{Piece, SnapshotData};
 use super::types::{SnapshotMeta, Vote};
 use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
 use crate::link::{Link, in_time};
+use crate::machine::Version;
 use crate::replica::Replica;
 
 /// Connections at a time. Those beyond wait until others close.
@@ -49,7 +51,9 @@ pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
         connections.spawn(async move {
             let _place = place;
             let served = async {
-                let mut link = Link::accept(cluster.trust(), tcp, peer, cluster.id(), cluster.number()).await?;
+                let mut link =
+                    Link::accept(cluster.trust(), tcp, peer, cluster.id(), cluster.number(), &cluster.store.versions)
+                        .await?;
                 while let Ok(call) = timeout(IDLE, link.receive_next()).await {
                     let Some(call) = call? else { break };
                     let answer = answer(&cluster, &mut link, call).await;
@@ -83,11 +87,15 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
         Call::Greet { from } => Ok(Answer::Greeting(cluster.greeted(from))),
         Call::Append { group, request } => {
             let known = cluster.group(group)?;
+            for entry in &request.entries {
+                cluster.store.versions.check(version_of(entry), "an entry")?;
+            }
             // Before the disk takes what comes with it, and after.
             let is_led = request.vote >= known.raft.metrics().borrow().vote;
             if is_led {
                 known.watch.lock().note_heard();
             }
+            cluster.space.check_entries(&request.entries)?;
             let response = known.raft.append_entries(request).await.map_err(|error| stopped(group)(&error))?;
             if !matches!(response, AppendEntriesResponse::HigherVote(_)) {
                 known.watch.lock().note_heard();
@@ -106,8 +114,10 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
             }
             Ok(Answer::Vote(response))
         }
-        Call::Snapshot { group, vote, meta } => {
-            receive(&*cluster.group(group)?, group, link, vote, meta).await.map(Answer::Snapshot)
+        Call::Snapshot { group, version, vote, meta } => {
+            cluster.store.versions.check(version, "a snapshot")?;
+            cluster.space.check_snapshot()?;
+            receive(&*cluster.group(group)?, group, link, version, vote, meta).await.map(Answer::Snapshot)
         }
         Call::ReadIndex { group } => {
             let index = cluster.group(group)?.barrier().await;
@@ -122,7 +132,14 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
 }
 
 /// Receives a snapshot, and installs it once all of it is there.
-async fn receive(group: &Group, number: u32, link: &mut Link, vote: Vote, meta: SnapshotMeta) -> Result<Vote> {
+async fn receive(
+    group: &Group,
+    number: u32,
+    link: &mut Link,
+    version: Version,
+    vote: Vote,
+    meta: SnapshotMeta,
+) -> Result<Vote> {
     let stopped = |reason: String| Error::Stopped { group: number, reason };
     let Ok(_one) = group.receiving.try_lock() else {
         return Err(stopped("another snapshot is being received".to_owned()));
@@ -131,6 +148,7 @@ async fn receive(group: &Group, number: u32, link: &mut Link, vote: Vote, meta: 
     let SnapshotData::Staging(mut staging) = *data else {
         return Err(stopped("there is no place for a snapshot".to_owned()));
     };
+    staging.version = version;
     tracing::info!(group = number, snapshot = meta.snapshot_id, "a snapshot is being received");
     let progress = group.state.receiving();
     let whole = loop {

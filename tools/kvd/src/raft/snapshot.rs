@@ -13,7 +13,7 @@ use tamis::{Keyspace, WriteBatch};
 use super::place;
 use super::types::LogId;
 use crate::error::{Error, Result};
-use crate::machine::Machine;
+use crate::machine::{Machine, Version};
 use crate::store::{Store, decode};
 
 /// About how many bytes of pairs one piece holds.
@@ -100,6 +100,8 @@ pub(crate) struct Staging {
     received: u64,
     is_whole: bool,
     is_kept: bool,
+    /// What a node must know to read it.
+    pub(super) version: Version,
 }
 
 impl Staging {
@@ -108,7 +110,8 @@ impl Staging {
         let name = place::keyspace_name(group, generation);
         let keyspace = Machine::open_in(&store.db, &name)?.keyspace().clone();
         let store = store.clone();
-        Ok(Staging { store, generation, name, keyspace, received: 0, is_whole: false, is_kept: false })
+        let (received, is_whole, is_kept, version) = (0, false, false, Version::FIRST);
+        Ok(Staging { store, generation, name, keyspace, received, is_whole, is_kept, version })
     }
 
     /// Adds the next piece.

@@ -38,10 +38,11 @@ impl Cluster {
             return Err(Error::Config("a cluster has at least one group".to_owned()));
         }
         let config = Arc::new(config.validate().map_err(|error| Error::Config(error.to_string()))?);
-        let store = super::blocking(|| Store::open(settings.store.clone(), &settings.dir))?;
+        let store = super::blocking(|| Store::open(settings.store.clone(), &settings.dir))?.knowing(settings.version);
         let count = super::blocking(|| store.bind(id, settings.groups))?;
         let number = Arc::new(AtomicU64::new(super::blocking(|| store.cluster())?));
-        let pool = Pool::new(settings.trust.clone(), Arc::clone(&number), settings.routes.clone());
+        let pool =
+            Pool::new(settings.trust.clone(), Arc::clone(&number), settings.routes.clone(), store.versions.clone());
         let db = store.db.clone();
         let (delay, skip) = (settings.sync_delay, settings.skip_sync);
         let syncer = Syncer::start(move || {
@@ -64,6 +65,8 @@ impl Cluster {
             tasks.spawn(async move { identity.look_after_identity().await });
             let greeting = Arc::clone(&cluster);
             tasks.spawn(async move { greeting.greet_others().await });
+            tasks.spawn(Arc::clone(&cluster).raise_versions());
+            tasks.spawn(Arc::clone(&cluster).look_at_space());
             for group in 0..count {
                 let cluster = Arc::clone(&cluster);
                 tasks.spawn(async move { cluster.look_after(group).await });

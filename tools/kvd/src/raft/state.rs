@@ -6,12 +6,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
 use openraft::storage::RaftStateMachine;
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use parking_lot::{Mutex, RwLock};
+use tamis::WriteBatch;
 use tokio::sync::watch;
 
 use super::library::{Entry, Snapshot, Types};
@@ -21,7 +22,7 @@ use super::snapshot::{SnapshotData, Staging, View};
 use super::types::{LogId, SnapshotMeta, StorageError, StorageIoError, StoredMembership};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::machine::{self, Machine, Reply};
+use crate::machine::{self, Machine, Reply, Version};
 use crate::replica::NodeId;
 use crate::store::{Item, Store, encode};
 
@@ -45,6 +46,8 @@ pub(crate) struct State {
     pub(super) retention: Retention,
     /// Pairs received so far of a snapshot that is being received.
     received: Mutex<Option<u64>>,
+    /// What a node must know to read the log and the state.
+    version: AtomicU8,
 }
 
 /// A snapshot is being received as long as this lives.
@@ -82,6 +85,19 @@ impl State {
     /// The last entry whose effects survive a crash without the log.
     pub(crate) fn durable(&self) -> Option<LogId> {
         *self.durable.lock()
+    }
+
+    /// The version that entries may have: the group's, as far as this node's log goes.
+    pub(super) fn version(&self) -> Version {
+        Version::new(self.version.load(Ordering::Acquire))
+    }
+
+    /// Notes that the log or the state, on the disk, has a version.
+    pub(super) fn raise_version(&self, to: Version) {
+        if self.version.fetch_max(to.number(), Ordering::AcqRel) < to.number() {
+            self.store.versions.raise(to);
+            tracing::info!(group = self.group, version = %to, "the group has a new version");
+        }
     }
 
     /// Index of the last entry known to be committed.
@@ -191,6 +207,8 @@ impl StateStore {
         let machine = Machine::open_in(&store.db, &keyspace)?;
         let (applied, membership) = place::positions(&machine)?;
         let (sender, receiver) = watch::channel(applied);
+        let version = store.version(group)?;
+        store.versions.raise(version);
         let clock = Clock::new(machine.time_ms(), Instant::now());
         let state = State {
             store: store.clone(),
@@ -204,6 +222,7 @@ impl StateStore {
             clock: Mutex::new(clock),
             retention: Retention::default(),
             received: Mutex::default(),
+            version: AtomicU8::new(version.number()),
         };
         let (state, applied, retired) = (Arc::new(state), sender, Vec::new());
         Ok(StateStore { state, applied, membership, next_generation, retired, keyspace })
@@ -225,7 +244,7 @@ impl StateStore {
         let nothing = machine::Entry { time_ms: 0, requests: Vec::new() };
         let (of_clients, membership) = match &entry.payload {
             EntryPayload::Blank => (&nothing, None),
-            EntryPayload::Normal(proposal) => (&proposal.entry, None),
+            EntryPayload::Normal(proposal) => (proposal.entry()?, None),
             EntryPayload::Membership(of) => (&nothing, Some(StoredMembership::new(Some(entry.log_id), of.clone()))),
         };
         let encoded = membership.as_ref().map(encode).transpose()?;
@@ -266,11 +285,16 @@ impl StateStore {
         staging.check(meta.last_log_id)?;
         let store = &self.state.store;
         store.db.flush()?;
-        let generation = staging.generation;
+        let (generation, version) = (staging.generation, staging.version);
         // Whatever becomes of the write, what it may name is not removed before the next start.
         let keyspace = staging.keep();
         let machine = Arc::new(Machine::open_in(&store.db, &keyspace)?);
-        store.write_item(self.state.group, Item::Generation, &generation, true)?;
+        let mut batch = WriteBatch::new();
+        store.put_item(&mut batch, self.state.group, Item::Generation, &generation)?;
+        let version = self.state.version().max(version);
+        store.put_item(&mut batch, self.state.group, Item::Version, &version)?;
+        store.write_durably(batch)?;
+        self.state.raise_version(version);
         let (applied, membership) = place::positions(&machine)?;
         self.membership = membership;
         let before = std::mem::replace(&mut *self.state.machine.write(), machine);

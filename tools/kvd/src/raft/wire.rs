@@ -6,8 +6,9 @@ use std::time::Duration;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
 
-use super::library::Types;
+use super::library::{Types, version_of};
 use super::types::{LogId, Member, SnapshotMeta, StoredMembership, Vote};
+use crate::machine::Version;
 use crate::replica::NodeId;
 
 /// A request. Each gets one [`Answer`].
@@ -17,8 +18,9 @@ pub(super) enum Call {
     Append { group: u32, request: AppendEntriesRequest<Types> },
     /// A candidate asks for a vote.
     Vote { group: u32, request: VoteRequest<NodeId> },
-    /// The leader sends the state after an entry. `Piece`s follow, then the answer.
-    Snapshot { group: u32, vote: Vote, meta: SnapshotMeta },
+    /// The leader sends the state after an entry, which a node must know `version` to read.
+    /// `Piece`s follow, then the answer.
+    Snapshot { group: u32, version: Version, vote: Vote, meta: SnapshotMeta },
     /// A follower asks up to which entry it must have applied to have missed nothing.
     ReadIndex { group: u32 },
     /// A node passes on an operator's change to the leader.
@@ -56,6 +58,18 @@ const COMMAND_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 const INSTALL_TIME: Duration = Duration::from_secs(600);
 
 impl Call {
+    /// The first version whose nodes understand it.
+    pub(super) fn version(&self) -> Version {
+        match self {
+            Call::Append { request, .. } => request.entries.iter().map(version_of).max().unwrap_or(Version::FIRST),
+            Call::Snapshot { version, .. } => *version,
+            Call::Command(Command::SetTime)
+            | Call::Change { change: Change::SetTime, .. }
+            | Call::Relay { change: Change::SetTime, .. } => Version::REDIS_7_2,
+            _ => Version::FIRST,
+        }
+    }
+
     /// How long to wait for the answer.
     pub(super) fn limit(&self) -> Duration {
         match self {
@@ -96,6 +110,10 @@ pub(super) enum Answer {
 /// What a node says of itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Greeting {
+    /// The latest version that it knows.
+    pub(super) version: Version,
+    /// Whether its disk is nearly full.
+    pub(super) is_low: bool,
     /// What its clock on the wall shows.
     pub(super) wall_ms: u64,
     /// The time of the groups of which it knows that.
@@ -190,6 +208,14 @@ pub enum Command {
 pub struct NodeStatus {
     /// The node.
     pub id: NodeId,
+    /// The latest version that it knows.
+    pub version: Version,
+    /// The latest versions that the other members know, as far as they have said so of late.
+    pub versions: BTreeMap<NodeId, Version>,
+    /// Bytes that are free on its disk, if it knows that.
+    pub free_bytes: Option<u64>,
+    /// Whether its disk is nearly full.
+    pub is_low: bool,
     /// How far its clock is ahead of the median of the voters' clocks, if it knows those of a
     /// majority.
     pub clock_ahead_ms: Option<i64>,
@@ -223,6 +249,9 @@ pub struct GroupStatus {
     pub purged: u64,
     /// Index of the last snapshot: up to there, the log may be purged.
     pub snapshot: u64,
+    /// The version that its entries may have: raised when all members know the next one. None if
+    /// the node is no member.
+    pub version: Option<Version>,
     /// Pairs received so far of a snapshot that is being received.
     pub receiving: Option<u64>,
     /// How far the group's time is ahead of the median of the voters' clocks, if the node knows

@@ -100,6 +100,10 @@ impl<R: Replica> Shared<R> {
         match error {
             WriteError::NotLeader { leader } => self.redirect(slot, leader),
             WriteError::Overloaded => Reply::error("TRYAGAIN too many writes are in flight; this one was not applied"),
+            WriteError::NoSpace => Reply::error(
+                "OOM command not allowed when this node's disk, or those of a majority, are nearly full; reads and \
+                 deletes are",
+            ),
             WriteError::Refused(reason) => Reply::error(format!("ERR not applied: {reason}")),
             WriteError::Unknown(reason) => {
                 count(&self.metrics.unknown);

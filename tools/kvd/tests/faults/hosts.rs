@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ struct Host {
     child: Option<Child>,
     /// Snapshots that it has begun to receive, by what it has logged.
     received: Arc<AtomicUsize>,
+    /// What else it has logged.
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 pub(crate) struct Hosts {
@@ -51,6 +53,11 @@ fn port() -> TcpSocket {
 impl Hosts {
     /// Starts nodes and makes them a cluster.
     pub(crate) fn start(count: usize, groups: u32) -> Hosts {
+        Hosts::start_with(count, groups, &[])
+    }
+
+    /// Likewise, with further flags.
+    pub(crate) fn start_with(count: usize, groups: u32, flags: &[&str]) -> Hosts {
         let dir = TempDir::with_prefix("kvd-faults-").unwrap();
         let ports: Vec<TcpSocket> = (0..2 * count).map(|_| port()).collect();
         let host = |at: usize| Host {
@@ -59,13 +66,14 @@ impl Hosts {
             resp: ports[2 * at + 1].local_addr().unwrap(),
             child: None,
             received: Arc::default(),
+            said: Arc::default(),
         };
         let hosts: Vec<Host> = (0..count).map(host).collect();
         let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to))).filter(|(from, to)| from != to);
         let links = pairs.map(|(from, to)| ((from, to), Relay::start(hosts[to].raft))).collect();
         let mut all = Hosts { hosts, links, groups, ports, _dir: dir };
         for at in 0..count {
-            all.run(at);
+            all.run_with(at, flags);
         }
         let mut init = Command::new(env!("CARGO_BIN_EXE_kvd"));
         init.args(["init", "--node", &all.hosts[0].raft.to_string()]);
@@ -90,6 +98,14 @@ impl Hosts {
         (1..self.count()).map(|away| (at + away) % self.count()).collect()
     }
 
+    /// Starts a node that does not run, and waits until it has ended by itself.
+    pub(crate) fn run_in_vain(&mut self, at: usize, flags: &[&str]) -> String {
+        self.spawn(at, flags);
+        let end = self.wait_ended(at);
+        let said = self.hosts[at].said.lock().unwrap();
+        format!("{end}: {}", said.last().unwrap())
+    }
+
     /// Starts a node that does not run, and waits until it answers.
     pub(crate) fn run(&mut self, at: usize) {
         self.run_with(at, &[]);
@@ -97,6 +113,11 @@ impl Hosts {
 
     /// Likewise, with further flags.
     pub(crate) fn run_with(&mut self, at: usize, flags: &[&str]) {
+        self.spawn(at, flags);
+        self.until("a node answers", || self.status(at));
+    }
+
+    fn spawn(&mut self, at: usize, flags: &[&str]) {
         let routes = (0..self.count()).filter(|to| *to != at);
         let routes: Vec<String> = routes.map(|to| format!("{}={}", to + 1, self.links[&(at, to)].address)).collect();
         let (dir, groups) = (self.hosts[at].dir.clone(), self.groups.to_string());
@@ -132,18 +153,18 @@ impl Hosts {
             )
             .stdin(Stdio::null());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let (log, received) = (child.stderr.take().unwrap(), Arc::clone(&host.received));
+        let (log, received, said) = (child.stderr.take().unwrap(), Arc::clone(&host.received), Arc::clone(&host.said));
         thread::spawn(move || {
             for line in BufReader::new(log).lines().map_while(Result::ok) {
                 if line.contains("a snapshot is being received") {
                     received.fetch_add(1, Ordering::Relaxed);
                 } else {
                     println!("node {}: {line}", at + 1);
+                    said.lock().unwrap().push(line);
                 }
             }
         });
         host.child = Some(child);
-        self.until("a node answers", || self.status(at));
     }
 
     /// Kills a node, and has its disk lose what it has not synced.

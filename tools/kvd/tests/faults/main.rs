@@ -18,3 +18,4 @@ mod hosts;
 mod once;
 mod relay;
 mod runs;
+mod upgrade;

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// How pinned readers read.
 #[derive(Clone, Copy)]
-enum Reading {
+pub(crate) enum Reading {
     /// As everybody does.
     Linearizable,
     /// What the node has, with any delay: a control, whose histories must be refused.
@@ -33,7 +33,7 @@ enum Reading {
 }
 
 /// Clients that run until they are told to end.
-struct Clients {
+pub(crate) struct Clients {
     nodes: Vec<SocketAddr>,
     recorder: Arc<Recorder>,
     round: Arc<AtomicUsize>,
@@ -43,7 +43,7 @@ struct Clients {
 }
 
 impl Clients {
-    fn start(nodes: Vec<SocketAddr>, reading: Reading) -> Clients {
+    pub(crate) fn start(nodes: Vec<SocketAddr>, reading: Reading) -> Clients {
         let (recorder, ended) = (Arc::new(Recorder::default()), Arc::new(AtomicBool::new(false)));
         let (values, round) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicUsize::new(0)));
         let mut threads = Vec::new();
@@ -65,7 +65,7 @@ impl Clients {
     }
 
     /// Waits until so many more writes have succeeded.
-    fn wait(&self, what: &str) {
+    pub(crate) fn wait(&self, what: &str) {
         let (goal, deadline) = (self.recorder.written() + PHASE, Instant::now() + PATIENCE);
         while self.recorder.written() < goal {
             let left = goal.saturating_sub(self.recorder.written());
@@ -75,7 +75,7 @@ impl Clients {
     }
 
     /// Ends them, and reads the keys of all rounds. Returns those whose histories are broken.
-    fn end(self) -> Vec<usize> {
+    pub(crate) fn end(self) -> Vec<usize> {
         self.ended.store(true, Ordering::Relaxed);
         for thread in self.threads {
             thread.join().unwrap();

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::Error;
 use crate::link::Trust;
-use crate::machine::{Body, Condition, Deadline, Operation, Query, Reply, Request, SetAnswer};
-use crate::raft::{Cluster, Command, Member, Settings, Wall, command, recover};
+use crate::machine::{Body, Condition, Deadline, Operation, Query, Reply, Request, SetAnswer, Version};
+use crate::raft::{Cluster, Command, FreeSpace, Member, Settings, Wall, command, recover};
 use crate::replica::{NodeId, ReadError, Replica, WriteError};
 
 /// For anything that a healthy cluster does by itself. Nothing is measured by it.
@@ -33,6 +33,11 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) async fn new(id: NodeId, groups: u32) -> Host {
+        Host::of(id, groups, Version::LATEST).await
+    }
+
+    /// A node of an older version.
+    pub(super) async fn of(id: NodeId, groups: u32, version: Version) -> Host {
         let (port, raft) = port();
         let fs = SimFileSystem::new();
         let settings = Settings {
@@ -47,6 +52,9 @@ impl Host {
             keep_log: 20,
             sync_delay: Duration::ZERO,
             skip_sync: false,
+            version,
+            reserve: 0,
+            free_space: FreeSpace::default(),
             wall: Wall::default(),
             store: Options::new().memtable_size(1 << 20),
         };
@@ -65,6 +73,10 @@ impl Host {
     }
 
     pub(super) async fn start(&mut self) {
+        self.try_start().await.unwrap();
+    }
+
+    pub(super) async fn try_start(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + PATIENCE;
         let listener = loop {
             match TcpListener::bind(&self.settings.member.raft).await {
@@ -75,7 +87,8 @@ impl Host {
         };
         let mut settings = self.settings.clone();
         settings.store = settings.store.file_system(Arc::new(self.fs.clone()));
-        self.node = Some(Cluster::start(settings, listener).await.unwrap());
+        self.node = Some(Cluster::start(settings, listener).await?);
+        Ok(())
     }
 
     /// Stops the node, and takes from its disk what a power cut takes.
@@ -106,9 +119,14 @@ fn port() -> (TcpSocket, String) {
 }
 
 pub(super) async fn hosts(count: u64, groups: u32) -> Vec<Host> {
+    hosts_as(count, groups, Version::LATEST).await
+}
+
+/// A cluster of nodes of an older version.
+pub(super) async fn hosts_as(count: u64, groups: u32, version: Version) -> Vec<Host> {
     let mut hosts = Vec::new();
     for id in 1..=count {
-        hosts.push(Host::new(id, groups).await);
+        hosts.push(Host::of(id, groups, version).await);
     }
     let others = hosts[1..].iter().map(|host| (host.settings.id, host.settings.member.clone())).collect();
     hosts[0].command(Command::Init { others }).await.unwrap();

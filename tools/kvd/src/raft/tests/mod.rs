@@ -4,5 +4,7 @@ mod network;
 mod planted;
 mod power;
 mod reach;
+mod space;
 mod suite;
 mod time;
+mod versions;

@@ -18,6 +18,7 @@ use crate::raft::wire::{Answer, Call, Lead};
 use crate::raft::{Cluster, Command, GroupStatus};
 use crate::rebalance::{Led, Move, Nodes, Placed, Transfer, plan, spread};
 use crate::replica::{ReadError, Replica, WriteError};
+use crate::store::Versions;
 
 /// How many groups each node leads, by the report of one that knows a leader of each.
 async fn leads(node: &Cluster, nodes: u64) -> Vec<usize> {
@@ -259,7 +260,12 @@ async fn a_replica_that_begins_late_vouches_for_nobody_who_has_missed_its_remova
         // and votes for no candidate, though all logs are as long as its own.
         let candidate = VoteRequest { vote: Vote::new(stale_term + 10, 2), last_log_id: Some(stale) };
         let member = &hosts[2].settings.member;
-        let pool = Pool::new(hosts[0].settings.trust.clone(), Arc::new(late.number().into()), HashMap::new());
+        let pool = Pool::new(
+            hosts[0].settings.trust.clone(),
+            Arc::new(late.number().into()),
+            HashMap::new(),
+            Versions::default(),
+        );
         let refused = pool.call(3, &member.raft, &Call::Vote { group: 0, request: candidate.clone() }).await;
         assert!(refused.unwrap_err().to_string().contains("does not say that it is a member"));
         // In the group that it has not left it answers candidates as ever.

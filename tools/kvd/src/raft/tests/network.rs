@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use crate::link::{Link, Trust};
 use crate::raft::network::Pool;
 use crate::raft::wire::Call;
+use crate::store::Versions;
 
 #[tokio::test]
 async fn a_call_to_a_node_that_says_nothing_ends() {
@@ -16,10 +17,10 @@ async fn a_call_to_a_node_that_says_nothing_ends() {
     tokio::spawn(async move {
         let mut silent = Vec::new();
         while let Ok((tcp, peer)) = listener.accept().await {
-            silent.push(Link::accept(&Trust::default(), tcp, peer, 2, 0).await);
+            silent.push(Link::accept(&Trust::default(), tcp, peer, 2, 0, &Versions::default()).await);
         }
     });
-    let pool = Pool::new(Trust::default(), Arc::default(), HashMap::new());
+    let pool = Pool::new(Trust::default(), Arc::default(), HashMap::new(), Versions::default());
     let error = pool.call(2, &address, &Call::ReadIndex { group: 0 }).await.unwrap_err().to_string();
     assert!(error.contains("in time"), "{error}");
 }
