@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::election::Elections;
 use super::group::Group;
 use super::network::{Pool, unexpected};
 use super::others::Others;
@@ -24,7 +25,7 @@ use crate::machine::{Body, GroupId, Machine, Reply, Request};
 use crate::replica::{Node, NodeId, ReadError, Replica, Status, WriteError};
 use crate::store::Store;
 
-/// Between two looks at each group: its log, how far it lags, and what has expired.
+/// Between two looks at each group: its log, and what has expired.
 const ROUND: Duration = Duration::from_millis(500);
 
 /// What a node is told when it starts.
@@ -75,10 +76,13 @@ pub struct Cluster {
     pub(super) views: Mutex<BTreeMap<GroupId, GroupStatus>>,
     /// What the other nodes have said.
     pub(super) others: Others,
+    /// Told when another node has answered a heartbeat.
+    pub(super) confirmed: watch::Sender<()>,
     /// Told when this node has been removed from the cluster.
     pub(super) removed: Notify,
     /// Whether this node is about to stop, and takes no lead any more.
     pub(super) is_retiring: AtomicBool,
+    pub(super) elections: Elections,
     pub(super) starter: Starter,
     pub(super) pool: Pool,
     /// Serves other nodes, and looks after the groups.
@@ -148,7 +152,7 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, fences, views, others, removed, is_retiring, tasks) = Default::default();
+        let (joining, fences, views, others, confirmed, removed, is_retiring, elections, tasks) = Default::default();
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
         Cluster {
@@ -160,8 +164,10 @@ impl Cluster {
             fences,
             views,
             others,
+            confirmed,
             removed,
             is_retiring,
+            elections,
             starter,
             pool,
             tasks,
@@ -188,6 +194,10 @@ impl Cluster {
 
     /// Address of a member of a group, or of a node that has been one.
     pub(super) fn address_of(&self, group: GroupId, node: NodeId) -> Option<String> {
+        let own = self.known(group)?.member(node);
+        if let Some(member) = own {
+            return Some(member.raft);
+        }
         let members = self.status_of(group)?.members;
         members.into_iter().find(|(id, ..)| *id == node).map(|(_, member, _)| member.raft)
     }
@@ -215,7 +225,7 @@ impl Cluster {
         }
     }
 
-    /// Keeps a group fresh: shortens its log, notes how far it lags, and removes what has expired.
+    /// Looks after a group: shortens its log, and removes what has expired.
     pub(super) async fn look_after(&self, number: GroupId) {
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -223,35 +233,11 @@ impl Cluster {
             rounds.tick().await;
             let Ok(group) = self.group(number) else { return };
             self.shorten_log(&group).await;
-            // Notes by itself how fresh the node is.
-            let fresh = self.catch_up(&group, number).await;
-            if fresh && group.leader() == Some(self.settings.id) {
+            if group.check_lead().is_ok() {
                 // Each removes some.
                 while self.has_expired(&group) && group.write(Request::new(Body::Tick)).await.is_ok() {}
             }
         }
-    }
-
-    /// Waits until this node has applied what was committed before the call; tells whether it has.
-    async fn catch_up(&self, group: &Group, number: GroupId) -> bool {
-        let asked = Instant::now();
-        let index = match group.leader() {
-            Some(leader) if leader == self.settings.id => return group.barrier().await.is_ok(),
-            Some(leader) => {
-                let address = self.address_of(number, leader).unwrap_or_default();
-                let call = Call::ReadIndex { group: number };
-                match timeout(ROUND, self.pool.call(leader, &address, &call)).await {
-                    Ok(Ok(Answer::ReadIndex(index))) => index,
-                    _ => return false,
-                }
-            }
-            None => return false,
-        };
-        let reached = group.wait_applied(index, ROUND).await;
-        if reached {
-            group.note_fresh(asked);
-        }
-        reached
     }
 
     /// The groups of which this node is a member.

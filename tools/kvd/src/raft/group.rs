@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use super::lead::Lead;
 use super::library::Raft;
 use super::state::State;
 use super::types::{LogId, Logged, Member, Proposal, StoredMembership};
@@ -76,6 +77,7 @@ impl Drop for Held<'_> {
 pub(super) struct Group {
     pub(super) raft: Raft,
     pub(super) state: Arc<State>,
+    pub(super) lead: Arc<Lead>,
     writes: mpsc::Sender<Queued>,
     shares: Arc<Semaphore>,
     reads: mpsc::UnboundedSender<Reader>,
@@ -98,6 +100,7 @@ impl Group {
     pub(super) fn new(
         raft: Raft,
         state: Arc<State>,
+        lead: Arc<Lead>,
         lost_after: Duration,
         watch: Watch,
         late: Option<StoredMembership>,
@@ -105,11 +108,11 @@ impl Group {
         let watch = Mutex::new(watch);
         let (writes, queue) = mpsc::channel(QUEUE);
         let (reads, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(propose(raft.clone(), Arc::clone(&state), lost_after, queue));
+        tokio::spawn(propose(raft.clone(), Arc::clone(&state), Arc::clone(&lead), queue));
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
-        Group { raft, state, writes, shares, reads, fresh, lost_after, held, watch, receiving, late }
+        Group { raft, state, lead, writes, shares, reads, fresh, lost_after, held, watch, receiving, late }
     }
 
     /// The leader, as far as this node knows.
@@ -134,6 +137,13 @@ impl Group {
         self.raft.metrics().borrow().membership_config.voter_ids().collect()
     }
 
+    /// Whether a node votes, as far as this one knows.
+    pub(super) fn votes(&self, id: NodeId) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        metrics.membership_config.membership().get_joint_config().iter().any(|voters| voters.contains(&id))
+    }
+
     /// The members when this replica began, if it began late.
     pub(super) fn late(&self) -> Option<&StoredMembership> {
         self.late.as_ref()
@@ -151,8 +161,7 @@ impl Group {
 
     /// Whether this node, `id`, may stand for election.
     pub(super) fn may_stand(&self, id: NodeId) -> bool {
-        let votes = self.raft.metrics().borrow().membership_config.voter_ids().any(|voter| voter == id);
-        votes && !self.held.load(Ordering::SeqCst) && self.may_vote(id)
+        self.votes(id) && !self.held.load(Ordering::SeqCst) && self.may_vote(id)
     }
 
     /// Whether this node leads, or has not heard yet that it does not.
@@ -167,7 +176,7 @@ impl Group {
 
     /// Fails unless this node leads and has heard from a majority lately.
     pub(super) fn check_lead(&self) -> Result<(), WriteError> {
-        check_lead(&self.raft, self.lost_after)
+        self.lead.check()
     }
 
     /// On the leader: the other voters, those whose logs are longest first.
@@ -242,7 +251,7 @@ impl Group {
         if weight > LONGEST {
             return Err(WriteError::Refused(format!("a request of {weight} bytes is too long")));
         }
-        check_lead(&self.raft, self.lost_after)?;
+        self.lead.check()?;
         let kilobytes = u32::try_from(weight / 1024 + 1).unwrap_or(QUEUE_KB);
         let share = Arc::clone(&self.shares).try_acquire_many_owned(kilobytes).map_err(|_| WriteError::Overloaded)?;
         // After the share was taken: a group that is held and idle takes nothing.
@@ -285,22 +294,8 @@ impl Group {
     }
 }
 
-/// Fails unless this node leads, and has heard from a majority lately: what a leader proposes that
-/// is cut off would have an unknown outcome, and is better refused.
-fn check_lead(raft: &Raft, lost_after: Duration) -> Result<(), WriteError> {
-    let metrics = raft.metrics();
-    let metrics = metrics.borrow();
-    if metrics.state != ServerState::Leader {
-        return Err(WriteError::NotLeader { leader: metrics.current_leader });
-    }
-    match metrics.millis_since_quorum_ack.map(Duration::from_millis) {
-        Some(silence) if silence > lost_after => Err(WriteError::NotLeader { leader: None }),
-        _ => Ok(()),
-    }
-}
-
 /// Makes entries of what is queued.
-async fn propose(raft: Raft, state: Arc<State>, lost_after: Duration, mut queue: mpsc::Receiver<Queued>) {
+async fn propose(raft: Raft, state: Arc<State>, of: Arc<Lead>, mut queue: mpsc::Receiver<Queued>) {
     let slots = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut before: Option<Arc<Logged>> = None;
     // Taken first: what arrives while all are taken is in the next entry.
@@ -320,12 +315,12 @@ async fn propose(raft: Raft, state: Arc<State>, lost_after: Duration, mut queue:
         }
         let (requests, replies): (Vec<Request>, Vec<_>) =
             batch.into_iter().map(|queued| (queued.request, (queued.reply, queued._share))).unzip();
-        let mut lead = check_lead(&raft, lost_after);
+        let mut lead = of.check();
         // A majority has elected this node, and settles its time as well.
         let deadline = Instant::now() + WRITE_TIME;
         while lead.is_ok() && !state.is_settled() {
             sleep(SETTLE_LOOK).await;
-            lead = check_lead(&raft, lost_after);
+            lead = of.check();
             if Instant::now() > deadline {
                 lead = Err(WriteError::Refused("the clocks of a majority of the voters are not known".to_owned()));
             }

@@ -23,7 +23,7 @@ use crate::link::{Link, Trust, in_time};
 use crate::replica::NodeId;
 
 /// Idle connections to one node that are kept.
-const KEPT: usize = 8;
+const KEPT: usize = 32;
 /// Between two attempts to reach a node that is not there.
 const BACKOFF: Duration = Duration::from_millis(100);
 /// For one piece of a snapshot to be taken.
