@@ -17,26 +17,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::StreamExt;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::cluster::Cluster;
 use super::group::Group;
-use super::log::last_entry;
-use super::types::LogId;
-use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
 use crate::machine::GroupId;
 use crate::replica::NodeId;
-use crate::store::Item;
 
-/// Heartbeats for a voter to reach a candidate.
-const CALL_BACK: u32 = 2;
-/// Heartbeats for an election to be won.
-const ELECTION: u32 = 2;
 /// For leads to be handed over before a node stops.
 const RETIRE_TIME: Duration = Duration::from_secs(5);
+/// Leads that are handed over at a time: no group waits while others take their turns.
+const AT_A_TIME: usize = 16;
 
 impl Cluster {
     /// Looks after elections in all groups, for ever.
@@ -47,32 +41,35 @@ impl Cluster {
         loop {
             ticks.tick().await;
             while tasks.try_join_next().is_some() {}
+            let mut standing = Vec::new();
             for (number, group) in self.all() {
-                self.look_at(number, &group, &mut tasks);
+                if self.look_at(number, &group, &mut tasks) {
+                    standing.push((number, group));
+                }
+            }
+            if !standing.is_empty() {
+                tasks.spawn(Arc::clone(&self).try_to_stand(standing));
             }
         }
     }
 
-    fn look_at(self: &Arc<Self>, number: GroupId, group: &Arc<Group>, tasks: &mut JoinSet<()>) {
+    /// Begins what is to be done about the lead of a group. Returns whether this node should stand.
+    fn look_at(self: &Arc<Self>, number: GroupId, group: &Arc<Group>, tasks: &mut JoinSet<()>) -> bool {
         let leads = group.leads();
+        // The library's ticks have one use left: a leader that is no voter any more steps down.
+        group.raft.runtime_config().tick(leads && !group.votes(self.settings.id));
         let mut watch = group.watch.lock();
         watch.note_lead(leads);
         let is_off = self.others.is_off.load(Ordering::Relaxed);
         let leaves = is_off || self.should_leave_for_space(group);
         let (cluster, group) = (Arc::clone(self), Arc::clone(group));
         if !leads {
-            let may_stand = group.may_stand(self.settings.id) && !self.is_retiring.load(Ordering::SeqCst);
-            if may_stand && watch.begin_to_stand(leaves) {
-                tasks.spawn(async move {
-                    cluster.try_to_stand(number, &group).await;
-                    group.watch.lock().end_attempt();
-                });
-            }
-            return;
+            let may_stand = || group.may_stand(self.settings.id) && !self.is_retiring.load(Ordering::SeqCst);
+            return watch.is_due(leaves) && may_stand() && watch.begin_to_stand(leaves);
         }
         let grace = self.of_late();
         if group.check_lead().is_err() {
-            return;
+            return false;
         }
         if !self.others.is_called_by_majority(self.settings.id, &group.voters(), grace) {
             if watch.begin_to_yield(grace) {
@@ -89,73 +86,7 @@ impl Cluster {
                 group.watch.lock().end_attempt();
             });
         }
-    }
-
-    /// Stands for election, if a majority of the voters would vote for this node.
-    async fn try_to_stand(&self, number: GroupId, group: &Group) {
-        let (id, heartbeat) = (self.settings.id, self.settings.heartbeat);
-        let last = match super::blocking(|| self.last_log(number)) {
-            Ok(last) => last,
-            Err(error) => return tracing::error!(group = number, %error, "cannot stand for election"),
-        };
-        let voters = group.voters();
-        let call = &Call::Canvass { group: number, from: id, last };
-        let asked = voters.iter().filter(|voter| **voter != id).map(|voter| async move {
-            let address = self.address_of(number, *voter).unwrap_or_default();
-            let answer = timeout(heartbeat * (CALL_BACK + 2), self.pool.call(*voter, &address, call)).await;
-            match answer {
-                Ok(Ok(Answer::Done)) => true,
-                Ok(Err(error)) => {
-                    tracing::debug!(group = number, voter, %error, "no vote");
-                    false
-                }
-                _ => false,
-            }
-        });
-        let granted = join_all(asked).await.into_iter().filter(|granted| *granted).count() + 1;
-        if 2 * granted <= voters.len() || !voters.contains(&id) || group.watch.lock().has_leader() {
-            return;
-        }
-        tracing::info!(group = number, granted, "this node stands for election");
-        if group.raft.trigger().elect().await.is_err() {
-            return;
-        }
-        let deadline = Instant::now() + heartbeat * ELECTION;
-        while Instant::now() < deadline && group.leader().is_none() {
-            sleep(heartbeat / 20).await;
-        }
-    }
-
-    fn last_log(&self, number: GroupId) -> Result<Option<LogId>> {
-        let purged: Option<LogId> = self.store.item(number, Item::Purged)?;
-        Ok(last_entry(&self.store, number)?.or(purged))
-    }
-
-    /// Answers node `from`, which asks whether this one would vote for it.
-    pub(super) async fn canvassed(&self, number: GroupId, from: NodeId, last: Option<LogId>) -> Result<Answer> {
-        let refuse = |reason: &str| Err(Error::Config(format!("group {number}: {reason}")));
-        let (group, id) = (self.group(number)?, self.settings.id);
-        if !group.may_vote(id) {
-            return refuse("this node's log does not say that it is a member");
-        }
-        if group.check_lead().is_ok() || group.watch.lock().has_leader() {
-            return refuse("there is a leader");
-        }
-        let own = super::blocking(|| self.last_log(number))?;
-        if own > last {
-            return refuse("its log is behind");
-        }
-        // Both would get their own votes, and neither a majority.
-        if group.watch.lock().stands() && (own, id) > (last, from) {
-            return refuse("this node stands itself");
-        }
-        let address = self.address_of(number, from).unwrap_or_default();
-        let call = Call::Greet { from: id };
-        match timeout(self.settings.heartbeat * CALL_BACK, self.pool.call(from, &address, &call)).await {
-            Ok(Ok(Answer::Greeting(_))) => Ok(Answer::Done),
-            Ok(Ok(_)) | Err(_) => refuse(&format!("this node does not reach node {from} at {address}")),
-            Ok(Err(error)) => refuse(&format!("this node does not reach node {from} at {address}: {error}")),
-        }
+        false
     }
 
     /// Gives up the lead: the others, which hear nothing of this node, elect another leader.
@@ -200,12 +131,12 @@ impl Cluster {
     pub async fn retire(&self) {
         self.is_retiring.store(true, Ordering::SeqCst);
         let led = self.all().filter(|(_, group)| group.leads() && group.voters().len() > 1);
-        let handed = led.map(|(number, group)| async move {
+        let handed = led.map(async |(number, group)| {
             let handed = timeout(RETIRE_TIME, self.hand_over_to_first(number, &group.followers())).await;
             if let Ok(Err(error)) = handed {
                 tracing::warn!(group = number, %error, "this node stops while it leads");
             }
         });
-        join_all(handed).await;
+        futures_util::stream::iter(handed).buffer_unordered(AT_A_TIME).collect::<()>().await;
     }
 }

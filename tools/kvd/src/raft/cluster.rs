@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::election::Elections;
 use super::group::Group;
 use super::network::{Pool, unexpected};
 use super::others::Others;
@@ -25,7 +26,7 @@ use crate::machine::{Body, GroupId, Machine, Reply, Request, Version};
 use crate::replica::{Node, NodeId, ReadError, Replica, Status, WriteError};
 use crate::store::{Store, Versions};
 
-/// Between two looks at each group: its log, how far it lags, and what has expired.
+/// Between two looks at each group: its log, and what has expired.
 const ROUND: Duration = Duration::from_millis(500);
 
 /// Entries between two snapshots of a group while the disk is nearly full.
@@ -87,12 +88,15 @@ pub struct Cluster {
     pub(super) others: Others,
     /// How much space the disk has.
     pub(super) space: Space,
+    /// Told when another node has answered a heartbeat.
+    pub(super) confirmed: watch::Sender<()>,
     /// Told when this node has been removed from the cluster.
     pub(super) removed: Notify,
     /// The version of the cluster, if this node turns out to be too old for it.
     pub(super) outdated: watch::Sender<Option<Version>>,
     /// Whether this node is about to stop, and takes no lead any more.
     pub(super) is_retiring: AtomicBool,
+    pub(super) elections: Elections,
     pub(super) starter: Starter,
     pub(super) pool: Pool,
     /// Serves other nodes, and looks after the groups.
@@ -163,7 +167,8 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, fences, views, others, removed, outdated, is_retiring, tasks) = Default::default();
+        let (joining, fences, views, others, confirmed, removed, outdated) = Default::default();
+        let (is_retiring, elections, tasks) = Default::default();
         let space = Space::new(settings.reserve);
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
@@ -177,9 +182,11 @@ impl Cluster {
             views,
             others,
             space,
+            confirmed,
             removed,
             outdated,
             is_retiring,
+            elections,
             starter,
             pool,
             tasks,
@@ -206,6 +213,10 @@ impl Cluster {
 
     /// Address of a member of a group, or of a node that has been one.
     pub(super) fn address_of(&self, group: GroupId, node: NodeId) -> Option<String> {
+        let own = self.known(group)?.member(node);
+        if let Some(member) = own {
+            return Some(member.raft);
+        }
         let members = self.status_of(group)?.members;
         members.into_iter().find(|(id, ..)| *id == node).map(|(_, member, _)| member.raft)
     }
@@ -237,7 +248,7 @@ impl Cluster {
         }
     }
 
-    /// Keeps a group fresh: shortens its log, notes how far it lags, and removes what has expired.
+    /// Looks after a group: shortens its log, and removes what has expired.
     pub(super) async fn look_after(&self, number: GroupId) {
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -245,35 +256,11 @@ impl Cluster {
             rounds.tick().await;
             let Ok(group) = self.group(number) else { return };
             self.shorten_log(&group).await;
-            // Notes by itself how fresh the node is.
-            let fresh = self.catch_up(&group, number).await;
-            if fresh && group.leader() == Some(self.settings.id) {
+            if group.check_lead().is_ok() {
                 // Each removes some.
                 while self.has_expired(&group) && group.write(Request::new(Body::Tick)).await.is_ok() {}
             }
         }
-    }
-
-    /// Waits until this node has applied what was committed before the call; tells whether it has.
-    async fn catch_up(&self, group: &Group, number: GroupId) -> bool {
-        let asked = Instant::now();
-        let index = match group.leader() {
-            Some(leader) if leader == self.settings.id => return group.barrier().await.is_ok(),
-            Some(leader) => {
-                let address = self.address_of(number, leader).unwrap_or_default();
-                let call = Call::ReadIndex { group: number };
-                match timeout(ROUND, self.pool.call(leader, &address, &call)).await {
-                    Ok(Ok(Answer::ReadIndex(index))) => index,
-                    _ => return false,
-                }
-            }
-            None => return false,
-        };
-        let reached = group.wait_applied(index, ROUND).await;
-        if reached {
-            group.note_fresh(asked);
-        }
-        reached
     }
 
     /// The groups of which this node is a member.

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use super::lead::Lead;
 use super::library::Raft;
 use super::state::State;
 use super::types::{LogId, Logged, Member, Proposal, StoredMembership};
@@ -76,6 +77,7 @@ impl Drop for Held<'_> {
 pub(super) struct Group {
     pub(super) raft: Raft,
     pub(super) state: Arc<State>,
+    pub(super) lead: Arc<Lead>,
     writes: mpsc::Sender<Queued>,
     shares: Arc<Semaphore>,
     reads: mpsc::UnboundedSender<Reader>,
@@ -100,6 +102,7 @@ impl Group {
     pub(super) fn new(
         raft: Raft,
         state: Arc<State>,
+        lead: Arc<Lead>,
         lost_after: Duration,
         watch: Watch,
         late: Option<StoredMembership>,
@@ -107,12 +110,12 @@ impl Group {
         let watch = Mutex::new(watch);
         let (writes, queue) = mpsc::channel(QUEUE);
         let (reads, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(propose(raft.clone(), Arc::clone(&state), lost_after, queue));
+        tokio::spawn(propose(raft.clone(), Arc::clone(&state), Arc::clone(&lead), queue));
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
         let has_space = AtomicBool::new(true);
-        Group { raft, state, writes, shares, reads, fresh, lost_after, held, has_space, watch, receiving, late }
+        Group { raft, state, lead, writes, shares, reads, fresh, lost_after, held, has_space, watch, receiving, late }
     }
 
     /// The leader, as far as this node knows.
@@ -137,6 +140,13 @@ impl Group {
         self.raft.metrics().borrow().membership_config.voter_ids().collect()
     }
 
+    /// Whether a node votes, as far as this one knows.
+    pub(super) fn votes(&self, id: NodeId) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        metrics.membership_config.membership().get_joint_config().iter().any(|voters| voters.contains(&id))
+    }
+
     /// The members when this replica began, if it began late.
     pub(super) fn late(&self) -> Option<&StoredMembership> {
         self.late.as_ref()
@@ -154,8 +164,7 @@ impl Group {
 
     /// Whether this node, `id`, may stand for election.
     pub(super) fn may_stand(&self, id: NodeId) -> bool {
-        let votes = self.raft.metrics().borrow().membership_config.voter_ids().any(|voter| voter == id);
-        votes && !self.held.load(Ordering::SeqCst) && self.may_vote(id)
+        self.votes(id) && !self.held.load(Ordering::SeqCst) && self.may_vote(id)
     }
 
     /// Whether this node leads, or has not heard yet that it does not.
@@ -170,7 +179,7 @@ impl Group {
 
     /// Fails unless this node leads and has heard from a majority lately.
     pub(super) fn check_lead(&self) -> Result<(), WriteError> {
-        check_lead(&self.raft, self.lost_after)
+        self.lead.check()
     }
 
     /// On the leader: the other voters, those whose logs are longest first.
@@ -246,7 +255,7 @@ impl Group {
         if weight > LONGEST {
             return Err(WriteError::Refused(format!("a request of {weight} bytes is too long")));
         }
-        check_lead(&self.raft, self.lost_after)?;
+        self.lead.check()?;
         self.check_version(&request)?;
         if !self.has_space.load(Ordering::Relaxed) && request.grows() {
             return Err(WriteError::NoSpace);
@@ -305,22 +314,8 @@ impl Group {
     }
 }
 
-/// Fails unless this node leads, and has heard from a majority lately: what a leader proposes that
-/// is cut off would have an unknown outcome, and is better refused.
-fn check_lead(raft: &Raft, lost_after: Duration) -> Result<(), WriteError> {
-    let metrics = raft.metrics();
-    let metrics = metrics.borrow();
-    if metrics.state != ServerState::Leader {
-        return Err(WriteError::NotLeader { leader: metrics.current_leader });
-    }
-    match metrics.millis_since_quorum_ack.map(Duration::from_millis) {
-        Some(silence) if silence > lost_after => Err(WriteError::NotLeader { leader: None }),
-        _ => Ok(()),
-    }
-}
-
 /// Makes entries of what is queued.
-async fn propose(raft: Raft, state: Arc<State>, lost_after: Duration, mut queue: mpsc::Receiver<Queued>) {
+async fn propose(raft: Raft, state: Arc<State>, of: Arc<Lead>, mut queue: mpsc::Receiver<Queued>) {
     let slots = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut before: Option<Arc<Logged>> = None;
     // Taken first: what arrives while all are taken is in the next entry.
@@ -340,12 +335,12 @@ async fn propose(raft: Raft, state: Arc<State>, lost_after: Duration, mut queue:
         }
         let (requests, replies): (Vec<Request>, Vec<_>) =
             batch.into_iter().map(|queued| (queued.request, (queued.reply, queued._share))).unzip();
-        let mut lead = check_lead(&raft, lost_after);
+        let mut lead = of.check();
         // A majority has elected this node, and settles its time as well.
         let deadline = Instant::now() + WRITE_TIME;
         while lead.is_ok() && !state.is_settled() {
             sleep(SETTLE_LOOK).await;
-            lead = check_lead(&raft, lost_after);
+            lead = of.check();
             if Instant::now() > deadline {
                 lead = Err(WriteError::Refused("the clocks of a majority of the voters are not known".to_owned()));
             }

@@ -10,9 +10,11 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
+use parking_lot::Mutex;
 use tamis::WriteBatch;
 
 use super::library::{Entry, Types, version_of};
@@ -29,6 +31,8 @@ const READ_LIMIT: usize = 256 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Syncer {
     waiting: mpsc::Sender<Appended>,
+    /// When the sync that is in progress began.
+    begun: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Entries that wait for a sync.
@@ -38,11 +42,15 @@ impl Syncer {
     /// Starts the thread, which calls `sync`. It ends when all clones are gone.
     pub(crate) fn start(sync: impl Fn() -> tamis::Result<()> + Send + 'static) -> Result<Syncer> {
         let (waiting, incoming) = mpsc::channel::<Appended>();
+        let begun: Arc<Mutex<Option<Instant>>> = Arc::default();
+        let noted = Arc::clone(&begun);
         let work = move || {
             while let Ok(first) = incoming.recv() {
                 let mut served = vec![first];
                 served.extend(incoming.try_iter());
+                *noted.lock() = Some(Instant::now());
                 let synced = sync();
+                *noted.lock() = None;
                 for (callback, proposals) in served {
                     callback.log_io_completed(
                         synced.as_ref().map(|_| ()).map_err(|error| io::Error::other(error.to_string())),
@@ -53,7 +61,18 @@ impl Syncer {
         };
         let thread = thread::Builder::new().name("kvd-sync".to_owned()).spawn(work);
         thread.map_err(Error::io("start", "the thread that syncs logs"))?;
-        Ok(Syncer { waiting })
+        Ok(Syncer { waiting, begun })
+    }
+
+    /// For how long the sync that is in progress has taken.
+    pub(super) fn syncs_for(&self) -> Option<Duration> {
+        self.begun.lock().map(|begun| begun.elapsed())
+    }
+
+    /// As if a sync had begun long ago, until another ends.
+    #[cfg(test)]
+    pub(super) fn seem_to_hang(&self) {
+        *self.begun.lock() = Instant::now().checked_sub(Duration::from_secs(60));
     }
 }
 
@@ -161,6 +180,7 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError> {
+        self.state.note_promised(*vote);
         let write = || self.store.write_item(self.group, Item::Vote, vote, true);
         super::blocking(write).map_err(|e| StorageIoError::write_vote(&e).into())
     }

@@ -3,9 +3,13 @@
 
 mod campaign;
 mod cluster;
+mod election;
+mod fresh;
 mod group;
+mod heartbeat;
 mod identity;
 mod late;
+mod lead;
 mod library;
 mod log;
 mod members;

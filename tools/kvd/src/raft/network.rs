@@ -24,7 +24,7 @@ use crate::replica::NodeId;
 use crate::store::Versions;
 
 /// Idle connections to one node that are kept.
-const KEPT: usize = 8;
+const KEPT: usize = 32;
 /// Between two attempts to reach a node that is not there.
 const BACKOFF: Duration = Duration::from_millis(100);
 /// For one piece of a snapshot to be taken.

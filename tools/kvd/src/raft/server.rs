@@ -83,7 +83,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
         _ if cluster.number() == 0 => Err(Error::Config(
             "this node's store is new: it is in no cluster before `kvd init` or `kvd add`".to_owned(),
         )),
-        Call::Canvass { group, from, last } => cluster.canvassed(group, from, last).await,
+        Call::Canvass { from, groups } => Ok(cluster.canvassed(from, groups).await),
         Call::Greet { from } => Ok(Answer::Greeting(cluster.greeted(from))),
         Call::Append { group, request } => {
             let known = cluster.group(group)?;
@@ -119,10 +119,8 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
             cluster.space.check_snapshot()?;
             receive(&*cluster.group(group)?, group, link, version, vote, meta).await.map(Answer::Snapshot)
         }
-        Call::ReadIndex { group } => {
-            let index = cluster.group(group)?.barrier().await;
-            index.map(Answer::ReadIndex).map_err(|error| stopped(group)(&error))
-        }
+        Call::ReadIndexes { groups } => Ok(Answer::ReadIndexes(cluster.read_indexes(&groups).await)),
+        Call::Heartbeat { from, leads } => cluster.beaten(from, &leads),
         Call::Relay { group, change } => cluster.pass_directly(group, &change).await,
         Call::Change { group, change } => cluster.change(group, change).await,
         Call::Leave { group, lead } => cluster.leave(group, &lead).await.map(|()| Answer::Done),

@@ -25,6 +25,8 @@ impl Cluster {
             // `Cluster::campaign` decides when a node stands. What is left are the time for votes
             // to come and, the longest, that in which none is given after a leader was heard.
             enable_elect: false,
+            // `Cluster::beat` sends heartbeats for all groups together.
+            enable_tick: false,
             election_timeout_min: heartbeat.saturating_mul(u64::from(LEASE) - 1),
             election_timeout_max: heartbeat.saturating_mul(u64::from(LEASE)),
             install_snapshot_timeout: u64::from(u32::MAX),
@@ -61,6 +63,8 @@ impl Cluster {
             let looking = Arc::clone(&cluster);
             tasks.spawn(async move { looking.look_around().await });
             tasks.spawn(Arc::clone(&cluster).campaign());
+            tasks.spawn(Arc::clone(&cluster).beat());
+            tasks.spawn(Arc::clone(&cluster).freshen());
             let identity = Arc::clone(&cluster);
             tasks.spawn(async move { identity.look_after_identity().await });
             let greeting = Arc::clone(&cluster);

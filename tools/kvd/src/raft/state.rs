@@ -19,7 +19,7 @@ use super::library::{Entry, Snapshot, Types};
 use super::place;
 use super::retention::Retention;
 use super::snapshot::{SnapshotData, Staging, View};
-use super::types::{LogId, SnapshotMeta, StorageError, StorageIoError, StoredMembership};
+use super::types::{LogId, SnapshotMeta, StorageError, StorageIoError, StoredMembership, Vote};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::machine::{self, Machine, Reply, Version};
@@ -38,6 +38,9 @@ pub(crate) struct State {
     applied: watch::Receiver<Option<LogId>>,
     /// Index of the last entry known to be committed.
     committed: AtomicU64,
+    /// The leader or candidate to which this node has promised itself. Noted before anybody else
+    /// learns of it.
+    promised: Mutex<Option<Vote>>,
     /// On the leader: voters to which neither entries nor heartbeats are sent for a while.
     muted: Mutex<BTreeSet<NodeId>>,
     /// The group's time, as this node goes on with it.
@@ -107,6 +110,20 @@ impl State {
 
     pub(super) fn note_committed(&self, index: u64) {
         self.committed.fetch_max(index, Ordering::Relaxed);
+    }
+
+    /// The last entry whose effects are in the store.
+    pub(super) fn applied(&self) -> Option<LogId> {
+        *self.applied.borrow()
+    }
+
+    /// The leader or candidate to which this node has promised itself: to heed no earlier one.
+    pub(super) fn promised(&self) -> Option<Vote> {
+        *self.promised.lock()
+    }
+
+    pub(super) fn note_promised(&self, vote: Vote) {
+        *self.promised.lock() = Some(vote);
     }
 
     /// Pairs received so far of a snapshot that is being received.
@@ -218,6 +235,7 @@ impl StateStore {
             durable: Mutex::new(applied),
             applied: receiver,
             committed: AtomicU64::new(applied.map_or(0, |applied| applied.index)),
+            promised: Mutex::new(store.item(group, Item::Vote)?),
             muted: Mutex::default(),
             clock: Mutex::new(clock),
             retention: Retention::default(),

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::cluster::Cluster;
 use super::group::Group;
 use super::watch::LEASE;
-use super::wire::{Call, Command};
+use super::wire::Call;
 use crate::error::{Error, Result};
 use crate::replica::NodeId;
 
@@ -46,8 +46,7 @@ impl Cluster {
         }
         let address = self.address_of(number, to).unwrap_or_default();
         // Found out while requests are still taken: a node that is gone, or far behind.
-        let answers = timeout(group.lost_after, self.pool.call(to, &address, &Call::Command(Command::Status)));
-        answers.await.map_err(|_| fail(format!("node {to} does not answer")))??;
+        self.reach(to, &address).await?;
         let behind = |entries| fail(format!("node {to} is {entries} entries behind"));
         let term = group.raft.metrics().borrow().current_term;
         let lease = self.settings.heartbeat * (LEASE + 1);

@@ -75,7 +75,7 @@ impl Watch {
     }
 
     /// Whether it is time to stand. `defers`: others should come before this node.
-    fn is_due(&self, defers: bool) -> bool {
+    pub(super) fn is_due(&self, defers: bool) -> bool {
         let now = Instant::now();
         let silence = self.heartbeat * (PATIENCE + if defers { DEFERENCE } else { 0 }) + self.delay;
         now >= self.next_stand && self.heard.is_none_or(|heard| now >= heard + silence)

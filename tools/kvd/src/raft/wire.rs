@@ -21,8 +21,8 @@ pub(super) enum Call {
     /// The leader sends the state after an entry, which a node must know `version` to read.
     /// `Piece`s follow, then the answer.
     Snapshot { group: u32, version: Version, vote: Vote, meta: SnapshotMeta },
-    /// A follower asks up to which entry it must have applied to have missed nothing.
-    ReadIndex { group: u32 },
+    /// A follower asks up to which entry of each group it must have applied to have missed nothing.
+    ReadIndexes { groups: Vec<u32> },
     /// A node passes on an operator's change to the leader.
     Change { group: u32, change: Change },
     /// Takes a node into a cluster. `as_new`: its store may be new. `leads`: what the leaders of
@@ -38,10 +38,12 @@ pub(super) enum Call {
     Leave { group: u32, lead: Lead },
     /// What each node asks the others again and again.
     Greet { from: NodeId },
-    /// A node asks whether it would get a vote, if the last entry of its log is this one.
-    Canvass { group: u32, from: NodeId, last: Option<LogId> },
+    /// A node asks in which groups it would get a vote, if these are the last entries of its logs.
+    Canvass { from: NodeId, groups: Vec<(u32, Option<LogId>)> },
     /// Like `Change`, to a node that may reach the leader when the sender does not.
     Relay { group: u32, change: Change },
+    /// A heartbeat for all groups that node `from` leads, and of which the other is a member.
+    Heartbeat { from: NodeId, leads: Vec<Led> },
 }
 
 /// For a call that waits for no disk.
@@ -76,7 +78,8 @@ impl Call {
             Call::Append { request, .. } if !request.entries.is_empty() => APPEND_TIME,
             Call::Append { .. }
             | Call::Vote { .. }
-            | Call::ReadIndex { .. }
+            | Call::ReadIndexes { .. }
+            | Call::Heartbeat { .. }
             | Call::Stand { .. }
             | Call::Greet { .. }
             | Call::Canvass { .. }
@@ -97,7 +100,7 @@ pub(super) enum Answer {
     Append(AppendEntriesResponse<NodeId>),
     Vote(VoteResponse<NodeId>),
     Snapshot(Vote),
-    ReadIndex(u64),
+    ReadIndexes(BTreeMap<u32, u64>),
     Done,
     Lead(Lead),
     Status(NodeStatus),
@@ -105,6 +108,23 @@ pub(super) enum Answer {
     Greeting(Greeting),
     /// This node does not lead the group, or does not reach its leader.
     Elsewhere(u32),
+    /// Of the groups of a heartbeat, those that need a message of their own: this node has not
+    /// applied all entries of the former, and follows another leader in the latter.
+    Heartbeat {
+        behind: Vec<u32>,
+        apart: Vec<u32>,
+    },
+    /// The groups in which this node would vote for the other.
+    Granted(Vec<u32>),
+}
+
+/// A group that a node leads.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Led {
+    pub(super) group: u32,
+    pub(super) term: u64,
+    /// Index of the last entry of its log.
+    pub(super) last: u64,
 }
 
 /// What a node says of itself.

@@ -1,4 +1,5 @@
 mod cluster;
+mod groups;
 mod moves;
 mod network;
 mod planted;

@@ -21,6 +21,6 @@ async fn a_call_to_a_node_that_says_nothing_ends() {
         }
     });
     let pool = Pool::new(Trust::default(), Arc::default(), HashMap::new(), Versions::default());
-    let error = pool.call(2, &address, &Call::ReadIndex { group: 0 }).await.unwrap_err().to_string();
+    let error = pool.call(2, &address, &Call::ReadIndexes { groups: vec![0] }).await.unwrap_err().to_string();
     assert!(error.contains("in time"), "{error}");
 }
