@@ -56,7 +56,16 @@ impl Cluster {
     fn look_at(self: &Arc<Self>, number: GroupId, group: &Arc<Group>, tasks: &mut JoinSet<()>) {
         let leads = group.leads();
         let mut watch = group.watch.lock();
+        let has_led = watch.led_for().is_some();
         watch.note_lead(leads);
+        if has_led != leads {
+            let metrics = group.raft.metrics();
+            let (term, leader) = (metrics.borrow().current_term, metrics.borrow().current_leader);
+            match leads {
+                true => tracing::info!(group = number, term, "this node leads"),
+                false => tracing::info!(group = number, term, leader, "this node leads no more"),
+            }
+        }
         let is_off = self.others.is_off.load(Ordering::Relaxed);
         let leaves = is_off || self.should_leave_for_space(group);
         let (cluster, group) = (Arc::clone(self), Arc::clone(group));

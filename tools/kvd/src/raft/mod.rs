@@ -8,6 +8,7 @@ mod identity;
 mod late;
 mod library;
 mod log;
+mod low;
 mod members;
 mod network;
 mod others;
@@ -32,7 +33,7 @@ pub use cluster::{Cluster, Settings, command};
 pub(crate) use others::is_off;
 pub(crate) use recovery::{Found, FoundState, find_states};
 pub use recovery::{Recovered, recover};
-pub use space::FreeSpace;
+pub use space::{FreeSpace, default_reserve};
 pub use types::Member;
 pub use wire::{Command, GroupStatus, NodeStatus};
 

@@ -18,6 +18,7 @@ use super::types::{SnapshotMeta, Vote};
 use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
 use crate::link::{Link, in_time};
+use crate::logging::Seldom;
 use crate::machine::Version;
 use crate::replica::Replica;
 
@@ -34,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers until the future is dropped.
 pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let (places, refused) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Seldom::default()));
     // Dropped with the future: no connection outlives it.
     let mut connections = JoinSet::new();
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
@@ -47,13 +48,17 @@ pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
                 continue;
             }
         };
-        let cluster = Arc::clone(&cluster);
+        let (cluster, refused) = (Arc::clone(&cluster), Arc::clone(&refused));
         connections.spawn(async move {
             let _place = place;
             let served = async {
-                let mut link =
-                    Link::accept(cluster.trust(), tcp, peer, cluster.id(), cluster.number(), &cluster.store.versions)
-                        .await?;
+                let (trust, versions) = (cluster.trust(), &cluster.store.versions);
+                let link = Link::accept(trust, tcp, peer, cluster.id(), cluster.number(), versions).await;
+                let mut link = link.inspect_err(|error| {
+                    if let Some(left_out) = refused.pass() {
+                        tracing::warn!(%peer, %error, left_out, "a connection of another node is refused");
+                    }
+                })?;
                 while let Ok(call) = timeout(IDLE, link.receive_next()).await {
                     let Some(call) = call? else { break };
                     let answer = answer(&cluster, &mut link, call).await;

@@ -252,6 +252,11 @@ impl StateStore {
         let replies = self.state.machine().apply(of_clients, &meta)?;
         self.applied.send_replace(Some(entry.log_id));
         if let Some(membership) = membership {
+            let voters = membership.voter_ids().collect::<BTreeSet<_>>();
+            let nodes = membership.nodes().map(|(id, _)| *id).collect::<BTreeSet<_>>();
+            let learners = nodes.difference(&voters).collect::<Vec<_>>();
+            let group = self.state.group;
+            tracing::info!(group, index = entry.log_id.index, ?voters, ?learners, "the members are these");
             self.membership = membership;
         }
         Ok(replies)
@@ -301,6 +306,8 @@ impl StateStore {
         self.retired.push((std::mem::replace(&mut self.keyspace, keyspace), before));
         *self.state.durable.lock() = applied;
         self.applied.send_replace(applied);
+        let index = applied.map_or(0, |applied| applied.index);
+        tracing::info!(group = self.state.group, index, "a snapshot is installed");
         self.drop_retired()
     }
 
