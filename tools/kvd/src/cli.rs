@@ -12,6 +12,7 @@ use tokio::net::lookup_host;
 use tokio::time::sleep;
 
 use crate::backup;
+use crate::digest::digest;
 use crate::error::{Error, Result};
 use crate::export;
 use crate::link::{Tls, Trust};
@@ -233,6 +234,9 @@ enum Action {
         /// As JSON
         #[arg(long)]
         json: bool,
+        /// With a line for each group, however many there are
+        #[arg(long)]
+        all: bool,
     },
     /// Makes a cluster of one node of the store of a node whose cluster is lost, or of a copy of it
     Recover {
@@ -548,7 +552,7 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
             println!("{}", members(&to.status().await?));
             Ok(())
         }
-        Action::Status { to, json } => {
+        Action::Status { to, json, all } => {
             let status = to.status().await?;
             if json {
                 let text = serde_json::to_string_pretty(&status);
@@ -563,7 +567,11 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
                         println!("Node {id} does not reach it.");
                     }
                 }
-                println!("{}", groups(&status.groups));
+                let (line, shown) = digest(&status.groups, all);
+                line.iter().for_each(|line| println!("{line}"));
+                if !shown.is_empty() {
+                    println!("{}", groups(&shown));
+                }
             }
             Ok(())
         }

@@ -17,6 +17,7 @@
 //! node      consensus and the server together
 //! export    a node's data in formats that other stores load
 //! rebalance decides which nodes should lead which groups
+//! digest    of many groups, those that are not as they should be
 //! faults    flags that make a node fail, for tests
 //! demo      three nodes, one of which is killed
 //! cli       the command line
@@ -29,6 +30,7 @@ pub mod cli;
 mod clock;
 pub mod command;
 mod demo;
+mod digest;
 mod error;
 mod export;
 #[cfg(feature = "faults")]

@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::election::Elections;
 use super::group::Group;
 use super::network::{Pool, unexpected};
 use super::others::Others;
@@ -27,6 +26,9 @@ use crate::store::Store;
 
 /// Between two looks at each group: its log, and what has expired.
 const ROUND: Duration = Duration::from_millis(500);
+
+/// Elections that a node holds at a time. Each waits for the disks of a majority.
+const ELECTIONS: usize = 16;
 
 /// What a node is told when it starts.
 #[derive(Clone, Debug)]
@@ -82,7 +84,8 @@ pub struct Cluster {
     pub(super) removed: Notify,
     /// Whether this node is about to stop, and takes no lead any more.
     pub(super) is_retiring: AtomicBool,
-    pub(super) elections: Elections,
+    /// Places for elections that this node holds at a time.
+    pub(super) elections: Semaphore,
     pub(super) starter: Starter,
     pub(super) pool: Pool,
     /// Serves other nodes, and looks after the groups.
@@ -152,7 +155,7 @@ impl Cluster {
     }
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
-        let (joining, fences, views, others, confirmed, removed, is_retiring, elections, tasks) = Default::default();
+        let (joining, fences, views, others, confirmed, removed, is_retiring, tasks) = Default::default();
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
         Cluster {
@@ -167,7 +170,7 @@ impl Cluster {
             confirmed,
             removed,
             is_retiring,
-            elections,
+            elections: Semaphore::new(ELECTIONS),
             starter,
             pool,
             tasks,

@@ -1,6 +1,7 @@
 //! [`Others`]: what a node has heard of the other nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,9 @@ pub(crate) fn is_off(ahead_ms: i64) -> bool {
     ahead_ms.unsigned_abs() > MOST_OFF_MS
 }
 
+/// Where a node was reached last, and when. Locked while it is called.
+pub(super) type Reached = Arc<tokio::sync::Mutex<Option<(String, Instant)>>>;
+
 /// What the other nodes have said.
 #[derive(Default)]
 pub(super) struct Others {
@@ -34,6 +38,7 @@ pub(super) struct Others {
     answered: Mutex<BTreeMap<NodeId, (Instant, bool)>>,
     /// Which nodes have said that they lead: by group, with the term, and when that was.
     leaders: Mutex<BTreeMap<GroupId, (u64, NodeId, Instant)>>,
+    reached: Mutex<BTreeMap<NodeId, Reached>>,
     /// Groups whose time is far off.
     pub(super) off: Mutex<BTreeSet<GroupId>>,
 }
@@ -42,6 +47,11 @@ impl Others {
     /// Notes that a node has called this one.
     pub(super) fn note_caller(&self, node: NodeId) {
         self.callers.lock().insert(node, Instant::now());
+    }
+
+    /// Where a node was reached last.
+    pub(super) fn reached(&self, node: NodeId) -> Reached {
+        Arc::clone(self.reached.lock().entry(node).or_default())
     }
 
     /// Notes what a node has answered.

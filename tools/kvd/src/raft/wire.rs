@@ -37,7 +37,7 @@ pub(super) enum Call {
     /// What each node asks the others again and again.
     Greet { from: NodeId },
     /// A node asks in which groups it would get a vote, if these are the last entries of its logs.
-    Canvass { from: NodeId, groups: Vec<(u32, Option<LogId>)> },
+    Canvass { from: NodeId, groups: LastLogs },
     /// Like `Change`, to a node that may reach the leader when the sender does not.
     Relay { group: u32, change: Change },
     /// A heartbeat for all groups that node `from` leads, and of which the other is a member.
@@ -103,6 +103,9 @@ pub(super) enum Answer {
     /// The groups in which this node would vote for the other.
     Granted(Vec<u32>),
 }
+
+/// The last entries of the logs of some groups.
+pub(super) type LastLogs = Vec<(u32, Option<LogId>)>;
 
 /// A group that a node leads.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
