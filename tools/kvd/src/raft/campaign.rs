@@ -29,7 +29,7 @@ use crate::replica::NodeId;
 /// For leads to be handed over before a node stops.
 const RETIRE_TIME: Duration = Duration::from_secs(5);
 /// Leads that are handed over at a time: no group waits while others take their turns.
-const AT_A_TIME: usize = 16;
+const AT_A_TIME: usize = 8;
 
 impl Cluster {
     /// Looks after elections in all groups, for ever.

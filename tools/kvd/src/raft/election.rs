@@ -129,7 +129,7 @@ impl Cluster {
         super::blocking(|| groups.map(last).collect())
     }
 
-    /// Answers node `from`, which asks whether this one would vote for it: in which groups it would.
+    /// Answers node `from`, which asks for votes: in which groups this one would vote for it.
     pub(super) async fn canvassed(&self, from: NodeId, groups: LastLogs) -> Answer {
         let mut granted = Vec::new();
         let lasts = self.last_logs(groups.iter().map(|(number, _)| *number));

@@ -10,15 +10,13 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
-use parking_lot::Mutex;
 use tamis::WriteBatch;
 
 use super::library::{Entry, Types};
-use super::state::State;
+use super::state::{State, Waiting};
 use super::types::{LogId, Logged, StorageError, StorageIoError, Vote};
 use crate::error::{Error, Result};
 use crate::store::{Item, Store, decode, encode};
@@ -31,27 +29,23 @@ const READ_LIMIT: usize = 256 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Syncer {
     waiting: mpsc::Sender<Appended>,
-    /// When the sync that is in progress began.
-    begun: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Entries that wait for a sync.
-type Appended = (LogFlushed<Types>, Vec<Arc<Logged>>);
+type Appended = (LogFlushed<Types>, Vec<Arc<Logged>>, Waiting);
 
 impl Syncer {
     /// Starts the thread, which calls `sync`. It ends when all clones are gone.
     pub(crate) fn start(sync: impl Fn() -> tamis::Result<()> + Send + 'static) -> Result<Syncer> {
         let (waiting, incoming) = mpsc::channel::<Appended>();
-        let begun: Arc<Mutex<Option<Instant>>> = Arc::default();
-        let noted = Arc::clone(&begun);
         let work = move || {
             while let Ok(first) = incoming.recv() {
                 let mut served = vec![first];
                 served.extend(incoming.try_iter());
-                *noted.lock() = Some(Instant::now());
                 let synced = sync();
-                *noted.lock() = None;
-                for (callback, proposals) in served {
+                for (callback, proposals, waiting) in served {
+                    // The core may go on, and wait again, as soon as it is called.
+                    drop(waiting);
                     callback.log_io_completed(
                         synced.as_ref().map(|_| ()).map_err(|error| io::Error::other(error.to_string())),
                     );
@@ -61,18 +55,7 @@ impl Syncer {
         };
         let thread = thread::Builder::new().name("kvd-sync".to_owned()).spawn(work);
         thread.map_err(Error::io("start", "the thread that syncs logs"))?;
-        Ok(Syncer { waiting, begun })
-    }
-
-    /// For how long the sync that is in progress has taken.
-    pub(super) fn syncs_for(&self) -> Option<Duration> {
-        self.begun.lock().map(|begun| begun.elapsed())
-    }
-
-    /// As if a sync had begun long ago, until another ends.
-    #[cfg(test)]
-    pub(super) fn seem_to_hang(&self) {
-        *self.begun.lock() = Instant::now().checked_sub(Duration::from_secs(60));
+        Ok(Syncer { waiting })
     }
 }
 
@@ -179,6 +162,7 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError> {
         self.state.note_promised(*vote);
+        let _waiting = State::wait_for_disk(&self.state);
         let write = || self.store.write_item(self.group, Item::Vote, vote, true);
         super::blocking(write).map_err(|e| StorageIoError::write_vote(&e).into())
     }
@@ -219,9 +203,11 @@ impl RaftLogStorage<Types> for LogStore {
             Ok(())
         };
         super::blocking(write).map_err(|e| StorageError::from(StorageIoError::write_logs(&e)))?;
-        self.syncer.waiting.send((callback, proposals)).map_err(|mpsc::SendError(_)| {
-            StorageIoError::write_logs(&io::Error::other("the thread that syncs logs has ended")).into()
-        })
+        self.syncer.waiting.send((callback, proposals, State::wait_for_disk(&self.state))).map_err(
+            |mpsc::SendError(_)| {
+                StorageIoError::write_logs(&io::Error::other("the thread that syncs logs has ended")).into()
+            },
+        )
     }
 
     async fn truncate(&mut self, log_id: LogId) -> Result<(), StorageError> {

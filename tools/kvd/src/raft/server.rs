@@ -110,7 +110,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
             receive(&*cluster.group(group)?, group, link, vote, meta).await.map(Answer::Snapshot)
         }
         Call::ReadIndexes { groups } => Ok(Answer::ReadIndexes(cluster.read_indexes(&groups).await)),
-        Call::Heartbeat { from, leads } => cluster.beaten(from, &leads),
+        Call::Heartbeat { from, leads } => Ok(cluster.beaten(from, &leads)),
         Call::Relay { group, change } => cluster.pass_directly(group, &change).await,
         Call::Change { group, change } => cluster.change(group, change).await,
         Call::Leave { group, lead } => cluster.leave(group, &lead).await.map(|()| Answer::Done),

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use openraft::storage::RaftStateMachine;
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
@@ -40,6 +40,8 @@ pub(crate) struct State {
     /// The leader or candidate to which this node has promised itself. Noted before anybody else
     /// learns of it.
     promised: Mutex<Option<Vote>>,
+    /// Since when the core waits for the disk.
+    waits_since: Mutex<Option<Instant>>,
     /// On the leader: voters to which neither entries nor heartbeats are sent for a while.
     muted: Mutex<BTreeSet<NodeId>>,
     /// The group's time, as this node goes on with it.
@@ -63,6 +65,15 @@ impl Receiving<'_> {
 impl Drop for Receiving<'_> {
     fn drop(&mut self) {
         *self.0.received.lock() = None;
+    }
+}
+
+/// A group's core waits for the disk as long as this lives. It waits for one thing at a time.
+pub(super) struct Waiting(Arc<State>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        *self.0.waits_since.lock() = None;
     }
 }
 
@@ -104,6 +115,17 @@ impl State {
     /// The leader or candidate to which this node has promised itself: to heed no earlier one.
     pub(super) fn promised(&self) -> Option<Vote> {
         *self.promised.lock()
+    }
+
+    /// Notes that the core waits for the disk.
+    pub(super) fn wait_for_disk(of: &Arc<State>) -> Waiting {
+        *of.waits_since.lock() = Some(Instant::now());
+        Waiting(Arc::clone(of))
+    }
+
+    /// Whether the core has waited for the disk for longer than `limit`.
+    pub(super) fn hangs(&self, limit: Duration) -> bool {
+        self.waits_since.lock().is_some_and(|since| since.elapsed() > limit)
     }
 
     pub(super) fn note_promised(&self, vote: Vote) {
@@ -218,6 +240,7 @@ impl StateStore {
             applied: receiver,
             committed: AtomicU64::new(applied.map_or(0, |applied| applied.index)),
             promised: Mutex::new(store.item(group, Item::Vote)?),
+            waits_since: Mutex::default(),
             muted: Mutex::default(),
             clock: Mutex::new(clock),
             retention: Retention::default(),

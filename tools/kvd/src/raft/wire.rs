@@ -95,7 +95,7 @@ pub(super) enum Answer {
     /// This node does not lead the group, or does not reach its leader.
     Elsewhere(u32),
     /// Of the groups of a heartbeat, those that need a message of their own: this node has not
-    /// applied all entries of the former, and follows another leader in the latter.
+    /// applied all entries of the former, and does not confirm the leader of the latter.
     Heartbeat {
         behind: Vec<u32>,
         apart: Vec<u32>,
