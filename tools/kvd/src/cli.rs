@@ -7,21 +7,23 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, FromArgMatches, Subcommand};
-use comfy_table::{Table, presets};
 use tokio::net::lookup_host;
 use tokio::time::sleep;
 
 use crate::backup;
+use crate::digest::digest;
 use crate::error::{Error, Result};
 use crate::export;
 use crate::link::{Tls, Trust};
+use crate::logging;
 use crate::machine::Version;
 use crate::node::{self, Clients, Node};
 use crate::raft::{
-    Command, FreeSpace, GroupStatus, Member, NodeStatus, Recovered, Settings, Wall, command, is_off, recover,
+    Command, FreeSpace, GroupStatus, Member, NodeStatus, Recovered, Settings, Wall, command, default_reserve, recover,
 };
 use crate::rebalance::{Led, Move, Nodes, Placed, Transfer, plan, spread};
 use crate::replica::NodeId;
+use crate::report::{clock, groups, leads, members, replicas, versions};
 use crate::resp::hash_password;
 
 /// Bytes that the nodes' secret must have.
@@ -41,7 +43,12 @@ fn grammar() -> clap::Command {
     let command = clap::Command::new("kvd")
         .version(env!("CARGO_PKG_VERSION"))
         .about("A replicated server over tamis that speaks the Redis protocol.")
-        .after_help("Without a command, it runs a node until it gets SIGINT or SIGTERM.")
+        .after_help(
+            "Without a command, it runs a node until it gets SIGINT or SIGTERM. SIGHUP has it read the files of \
+             users, certificates and the secret again.\n\nKVD_LOG says what is logged to standard error, by levels \
+             and modules: error, warn, info, debug or trace, as in KVD_LOG=warn,kvd=info,kvd::raft=debug. Without \
+             it, warn,kvd=info,tamis_openraft=info,openraft=off.",
+        )
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true);
     Action::augment_subcommands(Run::augment_args(command))
@@ -114,9 +121,10 @@ struct Run {
     /// Entries that the log keeps for nodes that are away
     #[arg(long, env = "KVD_KEEP_LOG", default_value_t = 20_000)]
     keep_log: u64,
-    /// Megabytes of the disk that stay free: below, only reads and deletes are taken
-    #[arg(long, env = "KVD_RESERVE_MB", default_value_t = 256)]
-    reserve_mb: u64,
+    /// Megabytes of the disk that stay free: below, only reads and deletes are taken. Without it,
+    /// 256, or a tenth of the disk if that is less
+    #[arg(long, env = "KVD_RESERVE_MB")]
+    reserve_mb: Option<u64>,
     /// Megabytes of memory for the store: writes that are not in tables yet, the block cache, and
     /// all else
     #[arg(long, env = "KVD_MEMORY_MB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
@@ -124,6 +132,9 @@ struct Run {
     /// Megabytes of them for the block cache; without it, what the other uses leave
     #[arg(long, env = "KVD_CACHE_MB")]
     cache_mb: Option<u64>,
+    /// The form of lines of the log, which goes to standard error
+    #[arg(long, env = "KVD_LOG_FORMAT", value_enum, default_value_t)]
+    log_format: logging::Format,
     #[cfg(feature = "faults")]
     #[command(flatten)]
     faults: crate::faults::Faults,
@@ -239,6 +250,9 @@ enum Action {
         /// As JSON
         #[arg(long)]
         json: bool,
+        /// With a line for each group, however many there are
+        #[arg(long)]
+        all: bool,
     },
     /// Makes a cluster of one node of the store of a node whose cluster is lost, or of a copy of it
     Recover {
@@ -346,9 +360,32 @@ async fn resolve(address: &str) -> Result<SocketAddr> {
 }
 
 impl Run {
-    async fn start(self) -> Result<Node> {
-        let trust = self.trust.read().await?;
-        let clients = Clients {
+    /// Runs the node until a signal ends it, or it cannot go on.
+    async fn until_end(&self) -> Result<()> {
+        logging::start(self.log_format);
+        let (mut stop, mut reload) = (node::signals()?, node::hangups()?);
+        let node = self.start().await?;
+        let failure = loop {
+            tokio::select! {
+                () = stop.recv() => break None,
+                failure = node.failed() => break Some(failure),
+                _ = reload.recv() => match self.reload(&node).await {
+                    Ok(()) => tracing::info!("the files of users, certificates and the secret are read again"),
+                    Err(error) => tracing::error!(%error, "what was read before stays in force"),
+                },
+            }
+        };
+        let stopped = node.stop().await;
+        failure.map_or(stopped, Err)
+    }
+
+    /// Reads the files anew that say who may connect. All of them count from then on, or none.
+    async fn reload(&self, node: &Node) -> Result<()> {
+        node.reload(&self.trust.read().await?, self.clients().await?)
+    }
+
+    async fn clients(&self) -> Result<Clients> {
+        Ok(Clients {
             users: match &self.users {
                 Some(path) => Some(read_text(path).await?),
                 None => None,
@@ -366,11 +403,15 @@ impl Run {
                 Some(path) => Some(read(path).await?),
                 None => None,
             },
-            limits: self.set,
-        };
+            limits: self.set.clone(),
+        })
+    }
+
+    async fn start(&self) -> Result<Node> {
+        let (trust, clients) = (self.trust.read().await?, self.clients().await?);
         let member = Member {
-            raft: self.advertise_raft.unwrap_or_else(|| self.raft.clone()),
-            resp: self.advertise_resp.unwrap_or_else(|| self.resp.clone()),
+            raft: self.advertise_raft.clone().unwrap_or_else(|| self.raft.clone()),
+            resp: self.advertise_resp.clone().unwrap_or_else(|| self.resp.clone()),
         };
         let bytes = |megabytes: u64| usize::try_from(megabytes.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
         let store = tamis::Options::new().memory(bytes(self.memory_mb));
@@ -380,10 +421,10 @@ impl Run {
         };
         let settings = Settings {
             id: self.id,
-            dir: self.dir,
+            dir: self.dir.clone(),
             member,
             trust,
-            routes: self.route.into_iter().collect::<HashMap<_, _>>(),
+            routes: self.route.iter().cloned().collect::<HashMap<_, _>>(),
             groups: self.groups,
             heartbeat: Duration::from_millis(self.heartbeat_ms),
             snapshot_after: self.snapshot_after,
@@ -391,7 +432,9 @@ impl Run {
             sync_delay: Duration::ZERO,
             skip_sync: false,
             version: Version::LATEST,
-            reserve: self.reserve_mb.saturating_mul(1 << 20),
+            reserve: self
+                .reserve_mb
+                .map_or_else(|| default_reserve(&self.dir), |megabytes| megabytes.saturating_mul(1 << 20)),
             free_space: FreeSpace::default(),
             wall: Wall::default(),
             store,
@@ -512,17 +555,9 @@ fn voters(group: &GroupStatus) -> BTreeSet<NodeId> {
 pub async fn run(arguments: Vec<OsString>) -> Result<()> {
     let action = match parse(arguments).await? {
         Arguments::Action(action) => action,
-        Arguments::Run(run) => {
-            let mut stop = node::signals()?;
-            let node = run.start().await?;
-            let failure = tokio::select! {
-                () = stop.recv() => None,
-                failure = node.failed() => Some(failure),
-            };
-            let stopped = node.stop().await;
-            return failure.map_or(stopped, Err);
-        }
+        Arguments::Run(run) => return run.until_end().await,
     };
+    logging::start(logging::Format::Text);
     match action {
         Action::Init { to, member } => {
             to.send(Command::Init { others: member }).await.map(|_| println!("The cluster is made."))
@@ -551,7 +586,7 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
             println!("{}", members(&to.status().await?));
             Ok(())
         }
-        Action::Status { to, json } => {
+        Action::Status { to, json, all } => {
             let status = to.status().await?;
             if json {
                 let text = serde_json::to_string_pretty(&status);
@@ -573,7 +608,11 @@ pub async fn run(arguments: Vec<OsString>) -> Result<()> {
                 if let Some(line) = versions(&status) {
                     println!("{line}");
                 }
-                println!("{}", groups(&status.groups));
+                let (line, shown) = digest(&status.groups, all);
+                line.iter().for_each(|line| println!("{line}"));
+                if !shown.is_empty() {
+                    println!("{}", groups(&shown));
+                }
             }
             Ok(())
         }
@@ -613,114 +652,6 @@ fn made(recovered: &[Recovered], id: NodeId, dir: &Path) {
         }
     }
     println!("Start node {id} with --dir {}, and add others.", dir.display());
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header.to_vec());
-    table
-}
-
-/// The nodes of the cluster, by what one of them knows.
-fn members(status: &NodeStatus) -> Table {
-    let mut table = table(&["node", "for nodes", "for clients", "votes in", "leads"]);
-    let mut nodes: Vec<(NodeId, &Member)> = Vec::new();
-    for (id, member, _) in status.groups.iter().flat_map(|group| &group.members) {
-        if nodes.iter().all(|(known, _)| known != id) {
-            nodes.push((*id, member));
-        }
-    }
-    nodes.sort_by_key(|(id, _)| *id);
-    for (id, member) in nodes {
-        let votes = |group: &&GroupStatus| group.members.iter().any(|(voter, _, votes)| *voter == id && *votes);
-        let leads = |group: &&GroupStatus| group.leader == Some(id);
-        let count = |holds: &dyn Fn(&&GroupStatus) -> bool| {
-            let count = status.groups.iter().filter(|group| holds(group)).count();
-            format!("{count} of {}", status.groups.len())
-        };
-        table.add_row([id.to_string(), member.raft.clone(), member.resp.clone(), count(&votes), count(&leads)]);
-    }
-    table
-}
-
-/// Which groups get a replica on which nodes, and lose one on which.
-fn replicas(moves: &[Move]) -> Table {
-    let mut table = table(&["group", "replicas to nodes", "from nodes"]);
-    let list = |nodes: &BTreeSet<NodeId>| nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
-    for Move { group, join, leave } in moves {
-        table.add_row([group.to_string(), list(join), list(leave)]);
-    }
-    table
-}
-
-/// How many groups each node leads, and which ones others should lead.
-fn leads(groups: &[Led], transfers: &[Transfer]) -> Table {
-    let mut table = table(&["node", "leads", "hands over", "takes over"]);
-    let voters = groups.iter().flat_map(|led| led.voters.iter().copied().chain([led.leader]));
-    for node in voters.collect::<BTreeSet<NodeId>>() {
-        let count = groups.iter().filter(|led| led.leader == node).count().to_string();
-        let list = |concerns: &dyn Fn(&&Transfer) -> bool| {
-            let concerned = transfers.iter().filter(|transfer| concerns(transfer));
-            concerned.map(|transfer| transfer.group.to_string()).collect::<Vec<_>>().join(", ")
-        };
-        table.add_row([node.to_string(), count, list(&|it| it.from == node), list(&|it| it.to == node)]);
-    }
-    table
-}
-
-/// What a node's clock on the wall is like.
-fn clock(ahead_ms: Option<i64>) -> String {
-    match ahead_ms {
-        None => "whose clock cannot be compared with those of a majority".to_owned(),
-        Some(ahead) if is_off(ahead) => format!("WHOSE CLOCK IS WRONG: {ahead:+} ms beside the members' median"),
-        Some(ahead) => format!("whose clock is {ahead:+} ms beside the members' median"),
-    }
-}
-
-/// Why groups do not have the version of this node, if one does not.
-fn versions(status: &NodeStatus) -> Option<String> {
-    let version = status.groups.iter().filter_map(|group| group.version).min()?;
-    if version == status.version {
-        return None;
-    }
-    let others = status.others.iter().map(|(id, ..)| match status.versions.get(id) {
-        Some(version) => format!("node {id} {version}"),
-        None => format!("node {id} does not say"),
-    });
-    let others = others.collect::<Vec<_>>().join(", ");
-    Some(format!("It knows version {}, and groups have {version} until all nodes do: {others}.", status.version))
-}
-
-fn groups(groups: &[GroupStatus]) -> Table {
-    let mut table = table(&[
-        "group",
-        "role",
-        "leader",
-        "term",
-        "version",
-        "log",
-        "committed",
-        "applied",
-        "flushed",
-        "snapshot",
-        "purged",
-        "time off, ms",
-        "followers lag",
-    ]);
-    for group in groups {
-        let lag = group.matched.iter().map(|(id, at)| format!("{id}: {}", group.last.saturating_sub(*at)));
-        let lag = match group.receiving {
-            Some(pairs) => format!("receives a snapshot: {pairs} pairs"),
-            None => lag.collect::<Vec<_>>().join(", "),
-        };
-        let off = group.ahead_ms.map_or_else(|| "unknown".to_owned(), |ahead| format!("{ahead:+}"));
-        let numbers = [group.last, group.committed, group.applied, group.flushed, group.snapshot, group.purged];
-        let leader = group.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
-        let version = group.version.map_or_else(String::new, |version| version.to_string());
-        let first = [group.group.to_string(), group.role.clone(), leader, group.term.to_string(), version];
-        table.add_row(first.into_iter().chain(numbers.map(|number| number.to_string())).chain([off, lag]));
-    }
-    table
 }
 
 #[cfg(test)]

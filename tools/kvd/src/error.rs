@@ -74,6 +74,9 @@ pub enum Error {
         /// Its reason.
         reason: String,
     },
+    /// The log or the state of a group failed.
+    #[error(transparent)]
+    Storage(tamis_openraft::Error),
     /// A signal has ended an operation.
     #[error("interrupted; {0}")]
     Interrupted(&'static str),
@@ -96,7 +99,28 @@ pub enum Error {
 /// Result of an operation of a node.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+impl From<tamis_openraft::Error> for Error {
+    fn from(error: tamis_openraft::Error) -> Error {
+        match error {
+            tamis_openraft::Error::Store(error) => error.into(),
+            tamis_openraft::Error::Decode { place, rule } => Error::Decode { place, rule },
+            tamis_openraft::Error::Encode(reason) => Error::Encode(reason),
+            tamis_openraft::Error::Stopped { group, reason } => Error::Stopped { group, reason },
+            error => Error::Storage(error),
+        }
+    }
+}
+
 impl Error {
+    /// Whether one side of a connection has refused the other, and it did not only end.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            // Such as a certificate.
+            Error::Io { source, .. } => source.kind() == io::ErrorKind::InvalidData,
+            _ => true,
+        }
+    }
+
     /// Wraps an I/O error in what was tried.
     pub(crate) fn io(operation: &'static str, target: impl ToString) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Io { operation, target: target.to_string(), source }

@@ -40,18 +40,18 @@ pub(crate) struct Faults {
 
 impl Faults {
     /// Settings of a node that fails so.
-    pub(crate) fn apply(self, mut settings: Settings) -> Settings {
+    pub(crate) fn apply(&self, mut settings: Settings) -> Settings {
         settings.sync_delay = Duration::from_millis(self.test_sync_delay_ms);
         settings.skip_sync = self.test_skip_sync;
         settings.version = self.test_version.map_or(settings.version, Version::new);
         if self.test_power_cuts {
             settings.store = settings.store.file_system(Arc::new(Volatile));
         }
-        if let Some(file) = self.test_free_space {
+        if let Some(file) = self.test_free_space.clone() {
             let read = move || std::fs::read_to_string(&file).ok()?.trim().parse().ok();
             settings.free_space = FreeSpace::new(move |_| Ok(read().unwrap_or(u64::MAX - 1)));
         }
-        if let Some(file) = self.test_clock_error {
+        if let Some(file) = self.test_clock_error.clone() {
             let wall = settings.wall.clone();
             let error = move || std::fs::read_to_string(&file).ok()?.trim().parse().ok();
             wall.set_error(error().unwrap_or(0));

@@ -7,6 +7,7 @@
 //! replica   what the server asks of consensus
 //! clock     time that no single clock on a wall decides
 //! alone     a replica without others, for tests
+//! logging   what a program writes to its log
 //! command   from arguments to operations and queries: names, arity, keys, slots
 //! resp      the server: connections, limits, users, replies
 //! error     what can go wrong in a node
@@ -17,6 +18,8 @@
 //! node      consensus and the server together
 //! export    a node's data in formats that other stores load
 //! rebalance decides which nodes should lead which groups
+//! report    what operators' commands print
+//! digest    of many groups, those that are not as they should be
 //! faults    flags that make a node fail, for tests
 //! cli       the command line
 //! ```
@@ -27,17 +30,20 @@ mod backup;
 pub mod cli;
 mod clock;
 pub mod command;
+mod digest;
 mod error;
 mod export;
 #[cfg(feature = "faults")]
 mod faults;
 pub mod link;
+mod logging;
 pub mod machine;
 mod metrics;
 pub mod node;
 pub mod raft;
 mod rebalance;
 pub mod replica;
+mod report;
 pub mod resp;
 mod store;
 #[cfg(feature = "faults")]

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use tracing_subscriber::EnvFilter;
-
 /// Exit status of a node that is no member of its cluster any more.
 const REMOVED: u8 = 3;
 
@@ -27,8 +25,6 @@ fn give_memory_back() {}
 
 fn main() -> ExitCode {
     give_memory_back();
-    let filter = EnvFilter::try_from_env("KVD_LOG").unwrap_or_else(|_| EnvFilter::new("warn,kvd=info,openraft=off"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -10,9 +10,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
-use crate::metrics;
+use crate::link::Trust;
+use crate::metrics::{self, Page};
 use crate::raft::{Cluster, Settings};
-use crate::resp::{Config, Metrics, Server, Tls, Users, set_limits};
+use crate::resp::{Config, Gate, Metrics, Server, Tls, Users, set_limits};
 
 /// Where a node listens.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,10 @@ pub struct Clients {
 /// A running node.
 pub struct Node {
     cluster: Arc<Cluster>,
+    /// What nodes know of each other, and who clients are: to be replaced.
+    trust: Trust,
+    gate: Gate,
+    open_to_all: bool,
     /// Ends the server for clients.
     stop: oneshot::Sender<()>,
     clients: JoinHandle<()>,
@@ -79,7 +84,7 @@ impl Node {
             Some(address) => Some(bind(address).await?),
             None => None,
         };
-        let id = settings.id;
+        let (id, trust) = (settings.id, settings.trust.clone());
         let cluster = Cluster::start(settings, raft).await?;
         let server = match Server::bind(listen.resp, config, Arc::clone(&cluster)).await {
             Ok(server) => server,
@@ -88,19 +93,29 @@ impl Node {
                 return Err(Error::Config(error.to_string()));
             }
         };
-        let counters = server.metrics();
+        let (counters, gate, open_to_all) = (server.metrics(), server.gate(), listen.open_to_all);
         let (stop, stopped) = oneshot::channel();
         // An end that was dropped is a stop, too.
         let clients = tokio::spawn(server.run(async { drop(stopped.await) }));
         let figures = Arc::clone(&cluster);
-        let metrics = scraped.map(|listener| tokio::spawn(metrics::serve(listener, move || text(&figures, &counters))));
+        let metrics =
+            scraped.map(|listener| tokio::spawn(metrics::serve(listener, move |path| page(path, &figures, &counters))));
         tracing::info!(id, raft = %listen.raft, clients = %listen.resp, "node started");
-        Ok(Node { cluster, stop, clients, metrics })
+        Ok(Node { cluster, trust, gate, open_to_all, stop, clients, metrics })
     }
 
     /// Waits until the node cannot go on, and says why.
     pub async fn failed(&self) -> Error {
         self.cluster.failed().await
+    }
+
+    /// Replaces what nodes know of each other and who clients are, for connections and logins from
+    /// now on. Those that are there stay. After an error, nothing has changed.
+    pub fn reload(&self, trust: &Trust, clients: Clients) -> Result<()> {
+        let config = config(clients, self.open_to_all)?;
+        self.trust.replace(trust);
+        self.gate.replace(&config);
+        Ok(())
     }
 
     /// Stops: leads are handed over, clients get the replies to what they have asked, then nobody
@@ -148,12 +163,29 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.map_err(Error::io("listen on", address))
 }
 
+fn page(path: &str, cluster: &Cluster, clients: &Metrics) -> Option<Page> {
+    match path {
+        "/metrics" => Some(Page { is_well: true, text: text(cluster, clients) }),
+        "/health" => Some(Page { is_well: true, text: "ok\n".to_owned() }),
+        "/ready" => Some(match cluster.why_not_ready() {
+            None => Page { is_well: true, text: "ready\n".to_owned() },
+            Some(reason) => Page { is_well: false, text: format!("{reason}\n") },
+        }),
+        _ => None,
+    }
+}
+
 fn text(cluster: &Cluster, clients: &Metrics) -> String {
     let mut text = String::new();
     metrics::write_status(&cluster.report(), &mut text);
     clients.write_prometheus(&mut text);
     text.push_str(&cluster.db().stats().to_prometheus());
     text
+}
+
+/// Catches the signal that has a node read its files anew, from now on.
+pub(crate) fn hangups() -> Result<Signal> {
+    signal(SignalKind::hangup()).map_err(Error::io("catch", "signals"))
 }
 
 /// Signals that end a process.

@@ -9,13 +9,15 @@
 //! Both logged keyspaces share one write-ahead log. What is written later is never durable before
 //! what was written earlier, and one sync serves all groups.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tamis::{Db, Keyspace, Options, WriteBatch, WriteOptions};
+use tamis::{Db, Options, WriteBatch, WriteOptions};
+use tamis_openraft::Item;
 
 use crate::error::{Error, Result};
 use crate::machine::Version;
@@ -32,23 +34,17 @@ const CLUSTER: &[u8] = b"cl";
 /// Key that is in `raft-meta` while a store is being recovered.
 const UNFINISHED: &[u8] = b"re";
 
-/// What is kept of a group beside its log. The discriminant is part of the format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Item {
-    /// The term and the node that this node has voted for.
-    Vote = b'v',
-    /// The last entry known to be committed.
-    Committed = b'c',
-    /// The last entry that has been removed from the front of the log.
-    Purged = b'p',
-    /// Number of the keyspace that holds the state.
-    Generation = b'g',
-    /// There if this replica began empty when the group already had entries, since its disk was
-    /// lost or it had left the group: the members at that time.
-    Late = b'l',
-    /// The version that a node must know to read the log and the state. The first, unless there.
-    Version = b'w',
+/// There if this replica began empty when the group already had entries, since its disk was lost or
+/// it had left the group: the members at that time.
+pub(crate) const LATE: Item = item(b'l');
+/// The version that a node must know to read the log and the state. The first, unless there.
+pub(crate) const VERSION: Item = item(b'w');
+
+const fn item(name: u8) -> Item {
+    match Item::of_program(name) {
+        Some(item) => item,
+        None => panic!("the name is one of tamis-openraft's"),
+    }
 }
 
 /// The version that this node knows, and the one that its groups have. Clones are one.
@@ -96,25 +92,26 @@ impl Versions {
 /// The store and its keyspaces.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    pub(crate) db: Db,
-    pub(crate) log: Keyspace,
-    pub(crate) meta: Keyspace,
+    groups: tamis_openraft::Store,
     pub(crate) versions: Versions,
+}
+
+impl Deref for Store {
+    type Target = tamis_openraft::Store;
+
+    fn deref(&self) -> &tamis_openraft::Store {
+        &self.groups
+    }
 }
 
 impl Store {
     /// Opens the store in `dir`, or creates it. When this returns, everything in it is durable.
     pub(crate) fn open(options: Options, dir: &Path) -> Result<Store> {
-        let store = Store::of(options.open(dir)?)?;
-        // After a kill, entries may be in the log that no sync has covered. From now on this node
-        // answers for them.
-        store.db.sync()?;
-        Ok(store)
+        Store::of(&options.open(dir)?)
     }
 
-    fn of(db: Db) -> Result<Store> {
-        let (log, meta) = (db.keyspace("raft-log")?, db.keyspace("raft-meta")?);
-        Ok(Store { db, log, meta, versions: Versions::default() })
+    fn of(db: &Db) -> Result<Store> {
+        Ok(Store { groups: tamis_openraft::Store::open(db)?, versions: Versions::default() })
     }
 
     /// The store of a node that knows no later version than `known`.
@@ -125,12 +122,9 @@ impl Store {
     /// Opens a store of a node for reading, beside the node or without it.
     pub(crate) fn open_read_only(options: Options, dir: &Path) -> Result<Store> {
         let db = options.open_read_only(dir)?;
-        let open = |name: &str| {
-            let missing = || Error::Config(format!("{} is no store of kvd: it has no {name}", dir.display()));
-            db.existing_keyspace(name)?.ok_or_else(missing)
-        };
-        let (log, meta) = (open("raft-log")?, open("raft-meta")?);
-        Ok(Store { db, log, meta, versions: Versions::default() })
+        let missing = || Error::Config(format!("{} is no store of kvd: it has no logs", dir.display()));
+        let groups = tamis_openraft::Store::existing(&db)?.ok_or_else(missing)?;
+        Ok(Store { groups, versions: Versions::default() })
     }
 
     /// The node to which the store belongs, and the number of groups.
@@ -146,7 +140,7 @@ impl Store {
 
     /// The version of a group. Fails if this node does not know it.
     pub(crate) fn version(&self, group: u32) -> Result<Version> {
-        let version = self.item(group, Item::Version)?.unwrap_or(Version::FIRST);
+        let version = self.item(group, VERSION)?.unwrap_or(Version::FIRST);
         self.versions.check(version, "the store")?;
         Ok(version)
     }
@@ -158,7 +152,7 @@ impl Store {
         if db.last_seqno() > 0 || db.keyspace_names()?.len() > 1 {
             return Err(Error::Config(format!("{} is not empty", dir.display())));
         }
-        let store = Store::of(db)?;
+        let store = Store::of(&db)?;
         store.meta.put_with(UNFINISHED, "", WriteOptions::new().sync(true))?;
         Ok(store)
     }
@@ -203,51 +197,19 @@ impl Store {
         Ok(())
     }
 
-    /// Reads an item of a group.
-    pub(crate) fn item<T: DeserializeOwned>(&self, group: u32, item: Item) -> Result<Option<T>> {
-        let bytes = self.meta.get(item_key(group, item))?;
-        bytes.map(|bytes| decode(&bytes, "raft-meta")).transpose()
-    }
-
-    /// Adds the write of an item to `batch`.
-    pub(crate) fn put_item<T: Serialize>(&self, batch: &mut WriteBatch, group: u32, item: Item, of: &T) -> Result<()> {
-        batch.put_in(&self.meta, item_key(group, item), encode(of)?);
-        Ok(())
-    }
-
-    /// Adds the removal of an item to `batch`.
-    pub(crate) fn delete_item(&self, batch: &mut WriteBatch, group: u32, item: Item) {
-        batch.delete_in(&self.meta, item_key(group, item));
-    }
-
     /// Writes `batch`, which is durable when this returns.
     pub(crate) fn write_durably(&self, batch: WriteBatch) -> Result<()> {
         self.db.write_with(batch, WriteOptions::new().sync(true))?;
         Ok(())
     }
-
-    /// Writes an item; durable when this returns if `sync`.
-    pub(crate) fn write_item<T: Serialize>(&self, group: u32, item: Item, of: &T, sync: bool) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        self.put_item(&mut batch, group, item, of)?;
-        self.db.write_with(batch, WriteOptions::new().sync(sync))?;
-        Ok(())
-    }
-}
-
-fn item_key(group: u32, item: Item) -> [u8; 5] {
-    let [a, b, c, d] = group.to_be_bytes();
-    [a, b, c, d, item as u8]
 }
 
 /// Encodes what is stored or sent.
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
-    postcard::to_stdvec(value).map_err(|error| Error::Encode(error.to_string()))
+    Ok(tamis_openraft::encode(value)?)
 }
 
 /// Decodes what [`encode`] wrote; `place` says where it was found. Bytes left over are an error.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], place: &'static str) -> Result<T> {
-    let broken = |rule: String| Error::Decode { place, rule };
-    let (value, rest) = postcard::take_from_bytes(bytes).map_err(|error| broken(error.to_string()))?;
-    if rest.is_empty() { Ok(value) } else { Err(broken(format!("{} bytes too many", rest.len()))) }
+    Ok(tamis_openraft::decode(bytes, place)?)
 }

@@ -12,9 +12,11 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
+use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -48,8 +50,13 @@ trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
 
 /// What nodes of one cluster know of each other before they talk.
+///
+/// Clones are one: what replaces it counts for all connections that begin from then on.
 #[derive(Clone, Default)]
-pub struct Trust {
+pub struct Trust(Arc<RwLock<Arc<Known>>>);
+
+#[derive(Default)]
+struct Known {
     secret: Vec<u8>,
     tls: Option<Tls>,
 }
@@ -58,14 +65,28 @@ impl Trust {
     /// Nodes prove to each other that they know `secret`, if one is given, and talk by TLS, if it
     /// is configured.
     pub fn new(secret: Option<Vec<u8>>, tls: Option<Tls>) -> Trust {
-        Trust { secret: secret.unwrap_or_default(), tls }
+        let known = Known { secret: secret.unwrap_or_default(), tls };
+        Trust(Arc::new(RwLock::new(Arc::new(known))))
+    }
+
+    /// Replaces it by what another one is.
+    pub(crate) fn replace(&self, other: &Trust) {
+        let other = other.known();
+        *self.0.write() = other;
+    }
+
+    fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.0.read())
     }
 
     /// Whether strangers are refused.
     pub fn is_guarded(&self) -> bool {
-        !self.secret.is_empty() || self.tls.is_some()
+        let known = self.known();
+        !known.secret.is_empty() || known.tls.is_some()
     }
+}
 
+impl Known {
     fn mac(&self, side: &[u8], greeting: &Greeting) -> Result<Hmac<Sha256>> {
         let mac = Hmac::<Sha256>::new_from_slice(&self.secret);
         let mut mac = mac.map_err(|error| Error::Config(format!("the secret cannot be used: {error}")))?;
@@ -86,7 +107,8 @@ impl Trust {
 
 impl fmt::Debug for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trust").field("secret", &!self.secret.is_empty()).field("tls", &self.tls.is_some()).finish()
+        let known = self.known();
+        f.debug_struct("Trust").field("secret", &!known.secret.is_empty()).field("tls", &known.tls.is_some()).finish()
     }
 }
 
@@ -172,7 +194,7 @@ impl Link {
         cluster: u64,
         versions: &Versions,
     ) -> Result<Link> {
-        let ours = Spoken::of(versions);
+        let (ours, trust) = (Spoken::of(versions), trust.known());
         let greet = async {
             let tcp = TcpStream::connect(address).await.map_err(Error::io("connect to", address))?;
             configure(&tcp).map_err(Error::io("configure", address))?;
@@ -206,7 +228,7 @@ impl Link {
         cluster: u64,
         versions: &Versions,
     ) -> Result<Link> {
-        let ours = Spoken::of(versions);
+        let (ours, trust) = (Spoken::of(versions), trust.known());
         let peer = peer.to_string();
         let greet = async {
             configure(&tcp).map_err(Error::io("configure", &peer))?;

@@ -170,3 +170,19 @@ async fn a_node_that_is_too_old_is_refused_on_both_sides() {
         }
     }
 }
+
+/// A secret that only one side has read anew keeps new connections apart, and not those that are.
+#[tokio::test]
+async fn connections_stay_when_the_secret_changes_and_new_ones_need_it_on_both_sides() {
+    let (ours, theirs) = (secret("a"), secret("a"));
+    let (client, server) = greet(ours.clone(), theirs.clone(), 7).await;
+    let (mut client, mut server) = (client.unwrap(), server.unwrap());
+    ours.replace(&secret("b"));
+    let (refused, also) = greet(ours.clone(), theirs.clone(), 7).await;
+    assert!(refused.is_err() && also.is_err());
+    client.send(&5u64).await.unwrap();
+    assert_eq!(server.receive::<u64>().await.unwrap(), 5);
+    theirs.replace(&secret("b"));
+    let (client, server) = greet(ours, theirs, 7).await;
+    assert!(client.is_ok() && server.is_ok());
+}

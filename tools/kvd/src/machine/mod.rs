@@ -98,7 +98,11 @@ impl Machine {
     /// Opens the state that is in the keyspace called `keyspace`, which is made if it is absent.
     pub fn open_in(db: &tamis::Db, keyspace: &str) -> Result<Machine> {
         let options = tamis::KeyspaceOptions::new().wal(false);
-        let keyspace = db.keyspace_with(keyspace, options)?;
+        Machine::of(db, db.keyspace_with(keyspace, options)?)
+    }
+
+    /// Opens the state that is in `keyspace`.
+    pub(crate) fn of(db: &tamis::Db, keyspace: tamis::Keyspace) -> Result<Machine> {
         let Counters { time_ms, ahead_ms, .. } = keyspace.counters()?;
         let (time_ms, ahead_ms) = (AtomicU64::new(time_ms), AtomicI64::new(ahead_ms));
         Ok(Machine { db: db.clone(), keyspace, applying: Mutex::new(()), time_ms, ahead_ms })

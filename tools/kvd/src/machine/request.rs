@@ -1,7 +1,7 @@
 //! What log entries hold: [`Entry`], [`Request`], [`Operation`], and [`Query`], which is read
 //! without one.
 //!
-//! The encoding is postcard's of these types, behind one byte with the [`Version`] that can read it.
+//! The encoding is postcard's of these types, behind one byte: the [`Version`] that can read it.
 //! Entries stay in logs for long, and other nodes may be older: add variants at the end, with a new
 //! version if the last one was released, and never change one.
 
@@ -422,8 +422,8 @@ impl Request {
         }
     }
 
-    /// Whether it may need more space than it frees. What only removes keys does not, and neither do
-    /// notes for the group itself.
+    /// Whether it may need more space than it frees. What only removes keys does not, nor do notes
+    /// for the group itself.
     pub fn grows(&self) -> bool {
         match &self.body {
             Body::Tick | Body::SetTime(_) | Body::Upgrade(_) => false,

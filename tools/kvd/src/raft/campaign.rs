@@ -30,7 +30,7 @@ use crate::replica::NodeId;
 /// For leads to be handed over before a node stops.
 const RETIRE_TIME: Duration = Duration::from_secs(5);
 /// Leads that are handed over at a time: no group waits while others take their turns.
-const AT_A_TIME: usize = 16;
+const AT_A_TIME: usize = 8;
 
 impl Cluster {
     /// Looks after elections in all groups, for ever.
@@ -59,7 +59,16 @@ impl Cluster {
         // The library's ticks have one use left: a leader that is no voter any more steps down.
         group.raft.runtime_config().tick(leads && !group.votes(self.settings.id));
         let mut watch = group.watch.lock();
+        let has_led = watch.led_for().is_some();
         watch.note_lead(leads);
+        if has_led != leads {
+            let metrics = group.raft.metrics();
+            let (term, leader) = (metrics.borrow().current_term, metrics.borrow().current_leader);
+            match leads {
+                true => tracing::info!(group = number, term, "this node leads"),
+                false => tracing::info!(group = number, term, leader, "this node leads no more"),
+            }
+        }
         let is_off = self.others.is_off.load(Ordering::Relaxed);
         let leaves = is_off || self.should_leave_for_space(group);
         let (cluster, group) = (Arc::clone(self), Arc::clone(group));

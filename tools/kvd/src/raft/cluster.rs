@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::election::Elections;
 use super::group::Group;
 use super::network::{Pool, unexpected};
 use super::others::Others;
@@ -31,6 +30,8 @@ const ROUND: Duration = Duration::from_millis(500);
 
 /// Entries between two snapshots of a group while the disk is nearly full.
 const LOW_SNAPSHOT_AFTER: u64 = 1_000;
+/// Elections that a node holds at a time. Each waits for the disks of a majority.
+const ELECTIONS: usize = 16;
 
 /// What a node is told when it starts.
 #[derive(Clone, Debug)]
@@ -96,7 +97,8 @@ pub struct Cluster {
     pub(super) outdated: watch::Sender<Option<Version>>,
     /// Whether this node is about to stop, and takes no lead any more.
     pub(super) is_retiring: AtomicBool,
-    pub(super) elections: Elections,
+    /// Places for elections that this node holds at a time.
+    pub(super) elections: Semaphore,
     pub(super) starter: Starter,
     pub(super) pool: Pool,
     /// Serves other nodes, and looks after the groups.
@@ -168,7 +170,7 @@ impl Cluster {
 
     pub(super) fn new(settings: Settings, starter: Starter, number: Arc<AtomicU64>, groups: Vec<Group>) -> Cluster {
         let (joining, fences, views, others, confirmed, removed, outdated) = Default::default();
-        let (is_retiring, elections, tasks) = Default::default();
+        let (is_retiring, tasks) = Default::default();
         let space = Space::new(settings.reserve);
         let (store, pool) = (starter.store.clone(), starter.pool.clone());
         let groups = groups.into_iter().map(|group| RwLock::new(Arc::new(group))).collect();
@@ -186,7 +188,7 @@ impl Cluster {
             removed,
             outdated,
             is_retiring,
-            elections,
+            elections: Semaphore::new(ELECTIONS),
             starter,
             pool,
             tasks,

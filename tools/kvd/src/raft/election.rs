@@ -4,51 +4,31 @@
 //! groups for which it is time, and a group's election begins as soon as a majority would vote for
 //! this node. Only some are held at a time: each waits for the disks of a majority.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tamis_openraft::{Item, last_entry};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::cluster::Cluster;
 use super::group::Group;
-use super::log::last_entry;
+use super::library::Types;
 use super::types::LogId;
-use super::wire::{Answer, Call};
+use super::wire::{Answer, Call, LastLogs};
 use crate::error::{Error, Result};
 use crate::machine::GroupId;
 use crate::replica::NodeId;
-use crate::store::Item;
 
 /// Heartbeats for a voter to reach a candidate.
 const CALL_BACK: u32 = 2;
 /// Heartbeats for an election to be won.
 const ELECTION: u32 = 2;
-/// Elections of a node at a time.
-const AT_A_TIME: usize = 16;
 /// Between two looks at an election.
 const LOOK: Duration = Duration::from_millis(5);
-
-/// What a node knows of the way to another.
-type Reached = Arc<tokio::sync::Mutex<Option<(String, Instant)>>>;
-
-/// What elections of all groups share.
-pub(super) struct Elections {
-    places: Semaphore,
-    /// Where other nodes were reached last.
-    reached: Mutex<HashMap<NodeId, Reached>>,
-}
-
-impl Default for Elections {
-    fn default() -> Elections {
-        Elections { places: Semaphore::new(AT_A_TIME), reached: Mutex::default() }
-    }
-}
 
 /// A group in which this node would stand.
 struct Standing {
@@ -61,8 +41,8 @@ struct Standing {
 impl Cluster {
     /// Stands for election in groups, where a majority of the voters would vote for this node.
     pub(super) async fn try_to_stand(self: Arc<Self>, groups: Vec<(GroupId, Arc<Group>)>) {
-        let mut waiting = BTreeMap::new();
-        let mut calls: BTreeMap<NodeId, (String, Vec<(GroupId, Option<LogId>)>)> = BTreeMap::new();
+        let mut waiting = Vec::new();
+        let mut calls: BTreeMap<NodeId, (String, LastLogs)> = BTreeMap::new();
         let lasts = self.last_logs(groups.iter().map(|(number, _)| *number));
         for ((number, group), last) in groups.into_iter().zip(lasts) {
             match last {
@@ -71,7 +51,7 @@ impl Cluster {
                         let address = || self.address_of(number, voter).unwrap_or_default();
                         calls.entry(voter).or_insert_with(|| (address(), Vec::new())).1.push((number, last));
                     }
-                    waiting.insert(number, Standing { number, group, granted: 1 });
+                    waiting.push(Standing { number, group, granted: 1 });
                 }
                 Err(error) => {
                     tracing::error!(group = number, %error, "cannot stand for election");
@@ -94,24 +74,23 @@ impl Cluster {
             .collect();
         while let Some(answer) = asked.next().await {
             let Ok(Ok(Answer::Granted(granted))) = answer else { continue };
-            for number in granted {
-                if let Some(standing) = waiting.get_mut(&number) {
-                    standing.granted += 1;
-                }
+            let granted = BTreeSet::from_iter(granted);
+            for standing in &mut waiting {
+                standing.granted += usize::from(granted.contains(&standing.number));
             }
             self.elect_where_granted(&mut waiting, &mut elections);
         }
-        waiting.into_values().for_each(|standing| standing.group.watch.lock().end_attempt());
+        waiting.into_iter().for_each(|standing| standing.group.watch.lock().end_attempt());
         elections.join_all().await;
     }
 
     /// Begins the elections for which a majority would vote.
-    fn elect_where_granted(self: &Arc<Self>, waiting: &mut BTreeMap<GroupId, Standing>, elections: &mut JoinSet<()>) {
+    fn elect_where_granted(self: &Arc<Self>, waiting: &mut Vec<Standing>, elections: &mut JoinSet<()>) {
         let id = self.settings.id;
-        for (_, standing) in waiting.extract_if(.., |_, it| 2 * it.granted > it.group.voters().len()) {
+        for standing in waiting.extract_if(.., |it| 2 * it.granted > it.group.voters().len()) {
             let (cluster, group) = (Arc::clone(self), standing.group);
             elections.spawn(async move {
-                let _place = cluster.elections.places.acquire().await;
+                let _place = cluster.elections.acquire().await;
                 if group.votes(id) && !group.watch.lock().has_leader() {
                     tracing::info!(
                         group = standing.number,
@@ -144,14 +123,14 @@ impl Cluster {
 
     fn last_logs(&self, groups: impl Iterator<Item = GroupId>) -> Vec<Result<Option<LogId>>> {
         let last = |number: GroupId| {
-            let purged: Option<LogId> = self.store.item(number, Item::Purged)?;
-            Ok(last_entry(&self.store, number)?.or(purged))
+            let purged: Option<LogId> = self.store.item(number, Item::PURGED)?;
+            Ok(last_entry::<Types>(&self.store, number)?.or(purged))
         };
         super::blocking(|| groups.map(last).collect())
     }
 
-    /// Answers node `from`, which asks whether this one would vote for it: in which groups it would.
-    pub(super) async fn canvassed(&self, from: NodeId, groups: Vec<(GroupId, Option<LogId>)>) -> Answer {
+    /// Answers node `from`, which asks for votes: in which groups this one would vote for it.
+    pub(super) async fn canvassed(&self, from: NodeId, groups: LastLogs) -> Answer {
         let mut granted = Vec::new();
         let lasts = self.last_logs(groups.iter().map(|(number, _)| *number));
         for ((number, last), own) in groups.into_iter().zip(lasts) {
@@ -193,7 +172,7 @@ impl Cluster {
 
     /// Fails unless this node reaches another at an address, or has within the last heartbeat.
     pub(super) async fn reach(&self, id: NodeId, address: &str) -> Result<()> {
-        let reached = Arc::clone(self.elections.reached.lock().entry(id).or_default());
+        let reached = self.others.reached(id);
         let mut reached = reached.lock().await;
         if reached.as_ref().is_some_and(|(at, when)| at == address && when.elapsed() < self.settings.heartbeat) {
             return Ok(());

@@ -14,7 +14,7 @@
 //! A group is asleep when nobody writes and all nodes have everything. No flag says so, and none
 //! can be wrong: nothing is sent, and no core wakes.
 //!
-//! Neither side says anything while its disk hangs: cores wait for it.
+//! A group whose core waits for the disk for long is left out, and is not confirmed.
 //!
 //! [`Watch::note_heard`]: super::watch::Watch::note_heard
 //! [`Lead::note_confirmed`]: super::lead::Lead::note_confirmed
@@ -27,13 +27,13 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::cluster::Cluster;
+use super::group::Group;
 use super::types::Vote;
 use super::watch::LEASE;
 use super::wire::{Answer, Call, Led};
-use crate::error::{Error, Result};
 use crate::replica::NodeId;
 
-/// Heartbeats for a sync of the logs to return, before this node says nothing to others any more.
+/// Heartbeats for the disk to take what a group gives it.
 const HANGS: u32 = 2;
 
 impl Cluster {
@@ -52,18 +52,14 @@ impl Cluster {
         }
     }
 
-    fn hangs(&self) -> bool {
-        let limit = self.settings.heartbeat * HANGS;
-        self.starter.syncer.syncs_for().is_some_and(|busy| busy > limit)
+    fn hangs(&self, group: &Group) -> bool {
+        group.state.hangs(self.settings.heartbeat * HANGS)
     }
 
     /// What this node has to say to each other node, and where that is.
     fn leads_by_follower(&self) -> BTreeMap<NodeId, (String, Vec<Led>)> {
         let mut said: BTreeMap<NodeId, (String, Vec<Led>)> = BTreeMap::new();
-        if self.hangs() {
-            return said;
-        }
-        for (number, group) in self.all().filter(|(_, group)| group.leads()) {
+        for (number, group) in self.all().filter(|(_, group)| group.leads() && !self.hangs(group)) {
             let metrics = group.raft.metrics();
             let metrics = metrics.borrow();
             let led = Led { group: number, term: metrics.current_term, last: metrics.last_log_index.unwrap_or(0) };
@@ -98,7 +94,7 @@ impl Cluster {
     }
 
     /// Answers the heartbeat of node `from`.
-    pub(super) fn beaten(&self, from: NodeId, leads: &[Led]) -> Result<Answer> {
+    pub(super) fn beaten(&self, from: NodeId, leads: &[Led]) -> Answer {
         if self.knows(from) {
             self.others.note_caller(from);
         }
@@ -110,16 +106,15 @@ impl Cluster {
             };
             if group.state.promised() == Some(Vote::new_committed(led.term, from)) {
                 group.watch.lock().note_heard();
-                if group.state.applied().map_or(0, |applied| applied.index) != led.last {
+                if self.hangs(&group) {
+                    apart.push(led.group);
+                } else if group.state.applied().map_or(0, |applied| applied.index) != led.last {
                     behind.push(led.group);
                 }
             } else {
                 apart.push(led.group);
             }
         }
-        match self.hangs() {
-            true => Err(Error::Config("this node's disk does not answer".to_owned())),
-            false => Ok(Answer::Heartbeat { behind, apart }),
-        }
+        Answer::Heartbeat { behind, apart }
     }
 }

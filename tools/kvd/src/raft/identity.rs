@@ -1,6 +1,7 @@
 //! What a node does about who it is to the others: it has the membership say where it is reached
 //! now, and ends when it is no member any more.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
@@ -41,6 +42,23 @@ impl Cluster {
                 return self.removed.notify_one();
             }
         }
+    }
+
+    /// Why clients should not come to this node now, if they should not: it serves them, or knows
+    /// who does, for every group.
+    pub(crate) fn why_not_ready(&self) -> Option<String> {
+        if self.number() == 0 {
+            return Some("this node is in no cluster".to_owned());
+        }
+        if self.is_retiring.load(Ordering::SeqCst) {
+            return Some("this node stops".to_owned());
+        }
+        let is_led = |number: GroupId| match self.group(number) {
+            Ok(group) if group.leads() => group.check_lead().is_ok(),
+            _ => self.leader(number).is_some(),
+        };
+        let unled = (0..self.groups()).find(|number| !is_led(*number));
+        unled.map(|number| format!("group {number} has no leader that this node knows"))
     }
 
     /// Has the leaders of groups note where this node is, if the membership says otherwise. Fails

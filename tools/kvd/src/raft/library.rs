@@ -1,6 +1,7 @@
 //! The parameters of the consensus library, and what depends on them.
 
-use super::snapshot::SnapshotData;
+use tamis_openraft::SnapshotData;
+
 use super::types::{Member, Proposal};
 use crate::machine::{Reply, Version};
 use crate::replica::NodeId;

@@ -10,16 +10,17 @@ use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use openraft::{OptionalSend, StorageError};
 use parking_lot::Mutex;
+use tamis_openraft::SnapshotData;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::library::{Snapshot, Types};
-use super::snapshot::SnapshotData;
 use super::state::State;
 use super::types::{LogId, Member, StorageIoError, Vote};
 use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
 use crate::link::{Link, Trust, in_time};
+use crate::logging::Seldom;
 use crate::replica::NodeId;
 use crate::store::Versions;
 
@@ -40,6 +41,8 @@ pub(super) struct Pool {
     routes: Arc<HashMap<NodeId, String>>,
     idle: Arc<Mutex<HashMap<NodeId, Vec<Link>>>>,
     versions: Versions,
+    /// Lines about nodes that do not talk to this one.
+    refused: Arc<Seldom>,
 }
 
 impl Pool {
@@ -49,12 +52,20 @@ impl Pool {
         routes: HashMap<NodeId, String>,
         versions: Versions,
     ) -> Pool {
-        Pool { trust, cluster, routes: Arc::new(routes), idle: Arc::default(), versions }
+        Pool { trust, cluster, routes: Arc::new(routes), idle: Arc::default(), versions, refused: Arc::default() }
     }
 
     async fn connect(&self, to: NodeId, address: &str) -> Result<Link> {
         let address = self.routes.get(&to).map_or(address, String::as_str);
-        Link::connect(&self.trust, address, to, self.cluster.load(Ordering::Acquire), &self.versions).await
+        let cluster = self.cluster.load(Ordering::Acquire);
+        let link = Link::connect(&self.trust, address, to, cluster, &self.versions).await;
+        if let Err(error) = &link
+            && error.is_refusal()
+            && let Some(left_out) = self.refused.pass()
+        {
+            tracing::warn!(node = to, address, %error, left_out, "another node does not talk to this one");
+        }
+        link
     }
 
     /// Calls a node by a connection of its own, which says whether the node is at that address.
@@ -233,13 +244,17 @@ impl Peer {
         let call = Call::Snapshot { group: self.group, version, vote, meta: snapshot.meta };
         link.check(version)?;
         in_time(PIECE_TIME, &self.address, link.send(&call)).await?;
+        tracing::info!(group = self.group, node = self.id, "a snapshot is being sent");
         let mut pieces = view.pieces();
         while let Some(piece) = super::blocking(|| pieces.next()) {
-            let piece = piece.map_err(SendError::Local)?;
+            let piece = piece.map_err(|error| SendError::Local(error.into()))?;
             in_time(PIECE_TIME, &self.address, link.send(&piece)).await?;
         }
         match in_time(call.limit(), &self.address, link.receive()).await? {
-            Answer::Snapshot(vote) => Ok(vote),
+            Answer::Snapshot(vote) => {
+                tracing::info!(group = self.group, node = self.id, "a snapshot has arrived");
+                Ok(vote)
+            }
             Answer::Refused(reason) => Err(Error::Refused { node: self.id.to_string(), reason }.into()),
             _ => Err(unexpected().into()),
         }

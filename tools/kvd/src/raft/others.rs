@@ -1,6 +1,7 @@
 //! [`Others`]: what a node has heard of the other nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ struct Said {
     /// Whether its disk is nearly full.
     is_low: bool,
 }
+/// Where a node was reached last, and when. Locked while it is called.
+pub(super) type Reached = Arc<tokio::sync::Mutex<Option<(String, Instant)>>>;
 
 /// What the other nodes have said.
 #[derive(Default)]
@@ -45,6 +48,7 @@ pub(super) struct Others {
     leaders: Mutex<BTreeMap<GroupId, (u64, NodeId, Instant)>>,
     /// What each node has said of itself.
     said: Mutex<BTreeMap<NodeId, Said>>,
+    reached: Mutex<BTreeMap<NodeId, Reached>>,
     /// Groups whose time is far off.
     pub(super) off: Mutex<BTreeSet<GroupId>>,
 }
@@ -70,6 +74,11 @@ impl Others {
         let said = self.said.lock();
         let heard = said.iter().filter(|(_, said)| said.at.elapsed() < of_late);
         heard.map(|(node, said)| (*node, said.version)).collect()
+    }
+
+    /// Where a node was reached last.
+    pub(super) fn reached(&self, node: NodeId) -> Reached {
+        Arc::clone(self.reached.lock().entry(node).or_default())
     }
 
     /// Notes what a node has answered.

@@ -10,15 +10,14 @@ use std::path::{Path, PathBuf};
 
 use openraft::{CommittedLeaderId, EntryPayload, Membership};
 use tamis::{Keyspace, Options};
+use tamis_openraft::{Item, Position, Staging, StateMachine, View, last_entry, positions, read_entries};
 
-use super::log::{last_entry, read_entries};
-use super::place::{APPLIED, MEMBERSHIP, keyspace_name, positions};
-use super::snapshot::{Staging, View};
+use super::library::Types;
 use super::types::{LogId, Member, StoredMembership, Vote};
 use crate::error::{Error, Result};
-use crate::machine::{self, Machine, Records};
+use crate::machine::{Machine, Records};
 use crate::replica::NodeId;
-use crate::store::{Item, Store, decode, encode};
+use crate::store::{Store, VERSION, decode};
 
 /// Bytes of entries that are read at a time.
 const PIECE: usize = 4 << 20;
@@ -44,7 +43,7 @@ pub fn recover(options: &Options, from: &Path, to: &Path, id: NodeId, member: &M
     let recovered = (0..groups).map(recover).collect::<Result<Vec<_>>>()?;
     new.db.flush()?;
     new.end_recovery(id, groups, rand::random::<u64>().max(1))?;
-    new.db.close()?;
+    new.db.clone().close()?;
     Ok(recovered)
 }
 
@@ -52,13 +51,12 @@ fn recover_group(old: &Store, new: &Store, group: u32, id: NodeId, member: &Memb
     let Replayed { machine, applied, last, from_log } = replay(old, new, group, &|| Ok(()))?;
     let last = last.unwrap_or(LogId::new(CommittedLeaderId::new(0, 0), 0));
     let members = Membership::new(vec![[id].into()], BTreeMap::from([(id, member.clone())]));
-    let (applied_bytes, membership) = (encode(&last)?, encode(&StoredMembership::new(Some(last), members))?);
-    let nothing = machine::Entry { time_ms: 0, requests: Vec::new() };
-    machine.apply(&nothing, &[(APPLIED, &applied_bytes), (MEMBERSHIP, &membership)])?;
+    let position = Position::after::<Types>(&last, Some(&StoredMembership::new(Some(last), members)))?;
+    StateMachine::apply(&machine, None, &position)?;
     // The next term is greater than that of any entry.
-    new.write_item(group, Item::Vote, &Vote::new(last.leader_id.term, id), false)?;
-    new.write_item(group, Item::Purged, &last, false)?;
-    new.write_item(group, Item::Version, &old.version(group)?, false)?;
+    new.write_item(group, Item::VOTE, &Vote::new(last.leader_id.term, id), false)?;
+    new.write_item(group, Item::PURGED, &last, false)?;
+    new.write_item(group, VERSION, &old.version(group)?, false)?;
     Ok(Recovered { group, applied: index(applied), from_log })
 }
 
@@ -88,14 +86,14 @@ fn replay(old: &Store, new: &Store, group: u32, go_on: &dyn Fn() -> Result<()>) 
         }
     }
     let machine = Machine::open_in(&new.db, &staging.keep())?;
-    let (applied, _) = positions(&machine)?;
+    let (applied, _) = positions::<Types, _>(&machine)?;
     check_log(old, group, applied)?;
     let mut last = applied;
     let mut from_log = 0;
     loop {
         go_on()?;
         let next = last.map_or(0, |last| last.index + 1);
-        let entries = read_entries(old, group, next, u64::MAX, PIECE)?;
+        let entries = read_entries::<Types>(old, group, next, u64::MAX, PIECE)?;
         if entries.is_empty() {
             return Ok(Replayed { machine, applied, last, from_log });
         }
@@ -116,13 +114,13 @@ fn replay(old: &Store, new: &Store, group: u32, go_on: &dyn Fn() -> Result<()>) 
 /// The keyspace of a group's state, which a node makes when it starts.
 fn stored_state(store: &Store, group: u32) -> Result<Option<Keyspace>> {
     store.version(group)?;
-    let generation: u64 = store.item(group, Item::Generation)?.unwrap_or(0);
-    Ok(store.db.existing_keyspace(&keyspace_name(group, generation))?)
+    let generation: u64 = store.item(group, Item::GENERATION)?.unwrap_or(0);
+    Ok(store.db.existing_keyspace(&tamis_openraft::Store::keyspace_name(group, generation))?)
 }
 
 /// Checks that no entry after `applied` was removed from the log.
 fn check_log(store: &Store, group: u32, applied: Option<LogId>) -> Result<()> {
-    let purged: Option<LogId> = store.item(group, Item::Purged)?;
+    let purged: Option<LogId> = store.item(group, Item::PURGED)?;
     let [purged, applied] = [purged, applied].map(|of| of.map(|of| of.index));
     if purged <= applied {
         return Ok(());
@@ -183,7 +181,7 @@ pub(crate) fn find_states(
         };
         let (state, applied) = (stored_state(old, group)?, *applied);
         let next = applied.map_or(0, |applied| applied.index + 1);
-        let is_whole = read_entries(old, group, next, u64::MAX, 1)?.is_empty();
+        let is_whole = read_entries::<Types>(old, group, next, u64::MAX, 1)?.is_empty();
         if let Some(keyspace) = state.filter(|_| is_whole) {
             check_log(old, group, applied)?;
             states.push(FoundState { group, keyspace, dir, applied: index(applied), from_log: 0, unsure: 0 });
@@ -194,7 +192,7 @@ pub(crate) fn find_states(
             None => copies.insert(Store::open(options.clone(), work)?),
         };
         let Replayed { machine, applied, last, from_log } = replay(old, new, group, go_on)?;
-        let committed: Option<LogId> = old.item(group, Item::Committed)?;
+        let committed: Option<LogId> = old.item(group, Item::COMMITTED)?;
         let unsure = index(last).saturating_sub(index(applied.max(committed)));
         let keyspace = machine.keyspace().clone();
         states.push(FoundState { group, keyspace, dir, applied: index(applied), from_log, unsure });
@@ -222,12 +220,12 @@ fn open_stores(options: &Options, dirs: &[PathBuf]) -> Result<(Vec<Store>, u32)>
 /// there is no replica. And the last one that the state has applied.
 fn end(store: &Store, group: u32) -> Result<(Option<LogId>, Option<LogId>)> {
     let applied = match stored_state(store, group)? {
-        Some(state) => Records::of(&state)?.meta(APPLIED)?,
+        Some(state) => Records::of(&state)?.meta(Position::APPLIED)?,
         None => None,
     };
     let applied: Option<LogId> = applied.map(|bytes| decode(&bytes, "the state's log index")).transpose()?;
-    let purged: Option<LogId> = store.item(group, Item::Purged)?;
-    Ok((last_entry(store, group)?.max(applied).max(purged), applied))
+    let purged: Option<LogId> = store.item(group, Item::PURGED)?;
+    Ok((last_entry::<Types>(store, group)?.max(applied).max(purged), applied))
 }
 
 #[cfg(test)]
@@ -249,13 +247,13 @@ mod tests {
         store.put_cluster(&mut batch, cluster).unwrap();
         store.write_durably(batch).unwrap();
         for (group, replica) in (0..).zip(replicas) {
-            let machine = Machine::open_in(&store.db, &keyspace_name(group, 0)).unwrap();
+            let machine = Machine::open_in(&store.db, &tamis_openraft::Store::keyspace_name(group, 0)).unwrap();
             let Some((applied, purged)) = replica else { continue };
-            let nothing = machine::Entry { time_ms: 0, requests: Vec::new() };
-            machine.apply(&nothing, &[(APPLIED, &encode(&entry(*applied)).unwrap())]).unwrap();
-            store.write_item(group, Item::Purged, &entry(*purged), true).unwrap();
+            let position = Position::after::<Types>(&entry(*applied), None).unwrap();
+            StateMachine::apply(&machine, None, &position).unwrap();
+            store.write_item(group, Item::PURGED, &entry(*purged), true).unwrap();
         }
-        store.db.close().unwrap();
+        store.db.clone().close().unwrap();
         dir.into()
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use openraft::Snapshot;
 use openraft::raft::AppendEntriesResponse;
+use tamis_openraft::{Piece, SnapshotData};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -13,11 +14,11 @@ use tokio::time::{sleep, timeout};
 use super::cluster::Cluster;
 use super::group::Group;
 use super::library::version_of;
-use super::snapshot::{Piece, SnapshotData};
 use super::types::{SnapshotMeta, Vote};
 use super::wire::{Answer, Call};
 use crate::error::{Error, Result};
 use crate::link::{Link, in_time};
+use crate::logging::Seldom;
 use crate::machine::Version;
 use crate::replica::Replica;
 
@@ -34,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers until the future is dropped.
 pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let (places, refused) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Seldom::default()));
     // Dropped with the future: no connection outlives it.
     let mut connections = JoinSet::new();
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
@@ -47,13 +48,19 @@ pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
                 continue;
             }
         };
-        let cluster = Arc::clone(&cluster);
+        let (cluster, refused) = (Arc::clone(&cluster), Arc::clone(&refused));
         connections.spawn(async move {
             let _place = place;
             let served = async {
-                let mut link =
-                    Link::accept(cluster.trust(), tcp, peer, cluster.id(), cluster.number(), &cluster.store.versions)
-                        .await?;
+                let (trust, versions) = (cluster.trust(), &cluster.store.versions);
+                let link = Link::accept(trust, tcp, peer, cluster.id(), cluster.number(), versions).await;
+                let mut link = link.inspect_err(|error| {
+                    if error.is_refusal()
+                        && let Some(left_out) = refused.pass()
+                    {
+                        tracing::warn!(%peer, %error, left_out, "a connection of another node is refused");
+                    }
+                })?;
                 while let Ok(call) = timeout(IDLE, link.receive_next()).await {
                     let Some(call) = call? else { break };
                     let answer = answer(&cluster, &mut link, call).await;
@@ -120,7 +127,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
             receive(&*cluster.group(group)?, group, link, version, vote, meta).await.map(Answer::Snapshot)
         }
         Call::ReadIndexes { groups } => Ok(Answer::ReadIndexes(cluster.read_indexes(&groups).await)),
-        Call::Heartbeat { from, leads } => cluster.beaten(from, &leads),
+        Call::Heartbeat { from, leads } => Ok(cluster.beaten(from, &leads)),
         Call::Relay { group, change } => cluster.pass_directly(group, &change).await,
         Call::Change { group, change } => cluster.change(group, change).await,
         Call::Leave { group, lead } => cluster.leave(group, &lead).await.map(|()| Answer::Done),
@@ -142,11 +149,11 @@ async fn receive(
     let Ok(_one) = group.receiving.try_lock() else {
         return Err(stopped("another snapshot is being received".to_owned()));
     };
+    super::blocking(|| group.state.expect_version(version))?;
     let data = group.raft.begin_receiving_snapshot().await.map_err(|error| stopped(error.to_string()))?;
     let SnapshotData::Staging(mut staging) = *data else {
         return Err(stopped("there is no place for a snapshot".to_owned()));
     };
-    staging.version = version;
     tracing::info!(group = number, snapshot = meta.snapshot_id, "a snapshot is being received");
     let progress = group.state.receiving();
     let whole = loop {
@@ -157,7 +164,7 @@ async fn receive(
             break staging;
         }
     };
-    super::blocking(|| whole.check(meta.last_log_id))?;
+    super::blocking(|| whole.check())?;
     let snapshot = Snapshot { meta, snapshot: Box::new(SnapshotData::Staging(whole)) };
     let installed = group.raft.install_full_snapshot(vote, snapshot).await;
     installed.map(|response| response.vote).map_err(|error| stopped(error.to_string()))

@@ -3,7 +3,7 @@
 //! Below a reserve, the node is *low*: as a leader it hands its leads over to nodes with space, and
 //! takes no writes that grow. It takes none either while a majority of the voters is low. Reads and
 //! deletes go on, for which the reserve is there, and the log keeps no more than it must. Below a
-//! quarter of the reserve, a follower takes no entries that grow: it falls behind, and the others go
+//! quarter of the reserve, a follower takes no entries that grow: it falls behind, the others go
 //! on. With space again, it catches up. The reserve above that quarter is for entries that were
 //! under way when the leader became low: without it, they could keep deletes behind them from all.
 
@@ -12,27 +12,27 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use openraft::EntryPayload;
+use rustix::fs::statvfs;
 use tamis::vfs::{FileSystem, OsFileSystem};
-use tokio::time::sleep;
 
-use super::cluster::Cluster;
-use super::group::Group;
 use super::library::Entry;
 use crate::error::{Error, Result};
 use crate::machine::Request;
-use crate::replica::NodeId;
 
-/// Between two looks at the disk.
-const ROUND: Duration = Duration::from_millis(250);
+type Measure = dyn Fn(&Path) -> io::Result<u64> + Send + Sync;
 
 /// Tells how many bytes a disk has free.
 #[derive(Clone)]
-pub struct FreeSpace(Arc<dyn Fn(&Path) -> io::Result<u64> + Send + Sync>);
+pub struct FreeSpace(Arc<Measure>);
 
 impl FreeSpace {
+    /// How many bytes the disk of `dir` has free.
+    pub(super) fn of(&self, dir: &Path) -> io::Result<u64> {
+        (self.0)(dir)
+    }
+
     /// By a function of a directory.
     pub fn new(measure: impl Fn(&Path) -> io::Result<u64> + Send + Sync + 'static) -> FreeSpace {
         FreeSpace(Arc::new(measure))
@@ -52,10 +52,20 @@ impl fmt::Debug for FreeSpace {
     }
 }
 
+/// Bytes that stay free on the disk of a directory, unless it is said how many: fewer on a small
+/// disk.
+pub fn default_reserve(dir: &Path) -> u64 {
+    const MOST: u64 = 256 << 20;
+    // It may be about to be made.
+    let disk =
+        dir.ancestors().find_map(|dir| statvfs(if dir.as_os_str().is_empty() { Path::new(".") } else { dir }).ok());
+    disk.map_or(MOST, |disk| MOST.min(disk.f_blocks.saturating_mul(disk.f_frsize) / 10))
+}
+
 /// How much space a node's disk has, by the last look.
 #[derive(Debug)]
 pub(super) struct Space {
-    reserve: u64,
+    pub(super) reserve: u64,
     free: AtomicU64,
     is_low: AtomicBool,
 }
@@ -102,60 +112,11 @@ impl Space {
     }
 
     /// Notes how much is free. Returns whether the node has become low, or is no more.
-    fn note(&self, free: u64) -> bool {
+    pub(super) fn note(&self, free: u64) -> bool {
         self.free.store(free, Ordering::Relaxed);
         // Not to and fro with each file that comes and goes.
         let enough = if self.is_low() { self.reserve + self.reserve / 8 } else { self.reserve };
         let is_low = free < enough;
         self.is_low.swap(is_low, Ordering::Relaxed) != is_low
-    }
-}
-
-impl Cluster {
-    /// Looks at the disk, for ever.
-    pub(super) async fn look_at_space(self: Arc<Self>) {
-        let mut failed = false;
-        loop {
-            match super::blocking(|| (self.settings.free_space.0)(&self.settings.dir)) {
-                Ok(free) => self.note_space(free),
-                Err(error) if !failed => {
-                    failed = true;
-                    tracing::warn!(%error, "cannot tell how much space the disk has");
-                }
-                Err(_) => {}
-            }
-            for (_, group) in self.member_groups() {
-                let has_space = !self.space.is_low() && self.others_have_space(&group);
-                group.has_space.store(has_space, Ordering::Relaxed);
-            }
-            sleep(ROUND).await;
-        }
-    }
-
-    fn note_space(&self, free: u64) {
-        if self.space.note(free) {
-            let reserve = self.space.reserve;
-            match self.space.is_low() {
-                true => tracing::warn!(free, reserve, "the disk is nearly full: writes that grow are refused"),
-                false => tracing::info!(free, reserve, "the disk has space again"),
-            }
-        }
-    }
-
-    /// Whether a majority of a group's voters has space. Who does not answer counts as if it had.
-    fn others_have_space(&self, group: &Group) -> bool {
-        let voters = group.voters();
-        let low = voters.iter().filter(|voter| self.is_low(**voter)).count();
-        2 * (voters.len() - low) > voters.len()
-    }
-
-    /// Whether a node's disk is nearly full, as far as this one knows.
-    pub(super) fn is_low(&self, node: NodeId) -> bool {
-        if node == self.settings.id { self.space.is_low() } else { self.others.is_low(node) }
-    }
-
-    /// Whether the leads of this node should go to others, some of which have space.
-    pub(super) fn should_leave_for_space(&self, group: &Group) -> bool {
-        self.space.is_low() && group.voters().iter().any(|voter| !self.is_low(*voter))
     }
 }

@@ -50,7 +50,8 @@ impl Cluster {
         let syncer = Syncer::start(move || {
             std::thread::sleep(delay);
             if skip { Ok(()) } else { db.sync() }
-        })?;
+        })
+        .map_err(Error::io("start", "the thread that syncs logs"))?;
         let starter = Starter { id, config, store, pool, syncer };
         let mut groups = Vec::new();
         for group in 0..count {

@@ -8,13 +8,12 @@ use super::lead::Lead;
 use super::library::Raft;
 use super::log::{LogStore, Syncer};
 use super::network::{Network, Pool};
-use super::place;
-use super::state::StateStore;
+use super::state::{State, StateStore};
 use super::types::StoredMembership;
 use super::watch::Watch;
 use crate::error::{Error, Result};
 use crate::replica::NodeId;
-use crate::store::{Item, Store};
+use crate::store::{LATE, Store};
 
 /// Starts groups.
 pub(super) struct Starter {
@@ -28,11 +27,11 @@ pub(super) struct Starter {
 impl Starter {
     /// Takes up this node's part in a group, from what the store has of it.
     pub(super) async fn start(&self, group: u32) -> Result<Group> {
-        let has_led = super::blocking(|| place::end_lead(&self.store, group, self.id))?;
+        let has_led = super::blocking(|| LogStore::end_lead(&self.store, group, &self.id))?;
         let states = super::blocking(|| StateStore::open(&self.store, group))?;
-        let late: Option<StoredMembership> = super::blocking(|| self.store.item(group, Item::Late))?;
-        let state = states.state();
-        let log = LogStore::new(self.store.clone(), group, Arc::clone(&state), self.syncer.clone());
+        let late: Option<StoredMembership> = super::blocking(|| self.store.item(group, LATE))?;
+        let state = Arc::new(super::blocking(|| State::new(&self.store, group, states.state()))?);
+        let log = LogStore::new(&self.store, group, states.state(), Arc::clone(&state), self.syncer.clone());
         let network = Network { pool: self.pool.clone(), group, state: Arc::clone(&state) };
         let raft = Raft::new(self.id, Arc::clone(&self.config), network, log, states).await;
         let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;

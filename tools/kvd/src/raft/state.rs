@@ -1,41 +1,31 @@
-//! The state machine of a group, as the consensus library wants it.
-//!
-//! The state's keyspace has no log: after a crash it is as it was at the last flush, and the log is
-//! applied again from there. The log therefore keeps every entry that is not flushed:
-//! [`StateStore::build_snapshot`] flushes before it reports up to where the log may be purged.
+//! What the tasks of a node share of a group's state, and the state machine as the consensus library
+//! wants it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use openraft::storage::RaftStateMachine;
-use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
-use parking_lot::{Mutex, RwLock};
-use tamis::WriteBatch;
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use tamis::{Db, Keyspace};
+use tamis_openraft::{Item, Position, Progress, StateMachine};
 
-use super::library::{Entry, Snapshot, Types};
-use super::place;
+use super::library::Types;
 use super::retention::Retention;
-use super::snapshot::{SnapshotData, Staging, View};
-use super::types::{LogId, SnapshotMeta, StorageError, StorageIoError, StoredMembership, Vote};
+use super::types::{LogId, Proposal, Vote};
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::machine::{self, Machine, Reply, Version};
 use crate::replica::NodeId;
-use crate::store::{Item, Store, encode};
+use crate::store::{Store, VERSION};
+
+pub(crate) type StateStore = tamis_openraft::StateStore<Types, Machine>;
 
 /// What the tasks of a node share of a group's state.
 pub(crate) struct State {
-    store: Store,
-    group: u32,
-    /// Replaced when a snapshot is installed.
-    machine: RwLock<Arc<Machine>>,
-    /// The last entry whose effects survive a crash without the log.
-    durable: Mutex<Option<LogId>>,
-    /// The last entry whose effects are in the store. Its sender is the [`StateStore`].
-    applied: watch::Receiver<Option<LogId>>,
+    pub(super) store: Store,
+    pub(super) group: u32,
+    state: Arc<tamis_openraft::State<Types, Machine>>,
     /// Index of the last entry known to be committed.
     committed: AtomicU64,
     /// The leader or candidate to which this node has promised itself. Noted before anybody else
@@ -79,15 +69,40 @@ impl Drop for Muted<'_> {
 }
 
 impl State {
+    /// What else is known of `state`, that of `group`.
+    pub(super) fn new(store: &Store, group: u32, state: Arc<tamis_openraft::State<Types, Machine>>) -> Result<State> {
+        let version = store.version(group)?;
+        store.versions.raise(version);
+        let clock = Clock::new(state.machine().time_ms(), Instant::now());
+        let committed = state.progress().applied().map_or(0, |applied| applied.index);
+        let (muted, retention, received) = Default::default();
+        Ok(State {
+            store: store.clone(),
+            group,
+            state,
+            committed: AtomicU64::new(committed),
+            promised: Mutex::new(store.item(group, Item::VOTE)?),
+            muted,
+            clock: Mutex::new(clock),
+            retention,
+            received,
+            version: AtomicU8::new(version.number()),
+        })
+    }
+
+    pub(super) fn progress(&self) -> &Progress<Types> {
+        self.state.progress()
+    }
+
     /// The state as it is now. A reader that goes on with it after a snapshot has been installed
     /// reads the state before.
     pub(crate) fn machine(&self) -> Arc<Machine> {
-        Arc::clone(&self.machine.read())
+        self.state.machine()
     }
 
     /// The last entry whose effects survive a crash without the log.
     pub(crate) fn durable(&self) -> Option<LogId> {
-        *self.durable.lock()
+        self.progress().durable()
     }
 
     /// The version that entries may have: the group's, as far as this node's log goes.
@@ -114,7 +129,7 @@ impl State {
 
     /// The last entry whose effects are in the store.
     pub(super) fn applied(&self) -> Option<LogId> {
-        *self.applied.borrow()
+        self.progress().applied()
     }
 
     /// The leader or candidate to which this node has promised itself: to heed no earlier one.
@@ -171,222 +186,45 @@ impl State {
         self.clock.lock().pull_to(goal_ms, at);
     }
 
-    /// Waits until the store has the effects of the entries up to `goal`.
-    ///
-    /// The library purges the log for a received snapshot before the [`StateStore`] has installed
-    /// it: without this wait, a crash in between would leave neither the entries nor their effects.
-    pub(super) async fn wait_applied(&self, goal: LogId) -> Result<()> {
-        let mut applied = self.applied.clone();
-        let reached = applied.wait_for(|applied| *applied >= Some(goal)).await.map(drop);
-        let group = self.group;
-        reached.map_err(|_| Error::Stopped { group, reason: format!("the state never reached entry {goal}") })
+    /// Whether the core has waited for the disk for longer than `limit`.
+    pub(super) fn hangs(&self, limit: Duration) -> bool {
+        self.progress().waits_for_disk().is_some_and(|time| time > limit)
     }
 
     /// Waits until nothing applies entries to this state any more.
     pub(super) async fn ended(&self) {
-        // The sender is the StateStore's.
-        let _ = self.applied.clone().wait_for(|_| false).await;
+        self.progress().ended().await;
     }
 
-    /// Makes the effects of the entries up to `applied`, which are in the store, durable.
-    pub(super) fn flush_up_to(&self, applied: Option<LogId>) -> Result<()> {
-        if self.durable() < applied {
-            self.store.db.flush()?;
-            let mut durable = self.durable.lock();
-            *durable = (*durable).max(applied);
+    /// Notes, in the store, that a state of `version` is about to be received.
+    pub(super) fn expect_version(&self, version: Version) -> Result<()> {
+        if version > self.version() {
+            // Durable before what is received is in use, which one log says later.
+            self.store.write_item(self.group, VERSION, &version, false)?;
+            self.raise_version(version);
         }
         Ok(())
     }
 }
 
-/// Applies entries to a group's state.
-pub(crate) struct StateStore {
-    state: Arc<State>,
-    applied: watch::Sender<Option<LogId>>,
-    membership: StoredMembership,
-    /// Generation of the next state to be received.
-    next_generation: u64,
-    /// States that were replaced, until no reader has them: with the names of their keyspaces.
-    retired: Vec<(String, Arc<Machine>)>,
-    keyspace: String,
-}
-
-impl StateStore {
-    /// Opens the state of a group, and removes what unfinished snapshots have left.
-    pub(crate) fn open(store: &Store, group: u32) -> Result<StateStore> {
-        let generation: u64 = store.item(group, Item::Generation)?.unwrap_or(0);
-        let keyspace = place::keyspace_name(group, generation);
-        let mut next_generation = generation + 1;
-        for of in place::generations(store, group)?.into_iter().filter(|of| *of != generation) {
-            next_generation = next_generation.max(of + 1);
-            store.db.drop_keyspace(&place::keyspace_name(group, of))?;
-        }
-        let machine = Machine::open_in(&store.db, &keyspace)?;
-        let (applied, membership) = place::positions(&machine)?;
-        let (sender, receiver) = watch::channel(applied);
-        let version = store.version(group)?;
-        store.versions.raise(version);
-        let clock = Clock::new(machine.time_ms(), Instant::now());
-        let state = State {
-            store: store.clone(),
-            group,
-            machine: RwLock::new(Arc::new(machine)),
-            // What is there after opening is in tables, or was replayed from nothing but tables.
-            durable: Mutex::new(applied),
-            applied: receiver,
-            committed: AtomicU64::new(applied.map_or(0, |applied| applied.index)),
-            promised: Mutex::new(store.item(group, Item::Vote)?),
-            muted: Mutex::default(),
-            clock: Mutex::new(clock),
-            retention: Retention::default(),
-            received: Mutex::default(),
-            version: AtomicU8::new(version.number()),
-        };
-        let (state, applied, retired) = (Arc::new(state), sender, Vec::new());
-        Ok(StateStore { state, applied, membership, next_generation, retired, keyspace })
+impl StateMachine<Types> for Machine {
+    fn open(db: &Db, keyspace: Keyspace) -> tamis_openraft::Result<Machine> {
+        Machine::of(db, keyspace).map_err(tamis_openraft::Error::machine)
     }
 
-    fn applied(&self) -> Option<LogId> {
-        *self.applied.borrow()
+    fn keyspace(&self) -> &Keyspace {
+        self.keyspace()
     }
 
-    /// What other tasks of the node need of it.
-    pub(crate) fn state(&self) -> Arc<State> {
-        Arc::clone(&self.state)
-    }
-
-    fn apply_one(&mut self, entry: &Entry) -> Result<Vec<Reply>> {
-        let applied = encode(&entry.log_id)?;
-        let mut meta = vec![(place::APPLIED, &applied[..])];
+    fn apply(&self, proposal: Option<&Proposal>, position: &Position) -> tamis_openraft::Result<Vec<Reply>> {
         // Without requests, and with a time that is never later than the entry's before.
         let nothing = machine::Entry { time_ms: 0, requests: Vec::new() };
-        let (of_clients, membership) = match &entry.payload {
-            EntryPayload::Blank => (&nothing, None),
-            EntryPayload::Normal(proposal) => (proposal.entry()?, None),
-            EntryPayload::Membership(of) => (&nothing, Some(StoredMembership::new(Some(entry.log_id), of.clone()))),
-        };
-        let encoded = membership.as_ref().map(encode).transpose()?;
-        meta.extend(encoded.as_ref().map(|bytes| (place::MEMBERSHIP, &bytes[..])));
-        let replies = self.state.machine().apply(of_clients, &meta)?;
-        self.applied.send_replace(Some(entry.log_id));
-        if let Some(membership) = membership {
-            self.membership = membership;
-        }
-        Ok(replies)
+        let entry = proposal.map_or(Ok(&nothing), Proposal::entry).map_err(tamis_openraft::Error::machine)?;
+        let meta: Vec<_> = position.pairs().collect();
+        self.apply(entry, &meta).map_err(tamis_openraft::Error::machine)
     }
 
-    /// Removes replaced states that no reader has any more.
-    fn drop_retired(&mut self) -> Result<()> {
-        let unused = self.retired.extract_if(.., |(_, machine)| Arc::strong_count(machine) == 1);
-        for (name, machine) in unused {
-            drop(machine);
-            self.state.store.db.drop_keyspace(&name)?;
-        }
-        Ok(())
-    }
-
-    fn stage(&mut self) -> Result<Staging> {
-        let generation = self.next_generation;
-        self.next_generation += 1;
-        Staging::begin(&self.state.store, self.state.group, generation)
-    }
-
-    fn install(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> Result<()> {
-        let staging = match data {
-            SnapshotData::Staging(staging) => staging,
-            SnapshotData::View(view) => {
-                let mut staging = self.stage()?;
-                staging.copy(&view)?;
-                staging
-            }
-        };
-        staging.check(meta.last_log_id)?;
-        let store = &self.state.store;
-        store.db.flush()?;
-        let (generation, version) = (staging.generation, staging.version);
-        // Whatever becomes of the write, what it may name is not removed before the next start.
-        let keyspace = staging.keep();
-        let machine = Arc::new(Machine::open_in(&store.db, &keyspace)?);
-        let mut batch = WriteBatch::new();
-        store.put_item(&mut batch, self.state.group, Item::Generation, &generation)?;
-        let version = self.state.version().max(version);
-        store.put_item(&mut batch, self.state.group, Item::Version, &version)?;
-        store.write_durably(batch)?;
-        self.state.raise_version(version);
-        let (applied, membership) = place::positions(&machine)?;
-        self.membership = membership;
-        let before = std::mem::replace(&mut *self.state.machine.write(), machine);
-        self.retired.push((std::mem::replace(&mut self.keyspace, keyspace), before));
-        *self.state.durable.lock() = applied;
-        self.applied.send_replace(applied);
-        self.drop_retired()
-    }
-
-    fn current(&self) -> Snapshot {
-        let view = View::new(&self.state.store, self.state.machine().keyspace());
-        let meta = SnapshotMeta {
-            last_log_id: self.applied(),
-            last_membership: self.membership.clone(),
-            snapshot_id: self.applied().map_or_else(String::new, |last| last.to_string()),
-        };
-        Snapshot { meta, snapshot: Box::new(SnapshotData::View(view)) }
-    }
-}
-
-impl RaftStateMachine<Types> for StateStore {
-    type SnapshotBuilder = SnapshotBuilder;
-
-    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), StorageError> {
-        Ok((self.applied(), self.membership.clone()))
-    }
-
-    async fn apply<I>(&mut self, entries: I) -> Result<Vec<Vec<Reply>>, StorageError>
-    where
-        I: IntoIterator<Item = Entry> + OptionalSend,
-        I::IntoIter: OptionalSend,
-    {
-        let applied = || -> Result<Vec<Vec<Reply>>> {
-            self.drop_retired()?;
-            entries.into_iter().map(|entry| self.apply_one(&entry)).collect()
-        };
-        super::blocking(applied).map_err(|error| StorageIoError::write_state_machine(&error).into())
-    }
-
-    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
-        SnapshotBuilder { state: self.state(), snapshot: Some(self.current()) }
-    }
-
-    async fn begin_receiving_snapshot(&mut self) -> Result<Box<SnapshotData>, StorageError> {
-        let staging = super::blocking(|| self.stage());
-        let staging = staging.map_err(|error| StorageError::from(StorageIoError::write_snapshot(None, &error)))?;
-        Ok(Box::new(SnapshotData::Staging(staging)))
-    }
-
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Box<SnapshotData>) -> Result<(), StorageError> {
-        super::blocking(|| self.install(meta, *snapshot))
-            .map_err(|error| StorageIoError::write_snapshot(Some(meta.signature()), &error).into())
-    }
-
-    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, StorageError> {
-        Ok(self.applied().map(|_| self.current()))
-    }
-}
-
-/// Makes the state at one moment durable, so that the log up to there may be purged.
-pub(crate) struct SnapshotBuilder {
-    state: Arc<State>,
-    /// Taken by the one call that there is.
-    snapshot: Option<Snapshot>,
-}
-
-impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
-    async fn build_snapshot(&mut self) -> Result<Snapshot, StorageError> {
-        let built = || {
-            let taken = || Error::Stopped { group: self.state.group, reason: "a snapshot is built once".to_owned() };
-            let snapshot = self.snapshot.take().ok_or_else(taken)?;
-            self.state.flush_up_to(snapshot.meta.last_log_id)?;
-            Ok(snapshot)
-        };
-        super::blocking(built).map_err(|error: Error| StorageIoError::write_snapshot(None, &error).into())
+    fn position(&self, name: &[u8]) -> tamis_openraft::Result<Option<Vec<u8>>> {
+        self.meta(name).map_err(tamis_openraft::Error::machine)
     }
 }

@@ -106,5 +106,4 @@ pub(crate) type LogId = openraft::LogId<NodeId>;
 pub(crate) type Vote = openraft::Vote<NodeId>;
 pub(crate) type StoredMembership = openraft::StoredMembership<NodeId, Member>;
 pub(crate) type SnapshotMeta = openraft::SnapshotMeta<NodeId, Member>;
-pub(crate) type StorageError = openraft::StorageError<NodeId>;
 pub(crate) type StorageIoError = openraft::StorageIOError<NodeId>;

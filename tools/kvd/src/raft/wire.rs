@@ -39,7 +39,7 @@ pub(super) enum Call {
     /// What each node asks the others again and again.
     Greet { from: NodeId },
     /// A node asks in which groups it would get a vote, if these are the last entries of its logs.
-    Canvass { from: NodeId, groups: Vec<(u32, Option<LogId>)> },
+    Canvass { from: NodeId, groups: LastLogs },
     /// Like `Change`, to a node that may reach the leader when the sender does not.
     Relay { group: u32, change: Change },
     /// A heartbeat for all groups that node `from` leads, and of which the other is a member.
@@ -109,7 +109,7 @@ pub(super) enum Answer {
     /// This node does not lead the group, or does not reach its leader.
     Elsewhere(u32),
     /// Of the groups of a heartbeat, those that need a message of their own: this node has not
-    /// applied all entries of the former, and follows another leader in the latter.
+    /// applied all entries of the former, and does not confirm the leader of the latter.
     Heartbeat {
         behind: Vec<u32>,
         apart: Vec<u32>,
@@ -117,6 +117,9 @@ pub(super) enum Answer {
     /// The groups in which this node would vote for the other.
     Granted(Vec<u32>),
 }
+
+/// The last entries of the logs of some groups.
+pub(super) type LastLogs = Vec<(u32, Option<LogId>)>;
 
 /// A group that a node leads.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

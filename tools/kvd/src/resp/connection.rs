@@ -205,7 +205,7 @@ impl<R: Replica, S: AsyncRead + AsyncWrite + Unpin> Connection<R, S> {
         // Groups that were led from here after all these commands had come.
         let mut fresh: Vec<GroupId> = Vec::new();
         loop {
-            if pending.len() >= shared.config.limits.in_flight {
+            if pending.len() >= shared.limits().in_flight {
                 self.answer_all(&mut pending).await?;
             }
             self.decoder.set_stranger(self.dialogue.is_stranger());

@@ -22,6 +22,9 @@ use crate::command::{find, parse};
 use crate::machine::{Body, GroupId, Query, Reply, Request, Serial};
 use crate::replica::Replica;
 
+/// Bytes of a name that a line of the log shows.
+const SHOWN_NAME: usize = 64;
+
 /// After so many refused passwords, a connection is closed.
 const MOST_FAILURES: u32 = 10;
 
@@ -87,7 +90,7 @@ impl<R: Replica> Dialogue<R> {
 
     /// Whether the client must authenticate first.
     pub(super) fn is_stranger(&self) -> bool {
-        self.shared.config.users.is_some() && self.user.is_none()
+        self.shared.gate.users().is_some() && self.user.is_none()
     }
 
     /// Parses a command and decides what is to be done. Changes the transaction.
@@ -243,7 +246,7 @@ impl<R: Replica> Dialogue<R> {
             }
             ServerCommand::ClientList(ids) => shared.clients.lines(ids.as_deref()),
             ServerCommand::ClientKill(filter) => match &filter.user {
-                Some(name) if !shared.config.knows_user(name) => {
+                Some(name) if !shared.gate.knows_user(name) => {
                     Reply::error(format!("ERR No such user '{}'", String::from_utf8_lossy(name)))
                 }
                 _ => shared.clients.kill(&filter, self.client.id),
@@ -360,7 +363,7 @@ impl<R: Replica> Dialogue<R> {
     }
 
     async fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Result<(), Reply> {
-        let Some(users) = self.shared.config.users.clone() else {
+        let Some(users) = self.shared.gate.users() else {
             return Err(Reply::error(
                 "ERR AUTH <password> called without any password configured for the default user. \
                  Are you sure your configuration is correct?",
@@ -373,6 +376,10 @@ impl<R: Replica> Dialogue<R> {
         }
         self.shared.metrics.auth_failures.fetch_add(1, Relaxed);
         self.failures += 1;
+        if let Some(left_out) = self.shared.refused_logins.pass() {
+            let user = name.get(..SHOWN_NAME).unwrap_or(name).escape_ascii();
+            tracing::warn!(peer = %self.client.peer, %user, left_out, "a login was refused");
+        }
         Err(Reply::error("WRONGPASS invalid username-password pair or user is disabled."))
     }
 

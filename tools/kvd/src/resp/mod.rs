@@ -25,7 +25,7 @@ mod tls;
 mod transaction;
 mod users;
 
-pub use config::{Config, Limits};
+pub use config::{Config, Gate, Limits};
 pub use decode::DecodeLimits;
 pub use metrics::{Durations, Metrics};
 pub use server::{BindError, Server};

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::clients::Client;
-use super::config::Config;
+use super::config::{Config, Gate};
 use super::connection::{Close, Connection};
 use super::metrics::Metrics;
 use super::shared::Shared;
@@ -66,6 +66,11 @@ impl<R: Replica> Server<R> {
         self.listener.local_addr()
     }
 
+    /// Who may connect, to be replaced.
+    pub fn gate(&self) -> Gate {
+        self.shared.gate.clone()
+    }
+
     /// What the server counts.
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.shared.metrics)
@@ -101,7 +106,7 @@ impl<R: Replica> Server<R> {
             if connections.len() >= shared.limits().connections {
                 shared.metrics.rejected.fetch_add(1, Relaxed);
                 // To a client that expects TLS, the text would be noise.
-                if shared.config.tls.is_none() {
+                if shared.gate.tls().is_none() {
                     refuse(&stream);
                 }
                 continue;
@@ -156,7 +161,7 @@ async fn serve<R: Replica>(
     let keepalive = socket2::TcpKeepalive::new().with_time(KEEPALIVE);
     let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive);
     let client = Arc::new(Client::new(id, peer, stream.local_addr().ok()));
-    let Some(tls) = shared.config.tls.clone() else { return talk(shared, stream, client, stop).await };
+    let Some(tls) = shared.gate.tls() else { return talk(shared, stream, client, stop).await };
     let accepting = TlsAcceptor::from(tls.config).accept(stream);
     match timeout(shared.limits().stall, accepting).await {
         Ok(Ok(stream)) => talk(shared, stream, client, stop).await,

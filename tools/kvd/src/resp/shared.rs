@@ -10,13 +10,14 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::clients::Clients;
-use super::config::{Config, Limits};
+use super::config::{Config, Gate, Limits};
 use super::memory::Memory;
 use super::metrics::Metrics;
 use super::monitor::Monitors;
 use super::settings;
 use super::slow::SlowLog;
 use super::transaction::Weave;
+use crate::logging::Seldom;
 use crate::machine::{
     Body, GroupId, MAX_REPLY_LEN, Operation, Query, Reply, Request, TOO_LONG, group_of, position_of_slot,
     slot_of_position, slots_of,
@@ -31,9 +32,11 @@ const SHORT_READ: usize = 64;
 
 pub(super) struct Shared<R> {
     pub(super) replica: Arc<R>,
-    pub(super) config: Config,
-    /// Those of `config`, and what was changed since.
+    pub(super) gate: Gate,
+    /// Those that the server was told, and what was changed since.
     limits: RwLock<Limits>,
+    /// Lines about failed logins.
+    pub(super) refused_logins: Seldom,
     pub(super) metrics: Arc<Metrics>,
     pub(super) memory: Memory,
     pub(super) clients: Clients,
@@ -46,10 +49,11 @@ pub(super) struct Shared<R> {
 
 impl<R: Replica> Shared<R> {
     pub(super) fn new(replica: Arc<R>, config: Config) -> Shared<R> {
-        let limits = config.limits;
+        let (limits, gate) = (config.limits, Gate::of(&config));
         Shared {
             replica,
-            config,
+            gate,
+            refused_logins: Seldom::default(),
             limits: RwLock::new(limits),
             metrics: Arc::new(Metrics::default()),
             memory: Memory::new(limits.shared_bytes, limits.client_bytes),

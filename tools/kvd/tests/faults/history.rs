@@ -69,22 +69,18 @@ pub(crate) struct Recorder {
     gaps: Mutex<Gaps>,
 }
 
-/// Times between two writes that succeeded.
+/// Times between two writes that succeeded in one group.
+#[derive(Default)]
 struct Gaps {
-    last: Instant,
+    last: BTreeMap<u32, Instant>,
     longest: Duration,
 }
 
-impl Default for Gaps {
-    fn default() -> Gaps {
-        Gaps { last: Instant::now(), longest: Duration::ZERO }
-    }
-}
-
 impl Gaps {
-    /// Notes the time since the last write.
-    fn note(&mut self) {
-        self.longest = self.longest.max(self.last.elapsed());
+    /// Notes the time since the last write of a group.
+    fn note(&mut self, group: u32) {
+        let since = self.last.get(&group).map_or(Duration::ZERO, Instant::elapsed);
+        self.longest = self.longest.max(since);
     }
 }
 
@@ -100,18 +96,23 @@ impl Recorder {
     pub(crate) fn response(&self, operation: usize, what: Option<Operation>) {
         if matches!(what, Some(Operation::Write { .. } | Operation::Swap { .. })) {
             self.written.fetch_add(1, Ordering::Relaxed);
-            let mut gaps = self.gaps.lock().unwrap();
-            gaps.note();
-            gaps.last = Instant::now();
         }
         self.events.lock().unwrap().push(Event::Response { operation, what });
     }
 
-    /// The longest time without a write that succeeded, since the call before. One that goes on
-    /// counts in both calls.
+    /// Notes that a write has succeeded in a group.
+    pub(crate) fn note_write(&self, group: u32) {
+        let mut gaps = self.gaps.lock().unwrap();
+        gaps.note(group);
+        gaps.last.insert(group, Instant::now());
+    }
+
+    /// The longest time in which no write succeeded in some group, since the call before. One that
+    /// goes on counts in both calls.
     pub(crate) fn take_gap(&self) -> Duration {
         let mut gaps = self.gaps.lock().unwrap();
-        gaps.note();
+        let groups: Vec<u32> = gaps.last.keys().copied().collect();
+        groups.into_iter().for_each(|group| gaps.note(group));
         std::mem::take(&mut gaps.longest)
     }
 

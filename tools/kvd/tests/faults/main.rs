@@ -8,7 +8,7 @@
 //! takes.
 //!
 //! `KVD_FAULT_ROUNDS` (default 1) repeats the faults, `KVD_FAULT_NODES` (default 3) sets the number
-//! of nodes, `KVD_FAULT_GROUPS` (default 1) that of groups.
+//! of nodes, `KVD_FAULT_GROUPS` (default 4) that of groups.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod client;

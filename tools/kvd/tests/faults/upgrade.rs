@@ -27,7 +27,7 @@ fn later(hosts: &Hosts) -> Answer {
 #[test]
 fn nodes_are_upgraded_one_by_one_under_load() {
     let mut hosts = Hosts::start_with(3, 1, &OLD);
-    let clients = Clients::start(hosts.clients(), Reading::Linearizable);
+    let clients = Clients::start(&hosts, Reading::Linearizable);
     clients.wait("nodes of the first version");
     // The leader last, and once more: it hands its lead over to an older and to a newer node.
     let leader = hosts.leader(0);

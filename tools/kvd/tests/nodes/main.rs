@@ -1,6 +1,8 @@
 //! Nodes as processes, and what operators do with them.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod operations;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;

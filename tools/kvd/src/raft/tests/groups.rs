@@ -83,7 +83,7 @@ async fn a_node_confirms_only_the_leader_to_which_it_has_promised_itself() {
     until(follower, "applied", |node| get(node, 0, "a") == Reply::bulk("1")).await;
     let (id, status) = (hosts[leads].settings.id, node.report().groups[0].clone());
     let said = |term, last, from| match follower.beaten(from, &[Led { group: 0, term, last }]) {
-        Ok(Answer::Heartbeat { behind, apart }) => (behind, apart),
+        Answer::Heartbeat { behind, apart } => (behind, apart),
         other => panic!("{other:?}"),
     };
     assert_eq!(said(status.term, status.last, id), (vec![], vec![]));
@@ -105,9 +105,10 @@ async fn a_leader_whose_disk_hangs_is_replaced() {
     let leads = leader(&hosts, 0).await;
     let (node, other) = (hosts[leads].node(), hosts[(leads + 1) % 3].node());
     let (id, term) = (hosts[leads].settings.id, node.status(0).term);
-    node.starter.syncer.seem_to_hang();
+    let waiting = node.group(0).unwrap().state.progress().wait_for_disk();
     until(other, "another leader", |node| node.leader(0).is_some_and(|leader| leader != id)).await;
     assert!(other.status(0).term > term);
+    drop(waiting);
     for host in &hosts {
         host.node().stop().await.unwrap();
     }

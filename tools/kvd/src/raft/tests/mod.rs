@@ -2,8 +2,6 @@ mod cluster;
 mod groups;
 mod moves;
 mod network;
-mod planted;
-mod power;
 mod reach;
 mod space;
 mod suite;

@@ -1,24 +1,24 @@
-//! The consensus library's own tests of storage, over tamis.
+//! The consensus library's own tests of storage, over the state machine and what the log notes.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use openraft::storage::RaftStateMachine;
 use openraft::testing::{StoreBuilder, Suite};
-use openraft::{CommittedLeaderId, EntryPayload};
+use openraft::{CommittedLeaderId, EntryPayload, StorageError};
 use tamis::Options;
 use tamis::vfs::MemoryFileSystem;
 
 use crate::raft::library::{Entry, Types};
 use crate::raft::log::{LogStore, Syncer};
-use crate::raft::state::StateStore;
-use crate::raft::types::{LogId, StorageError};
+use crate::raft::state::{State, StateStore};
+use crate::raft::types::LogId;
 use crate::store::Store;
 
-pub(super) struct InMemory;
+struct InMemory;
 
 impl StoreBuilder<Types, LogStore, StateStore> for InMemory {
-    async fn build(&self) -> Result<((), LogStore, StateStore), StorageError> {
+    async fn build(&self) -> Result<((), LogStore, StateStore), StorageError<u64>> {
         let options = Options::new().file_system(Arc::new(MemoryFileSystem::new()));
         let store = Store::open(options, Path::new("/db")).unwrap();
         let states = StateStore::open(&store, 3).unwrap();
@@ -29,7 +29,8 @@ impl StoreBuilder<Types, LogStore, StateStore> for InMemory {
         ahead.apply([Entry { log_id: last, payload: EntryPayload::Blank }]).await?;
         let db = store.db.clone();
         let syncer = Syncer::start(move || db.sync()).unwrap();
-        let log = LogStore::new(store.clone(), 3, ahead.state(), syncer);
+        let events = Arc::new(State::new(&store, 3, states.state()).unwrap());
+        let log = LogStore::new(&store, 3, ahead.state(), events, syncer);
         Ok(((), log, states))
     }
 }

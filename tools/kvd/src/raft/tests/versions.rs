@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use openraft::{CommittedLeaderId, EntryPayload, Membership};
+use tamis_openraft::Piece;
 use tokio::time::{Instant, sleep};
 
 use super::cluster::{Host, PATIENCE, hosts_as, set, write};
 use crate::error::Error;
 use crate::machine::{self, Body, Condition, Deadline, Operation, Request, SetAnswer, Version};
 use crate::raft::library::{Entry, version_of};
-use crate::raft::snapshot::Piece;
 use crate::raft::types::{LogId, Member, Proposal};
 use crate::raft::wire::{Answer, Call, Greeting};
 use crate::raft::{Cluster, Command};

@@ -8,15 +8,16 @@ use std::thread;
 
 use openraft::storage::{LogFlushed, RaftLogStorage, RaftStateMachine};
 use openraft::testing::{StoreBuilder, Suite};
-use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader, RaftSnapshotBuilder};
+use openraft::{BasicNode, EntryPayload, LogState, OptionalSend, RaftLogReader, RaftSnapshotBuilder};
+use tamis_openraft::SnapshotData;
 
+use super::pairs::{Entry, LogId, LogStore, Pairs, StateStore, StorageError, Types, Vote};
 use super::suite::InMemory;
-use crate::machine::Reply;
-use crate::raft::library::{Entry, Snapshot, Types};
-use crate::raft::log::LogStore;
-use crate::raft::snapshot::SnapshotData;
-use crate::raft::state::{SnapshotBuilder, StateStore};
-use crate::raft::types::{LogId, SnapshotMeta, StorageError, StoredMembership, Vote};
+
+type Snapshot = openraft::Snapshot<Types>;
+type SnapshotMeta = openraft::SnapshotMeta<u64, BasicNode>;
+type SnapshotBuilder = tamis_openraft::SnapshotBuilder<Types, Pairs>;
+type StoredMembership = openraft::StoredMembership<u64, BasicNode>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
@@ -128,7 +129,7 @@ impl RaftStateMachine<Types> for Planted<StateStore> {
         Ok((applied.filter(|_| !self.has(Bug::AppliedNotSaved)), membership))
     }
 
-    async fn apply<I>(&mut self, entries: I) -> Result<Vec<Vec<Reply>>, StorageError>
+    async fn apply<I>(&mut self, entries: I) -> Result<Vec<Option<String>>, StorageError>
     where
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,

@@ -10,11 +10,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tamis::{Keyspace, WriteBatch};
 
-use super::place;
-use super::types::LogId;
 use crate::error::{Error, Result};
-use crate::machine::{Machine, Version};
-use crate::store::{Store, decode};
+use crate::store::Store;
 
 /// About how many bytes of pairs one piece holds.
 const PIECE: usize = 256 << 10;
@@ -22,7 +19,7 @@ const PIECE: usize = 256 << 10;
 const LENGTHS: usize = 8;
 
 /// The state of a group at one log index, in one of two places.
-pub(crate) enum SnapshotData {
+pub enum SnapshotData {
     /// In this node's store.
     View(View),
     /// On its way to this node's store.
@@ -31,7 +28,7 @@ pub(crate) enum SnapshotData {
 
 /// What a sender sends, one after the other.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Piece {
+pub enum Piece {
     /// Pairs, each as two lengths, key and value.
     Pairs(Bytes),
     /// There are no more; so many pairs were sent.
@@ -39,21 +36,22 @@ pub(crate) enum Piece {
 }
 
 /// A consistent view of a group's keyspace.
-pub(crate) struct View(tamis::Snapshot);
+pub struct View(tamis::Snapshot);
 
 impl View {
-    pub(crate) fn new(store: &Store, keyspace: &Keyspace) -> View {
+    /// A view of `keyspace` as it is now.
+    pub fn new(store: &Store, keyspace: &Keyspace) -> View {
         View(store.db.snapshot().keyspace(keyspace))
     }
 
     /// The pieces in which it is sent.
-    pub(crate) fn pieces(&self) -> Pieces {
+    pub fn pieces(&self) -> Pieces {
         Pieces { pairs: self.0.iter(), sent: 0, ended: false }
     }
 }
 
 /// Iterator over the pieces of a [`View`].
-pub(crate) struct Pieces {
+pub struct Pieces {
     pairs: tamis::Iter,
     sent: u64,
     ended: bool,
@@ -92,30 +90,26 @@ impl Iterator for Pieces {
 }
 
 /// A state that is being received, in a keyspace of its own. Dropped, it removes the keyspace.
-pub(crate) struct Staging {
+pub struct Staging {
     store: Store,
-    pub(super) generation: u64,
+    generation: u64,
     name: String,
     keyspace: Keyspace,
     received: u64,
     is_whole: bool,
     is_kept: bool,
-    /// What a node must know to read it.
-    pub(super) version: Version,
 }
 
 impl Staging {
     /// Makes an empty state beside the one in use.
-    pub(crate) fn begin(store: &Store, group: u32, generation: u64) -> Result<Staging> {
-        let name = place::keyspace_name(group, generation);
-        let keyspace = Machine::open_in(&store.db, &name)?.keyspace().clone();
-        let store = store.clone();
-        let (received, is_whole, is_kept, version) = (0, false, false, Version::FIRST);
-        Ok(Staging { store, generation, name, keyspace, received, is_whole, is_kept, version })
+    pub fn begin(store: &Store, group: u32, generation: u64) -> Result<Staging> {
+        let name = Store::keyspace_name(group, generation);
+        let (keyspace, store) = (store.state(&name)?, store.clone());
+        Ok(Staging { store, generation, name, keyspace, received: 0, is_whole: false, is_kept: false })
     }
 
     /// Adds the next piece.
-    pub(crate) fn add(&mut self, piece: &Piece) -> Result<()> {
+    pub fn add(&mut self, piece: &Piece) -> Result<()> {
         let broken = |rule: String| Error::Decode { place: "a snapshot", rule };
         let mut rest: &[u8] = match piece {
             _ if self.is_whole => return Err(broken("something follows its end".to_owned())),
@@ -137,28 +131,32 @@ impl Staging {
     }
 
     /// Copies a view; afterwards the staging is whole.
-    pub(crate) fn copy(&mut self, view: &View) -> Result<()> {
+    pub fn copy(&mut self, view: &View) -> Result<()> {
         view.pieces().try_for_each(|piece| self.add(&piece?))
     }
 
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Pairs received so far.
-    pub(super) fn received(&self) -> u64 {
+    pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Checks that all was received, and that it is the state after `last`.
-    pub(crate) fn check(&self, last: Option<LogId>) -> Result<()> {
-        let broken = |rule: &str| Error::Decode { place: "a snapshot", rule: rule.to_owned() };
-        if !self.is_whole {
-            return Err(broken("its end is missing"));
-        }
-        let applied = Machine::open_in(&self.store.db, &self.name)?.meta(place::APPLIED)?;
-        let applied: Option<LogId> = applied.map(|bytes| decode(&bytes, "a snapshot")).transpose()?;
-        if applied == last { Ok(()) } else { Err(broken("it is of another log index than it should be")) }
+    /// Fails unless all was received.
+    pub fn check(&self) -> Result<()> {
+        let rule = "its end is missing".to_owned();
+        if self.is_whole { Ok(()) } else { Err(Error::Decode { place: "a snapshot", rule }) }
+    }
+
+    /// The state that is being received.
+    pub fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
     }
 
     /// Gives up ownership of the keyspace: the group's state is in it now. Returns its name.
-    pub(super) fn keep(mut self) -> String {
+    pub fn keep(mut self) -> String {
         self.is_kept = true;
         std::mem::take(&mut self.name)
     }

@@ -1,20 +1,13 @@
 //! Power cuts and kills under the log and the state machine: what was promised is there.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{CommittedLeaderId, EntryPayload, RaftLogReader, RaftSnapshotBuilder};
-use tamis::Options;
 use tamis::vfs::SimFileSystem;
+use tamis_openraft::{Store, encode};
 
-use crate::machine::{self, Body, Condition, Deadline, Operation, Query, Reply, Request, SetAnswer};
-use crate::raft::library::Entry;
-use crate::raft::log::{LogStore, Syncer};
-use crate::raft::place;
-use crate::raft::state::StateStore;
-use crate::raft::types::{LogId, Proposal, Vote};
-use crate::store::{Store, encode};
+use super::pairs::{Entry, LogId, LogStore, StateStore, Syncer, Vote, open};
 
 const GROUP: u32 = 1;
 const KEYS: u64 = 5;
@@ -36,11 +29,10 @@ impl Storage {
     }
 
     fn open_with(fs: SimFileSystem, syncer: impl FnOnce(&Store) -> Syncer) -> Storage {
-        let options = Options::new().file_system(Arc::new(fs.clone())).memtable_size(64 << 10);
-        let store = Store::open(options, Path::new("/db")).unwrap();
+        let store = open(fs.clone());
         let states = StateStore::open(&store, GROUP).unwrap();
         let syncer = syncer(&store);
-        let log = LogStore::new(store.clone(), GROUP, states.state(), syncer);
+        let log = LogStore::new(&store, GROUP, states.state(), Arc::new(()), syncer);
         Storage { fs, store, log, states }
     }
 }
@@ -59,16 +51,8 @@ struct Promised {
 }
 
 fn entry(term: u64, index: u64) -> Entry {
-    let set = Operation::Set {
-        key: format!("key {}", index % KEYS).into(),
-        value: format!("value of {term} {index}").into(),
-        condition: Condition::Always,
-        deadline: Deadline::None,
-        answer: SetAnswer::Ok,
-    };
-    let requests = vec![Request::new(Body::Run(set))];
-    let (proposal, _) = Proposal::new(machine::Entry { time_ms: index, requests });
-    Entry { log_id: LogId::new(CommittedLeaderId::new(term, 1), index), payload: EntryPayload::Normal(proposal) }
+    let payload = EntryPayload::Normal((format!("key {}", index % KEYS), format!("value of {term} {index}")));
+    Entry { log_id: LogId::new(CommittedLeaderId::new(term, 1), index), payload }
 }
 
 /// Entries compare by what is stored of them.
@@ -142,10 +126,8 @@ async fn check(storage: &mut Storage, promised: &mut Promised, context: &str) {
     let machine = storage.states.state().machine();
     for key in 0..KEYS {
         let last = promised.entries[..applied].iter().rev().find(|entry| entry.log_id.index % KEYS == key);
-        let expected = last.map_or(Reply::Nil, |entry| {
-            Reply::bulk(format!("value of {} {}", entry.log_id.leader_id.term, entry.log_id.index))
-        });
-        let found = machine.read(&Query::Get(format!("key {key}").into()), 0).unwrap().reply;
+        let value = |entry: &Entry| format!("value of {} {}", entry.log_id.leader_id.term, entry.log_id.index);
+        let (expected, found) = (last.map(value), machine.get(&format!("key {key}")));
         assert_eq!(found, expected, "{context}: key {key} after {applied} entries");
     }
     // What was cut off without a sync may be back; the next leader cuts it off again.
@@ -232,7 +214,7 @@ async fn an_installed_snapshot_is_there_whole_or_not_at_all() {
             }
             check(&mut after, &mut expected, &format!("call {at}, seed {seed}")).await;
             // Nothing of an unfinished snapshot is left.
-            let generations = place::generations(&after.store, GROUP).unwrap();
+            let generations = after.store.generations(GROUP).unwrap();
             assert_eq!(generations.len(), 1, "call {at}, seed {seed}: {generations:?}");
         }
         at += 1;
