@@ -59,7 +59,7 @@ const CRATES: [(&str, &str, &[&str]); 8] = [
 ];
 
 /// The tools, likewise.
-const TOOLS: [(&str, &str, &[&str]); 8] = [
+const TOOLS: [(&str, &str, &[&str]); 9] = [
     ("tools/backup/src", "tamis_backup", &["tools/backup"]),
     ("tools/bench/src", "tamis_bench", &["tools/bench"]),
     ("tools/costs/src", "tamis_costs", &["tools/costs"]),
@@ -67,6 +67,7 @@ const TOOLS: [(&str, &str, &[&str]); 8] = [
     ("tools/house/src", "tamis_house", &["tools/house"]),
     ("tools/kvd/src", "kvd", &["tools/kvd"]),
     ("tools/kvtool/src", "kvtool", &["tools/kvtool"]),
+    ("tools/openraft/src", "tamis_openraft", &["tools/openraft"]),
     ("tools/peers/src", "tamis_peers", &["tools/peers"]),
 ];
 
