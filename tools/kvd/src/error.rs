@@ -145,6 +145,15 @@ fn shown(key: &[u8]) -> String {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Whether one side of a connection has refused the other, and it did not only end.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            // Such as a certificate.
+            Error::Io { source, .. } => source.kind() == io::ErrorKind::InvalidData,
+            _ => true,
+        }
+    }
+
     /// Wraps an I/O error in what was tried.
     pub(crate) fn io(operation: &'static str, target: impl ToString) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Io { operation, target: target.to_string(), source }

@@ -60,7 +60,7 @@ impl Pool {
         let cluster = self.cluster.load(Ordering::Acquire);
         let link = Link::connect(&self.trust, address, to, cluster, &self.versions).await;
         if let Err(error) = &link
-            && !matches!(error, Error::Io { .. })
+            && error.is_refusal()
             && let Some(left_out) = self.refused.pass()
         {
             tracing::warn!(node = to, address, %error, left_out, "another node does not talk to this one");

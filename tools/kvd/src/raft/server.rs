@@ -55,7 +55,9 @@ pub(super) async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
                 let (trust, versions) = (cluster.trust(), &cluster.store.versions);
                 let link = Link::accept(trust, tcp, peer, cluster.id(), cluster.number(), versions).await;
                 let mut link = link.inspect_err(|error| {
-                    if let Some(left_out) = refused.pass() {
+                    if error.is_refusal()
+                        && let Some(left_out) = refused.pass()
+                    {
                         tracing::warn!(%peer, %error, left_out, "a connection of another node is refused");
                     }
                 })?;

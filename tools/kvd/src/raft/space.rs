@@ -21,9 +21,11 @@ use super::library::Entry;
 use crate::error::{Error, Result};
 use crate::machine::Request;
 
+type Measure = dyn Fn(&Path) -> io::Result<u64> + Send + Sync;
+
 /// Tells how many bytes a disk has free.
 #[derive(Clone)]
-pub struct FreeSpace(Arc<dyn Fn(&Path) -> io::Result<u64> + Send + Sync>);
+pub struct FreeSpace(Arc<Measure>);
 
 impl FreeSpace {
     /// How many bytes the disk of `dir` has free.

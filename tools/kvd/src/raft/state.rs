@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use openraft::storage::RaftStateMachine;
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use parking_lot::{Mutex, RwLock};
 use tamis::WriteBatch;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use super::library::{Entry, Snapshot, Types};
 use super::place;
@@ -25,6 +26,9 @@ use crate::error::{Error, Result};
 use crate::machine::{self, Machine, Reply, Version};
 use crate::replica::NodeId;
 use crate::store::{Item, Store, encode};
+
+/// Between two attempts to make a state durable on a disk that is full.
+const SPACE_PAUSE: Duration = Duration::from_millis(250);
 
 /// What the tasks of a node share of a group's state.
 pub(crate) struct State {
@@ -370,12 +374,21 @@ pub(crate) struct SnapshotBuilder {
 
 impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
     async fn build_snapshot(&mut self) -> Result<Snapshot, StorageError> {
-        let built = || {
-            let taken = || Error::Stopped { group: self.state.group, reason: "a snapshot is built once".to_owned() };
-            let snapshot = self.snapshot.take().ok_or_else(taken)?;
-            self.state.flush_up_to(snapshot.meta.last_log_id)?;
-            Ok(snapshot)
-        };
-        super::blocking(built).map_err(|error: Error| StorageIoError::write_snapshot(None, &error).into())
+        let failed = |error: Error| StorageError::from(StorageIoError::write_snapshot(None, &error));
+        let taken = || Error::Stopped { group: self.state.group, reason: "a snapshot is built once".to_owned() };
+        let snapshot = self.snapshot.take().ok_or_else(taken).map_err(failed)?;
+        let mut is_said = false;
+        loop {
+            match super::blocking(|| self.state.flush_up_to(snapshot.meta.last_log_id)) {
+                // Nothing is lost, the log only gets no shorter.
+                Err(Error::Store(error)) if error.is_no_space() => {
+                    if !std::mem::replace(&mut is_said, true) {
+                        tracing::warn!(group = self.state.group, %error, "the state waits for space on the disk");
+                    }
+                    sleep(SPACE_PAUSE).await;
+                }
+                flushed => return flushed.map(|()| snapshot).map_err(failed),
+            }
+        }
     }
 }

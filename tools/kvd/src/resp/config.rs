@@ -25,25 +25,36 @@ pub struct Config {
 
 /// Who may connect, as it is now. Clones are one.
 #[derive(Clone)]
-pub struct Gate(Arc<RwLock<(Option<Arc<Users>>, Option<Tls>)>>);
+pub struct Gate(Arc<RwLock<Known>>);
+
+struct Known {
+    users: Option<Arc<Users>>,
+    tls: Option<Tls>,
+}
+
+impl Known {
+    fn of(config: &Config) -> Known {
+        Known { users: config.users.clone(), tls: config.tls.clone() }
+    }
+}
 
 impl Gate {
     pub(super) fn of(config: &Config) -> Gate {
-        Gate(Arc::new(RwLock::new((config.users.clone(), config.tls.clone()))))
+        Gate(Arc::new(RwLock::new(Known::of(config))))
     }
 
     /// Has users and TLS be those of `config` for what comes from now on. Clients that have
     /// authenticated, and their connections, stay.
     pub fn replace(&self, config: &Config) {
-        *self.0.write() = (config.users.clone(), config.tls.clone());
+        *self.0.write() = Known::of(config);
     }
 
     pub(super) fn users(&self) -> Option<Arc<Users>> {
-        self.0.read().0.clone()
+        self.0.read().users.clone()
     }
 
     pub(super) fn tls(&self) -> Option<Tls> {
-        self.0.read().1.clone()
+        self.0.read().tls.clone()
     }
 
     /// Whether there is a user of this name. Without a list of users, there is `default`.

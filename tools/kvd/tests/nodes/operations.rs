@@ -1,15 +1,15 @@
 //! What operators and their tools ask of a node that runs: probes, its log, new users.
 
-use std::fs::write;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::{port, until};
 
@@ -32,6 +32,12 @@ fn hash(password: &str) -> String {
     String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().to_owned()
 }
 
+fn write(path: &Path, text: &str) {
+    let mut new = NamedTempFile::new_in(path.parent().unwrap()).unwrap();
+    new.write_all(text.as_bytes()).unwrap();
+    new.persist(path).unwrap();
+}
+
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -47,7 +53,7 @@ impl Client {
 fn a_node_is_probed_logs_and_reads_its_users_anew() {
     let dir = TempDir::with_prefix("kvd-operations-").unwrap();
     let users = dir.path().join("users");
-    write(&users, format!("anna {} rw\n", hash("first"))).unwrap();
+    write(&users, &format!("anna {} rw\n", hash("first")));
     let ports = [port(), port(), port()];
     let [raft, resp, metrics] = ports.each_ref().map(|(_, address)| address.to_string());
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvd"));
@@ -94,7 +100,7 @@ fn a_node_is_probed_logs_and_reads_its_users_anew() {
         let id = Pid::from_raw(i32::try_from(node.0.id()).unwrap()).unwrap();
         kill_process(id, Signal::HUP).unwrap();
     };
-    write(&users, format!("berta {} rw\n", hash("second"))).unwrap();
+    write(&users, &format!("berta {} rw\n", hash("second")));
     hang_up(&node);
     logged("are read again");
     let mut after = connect();
@@ -104,7 +110,7 @@ fn a_node_is_probed_logs_and_reads_its_users_anew() {
     assert_eq!(after.ask("AUTH berta second"), "+OK");
     assert_eq!(before.ask("SET a 1"), "+OK", "who was there stays");
     // A file that cannot be used changes nothing.
-    write(&users, "berta no-hash rw\n").unwrap();
+    write(&users, "berta no-hash rw\n");
     hang_up(&node);
     let kept = logged("what was read before stays in force");
     assert!(kept["error"].as_str().unwrap().contains("line 1 of the list of users"), "{kept}");

@@ -4,13 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tamis::vfs::FileSystem;
+use openraft::RaftSnapshotBuilder;
+use openraft::storage::RaftStateMachine;
+use tamis::vfs::{FileSystem, SimFileSystem};
 use tokio::time::{Instant, sleep};
 
 use super::cluster::{Host, PATIENCE, hosts, leader, read, set, until, write};
 use crate::machine::{Body, Operation, Reply, Request, Version};
 use crate::raft::FreeSpace;
+use crate::raft::library::Entry;
+use crate::raft::state::StateStore;
+use crate::raft::types::{LogId, Proposal};
 use crate::replica::{Replica, WriteError};
+use crate::store::Store;
 
 const RESERVE: u64 = 4 << 20;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -107,6 +113,27 @@ async fn without_space_on_a_majority_reads_and_deletes_go_on_until_there_is_some
     for host in &hosts {
         host.node().stop().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_that_the_disk_has_no_space_for_waits_for_it() {
+    let fs = SimFileSystem::new();
+    let options = tamis::Options::new().file_system(Arc::new(fs.clone()));
+    let store = Store::open(options, "/db".as_ref()).unwrap();
+    let mut states = StateStore::open(&store, 0).unwrap();
+    let requests = vec![set("a", &"v".repeat(1 << 10))];
+    let (proposal, _) = Proposal::new(crate::machine::Entry { time_ms: 1, requests });
+    let log_id = LogId::new(openraft::CommittedLeaderId::new(1, 1), 1);
+    let entry = Entry { log_id, payload: openraft::EntryPayload::Normal(proposal) };
+    states.apply([entry]).await.unwrap();
+    let mut builder = states.get_snapshot_builder().await;
+    fs.set_capacity(Some(0));
+    let built = tokio::spawn(async move { builder.build_snapshot().await.map(|snapshot| snapshot.meta.last_log_id) });
+    sleep(Duration::from_millis(600)).await;
+    assert!(!built.is_finished());
+    fs.set_capacity(None);
+    assert_eq!(built.await.unwrap().unwrap(), Some(log_id));
+    assert_eq!(states.state().durable(), Some(log_id));
 }
 
 /// A disk that fills by what is written to it, and has room again by what is deleted.
