@@ -28,7 +28,7 @@ use crate::store::Store;
 const ROUND: Duration = Duration::from_millis(500);
 
 /// Elections that a node holds at a time. Each waits for the disks of a majority.
-const ELECTIONS: usize = 16;
+const ELECTIONS: usize = 32;
 
 /// What a node is told when it starts.
 #[derive(Clone, Debug)]
