@@ -31,7 +31,7 @@ const ROUND: Duration = Duration::from_millis(500);
 /// Entries between two snapshots of a group while the disk is nearly full.
 const LOW_SNAPSHOT_AFTER: u64 = 1_000;
 /// Elections that a node holds at a time. Each waits for the disks of a majority.
-const ELECTIONS: usize = 16;
+const ELECTIONS: usize = 32;
 
 /// What a node is told when it starts.
 #[derive(Clone, Debug)]
