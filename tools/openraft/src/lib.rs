@@ -1,7 +1,8 @@
 //! Storage for [openraft](https://docs.rs/openraft/0.9) over tamis: a [`LogStore`] and a
 //! [`StateStore`], for one Raft group or for many groups in one [`Store`].
 //!
-//! A program says what its entries do, by a [`StateMachine`]; `examples/counters.rs` is a whole one.
+//! A program says what its entries do, by a [`StateMachine`]; `examples/counters.rs` is a whole
+//! one.
 //!
 //! - **One store for all groups.** One thread ([`Syncer`]) syncs what all of them have appended:
 //!   with many groups, a sync serves many appends.

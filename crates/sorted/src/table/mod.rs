@@ -172,8 +172,8 @@ impl TableOptions {
         TableOptions { filters: TableFilters::NONE, compression: Compression::None, ..self }
     }
 
-    /// Bytes of memory that a table of so many entries, of so many bytes, takes while it is written,
-    /// about, beside its buffer.
+    /// Bytes of memory that a table of so many entries, of so many bytes, takes while it is
+    /// written, about, beside its buffer.
     pub fn memory_of(&self, entries: u64, bytes: u64) -> u64 {
         let index = bytes / u64::from(self.block_size.max(1)) * INDEX_ENTRY;
         self.filters.memory_of(entries).saturating_add(index)

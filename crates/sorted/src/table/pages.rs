@@ -1,8 +1,8 @@
 //! [`Pages`]: a block of an open table for which there is no room in memory as a whole.
 //!
 //! A table is opened with its whole filter and index in memory while the budget has room for them
-//! (`MemoryCharge::try_resize`): asking them then costs an access to memory. Otherwise they are read
-//! in pages through the block cache, where those that are used often stay.
+//! (`MemoryCharge::try_resize`): asking them then costs an access to memory. Otherwise they are
+//! read in pages through the block cache, where those that are used often stay.
 //!
 //! Opening the table reads and verifies the whole block in either case. Of a block in pages, a
 //! checksum of each page stays, bound to file and offset as on disk: a page that is read again is

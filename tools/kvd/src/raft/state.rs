@@ -1,5 +1,5 @@
-//! What the tasks of a node share of a group's state, and the state machine as the consensus library
-//! wants it.
+//! What the tasks of a node share of a group's state, and the state machine as the consensus
+//! library wants it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
