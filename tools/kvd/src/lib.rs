@@ -15,6 +15,7 @@
 //! link      connections between nodes: TLS, handshake, frames
 //! raft      consensus: alone in naming openraft's types
 //! metrics   what Prometheus finds
+//! web       metrics and probes by HTTP
 //! node      consensus and the server together
 //! export    a node's data in formats that other stores load
 //! rebalance decides which nodes should lead which groups
@@ -48,6 +49,7 @@ pub mod resp;
 mod store;
 #[cfg(feature = "faults")]
 mod volatile;
+mod web;
 
 #[cfg(all(feature = "faults", not(debug_assertions)))]
 compile_error!("the feature `faults` is for tests: nodes with it can be told to lose data");

@@ -1,76 +1,8 @@
-//! What Prometheus finds at `/metrics`: figures of consensus, of the server for clients, and of the
-//! store. What probes find at `/health` and `/ready`.
+//! What Prometheus finds at `/metrics` of consensus.
 
 use std::fmt::Write;
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
 
 use crate::raft::{NodeStatus, is_off};
-
-/// Connections at a time. Those beyond wait.
-const CONNECTIONS: usize = 16;
-/// For a request and its answer.
-const TIME: Duration = Duration::from_secs(10);
-/// Longest head of a request.
-const LONGEST_HEAD: usize = 8 << 10;
-/// Before the next attempt to accept, when the system cannot.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// What is at a path.
-pub(crate) struct Page {
-    /// Whether all is well: otherwise the status is 503.
-    pub(crate) is_well: bool,
-    /// The text.
-    pub(crate) text: String,
-}
-
-/// Answers requests until the future is dropped. `page` has what is at a path, if anything.
-pub(crate) async fn serve(listener: TcpListener, page: impl Fn(&str) -> Option<Page> + Send + Sync + 'static) {
-    let (places, page) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(page));
-    let mut connections = JoinSet::new();
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-        while connections.try_join_next().is_some() {}
-        let Ok((tcp, _)) = listener.accept().await else {
-            sleep(PAUSE).await;
-            continue;
-        };
-        let page = Arc::clone(&page);
-        connections.spawn(async move {
-            // A client that asks and leaves, or asks too slowly, gets nothing.
-            let _ = timeout(TIME, answer(tcp, &*page)).await;
-            drop(place);
-        });
-    }
-}
-
-async fn answer(mut tcp: TcpStream, page: &(impl Fn(&str) -> Option<Page> + Send + Sync)) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if head.len() >= LONGEST_HEAD || tcp.read_buf(&mut head).await? == 0 {
-            return Ok(());
-        }
-    }
-    let path = head.split(|byte| *byte == b' ').nth(1).and_then(|path| std::str::from_utf8(path).ok());
-    let (status, body) = match path.and_then(page) {
-        _ if !head.starts_with(b"GET ") => ("405 Method Not Allowed", String::new()),
-        Some(Page { is_well: true, text }) => ("200 OK", text),
-        Some(Page { is_well: false, text }) => ("503 Service Unavailable", text),
-        None => ("404 Not Found", "There are /metrics, /health and /ready.\n".to_owned()),
-    };
-    let length = body.len();
-    let kind = "text/plain; version=0.0.4; charset=utf-8";
-    let head =
-        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
-    tcp.write_all(head.as_bytes()).await?;
-    tcp.write_all(body.as_bytes()).await?;
-    tcp.shutdown().await
-}
 
 /// Appends the figures of consensus.
 pub(crate) fn write_status(status: &NodeStatus, out: &mut String) {
@@ -129,41 +61,5 @@ pub(crate) fn write_status(status: &NodeStatus, out: &mut String) {
             let lag = group.last.saturating_sub(*at);
             let _ = writeln!(out, "kvd_raft_follower_lag{{group=\"{}\",node=\"{id}\"}} {lag}", group.group);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn ask(request: &str) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let page = |path: &str| match path {
-            "/metrics" => Some(Page { is_well: true, text: "kvd 1\n".to_owned() }),
-            "/ready" => Some(Page { is_well: false, text: "no\n".to_owned() }),
-            _ => None,
-        };
-        let server = tokio::spawn(serve(listener, page));
-        let mut tcp = TcpStream::connect(address).await.unwrap();
-        tcp.write_all(request.as_bytes()).await.unwrap();
-        tcp.shutdown().await.unwrap();
-        let mut answer = String::new();
-        // Closed with bytes unread, a connection may be reset.
-        let _ = tcp.read_to_string(&mut answer).await;
-        server.abort();
-        answer
-    }
-
-    #[tokio::test]
-    async fn pages_are_at_their_paths_alone() {
-        let answer = ask("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await;
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nkvd 1\n"), "{answer}");
-        let answer = ask("GET /ready HTTP/1.1\r\n\r\n").await;
-        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("\r\n\r\nno\n"), "{answer}");
-        assert!(ask("GET / HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 404"));
-        assert!(ask("POST /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 405"));
-        assert_eq!(ask("GET /metrics HTTP/1.1\r\n").await, "");
-        assert_eq!(ask(&"x".repeat(LONGEST_HEAD + 1)).await, "");
     }
 }

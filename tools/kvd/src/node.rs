@@ -11,9 +11,10 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::link::Trust;
-use crate::metrics::{self, Page};
+use crate::metrics;
 use crate::raft::{Cluster, Settings};
 use crate::resp::{Config, Gate, Metrics, Server, Tls, Users, set_limits};
+use crate::web::{self, Page};
 
 /// Where a node listens.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +100,7 @@ impl Node {
         let clients = tokio::spawn(server.run(async { drop(stopped.await) }));
         let figures = Arc::clone(&cluster);
         let metrics =
-            scraped.map(|listener| tokio::spawn(metrics::serve(listener, move |path| page(path, &figures, &counters))));
+            scraped.map(|listener| tokio::spawn(web::serve(listener, move |path| page(path, &figures, &counters))));
         tracing::info!(id, raft = %listen.raft, clients = %listen.resp, "node started");
         Ok(Node { cluster, trust, gate, open_to_all, stop, clients, metrics })
     }
