@@ -28,6 +28,9 @@ use crate::store::{Store, Versions};
 /// Between two looks at each group: its log, and what has expired.
 const ROUND: Duration = Duration::from_millis(500);
 
+/// For a group that ends to let go of its state.
+const END_TIME: Duration = Duration::from_secs(5);
+
 /// Entries between two snapshots of a group while the disk is nearly full.
 const LOW_SNAPSHOT_AFTER: u64 = 1_000;
 /// Elections that a node holds at a time. Each waits for the disks of a majority.
@@ -144,6 +147,8 @@ impl Cluster {
             if let Err(error) = group.raft.shutdown().await {
                 tracing::warn!(%error, "a group did not stop by itself");
             }
+            // What it applies at that moment needs the store.
+            let _ = timeout(END_TIME, group.state.ended()).await;
         }
         let db = self.store.db.clone();
         super::blocking(|| db.close())?;
