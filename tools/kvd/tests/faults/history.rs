@@ -1,6 +1,6 @@
 //! What clients did and saw, and whether one copy of the data could have shown it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -72,6 +72,8 @@ pub(crate) struct Recorder {
 /// Times between two writes that succeeded in one group.
 #[derive(Default)]
 struct Gaps {
+    /// Groups that are written.
+    watched: BTreeSet<u32>,
     last: BTreeMap<u32, Instant>,
     longest: Duration,
 }
@@ -103,8 +105,23 @@ impl Recorder {
     /// Notes that a write has succeeded in a group.
     pub(crate) fn note_write(&self, group: u32) {
         let mut gaps = self.gaps.lock().unwrap();
-        gaps.note(group);
-        gaps.last.insert(group, Instant::now());
+        if gaps.watched.contains(&group) {
+            gaps.note(group);
+            gaps.last.insert(group, Instant::now());
+        }
+    }
+
+    /// Says which groups are written from now on.
+    pub(crate) fn watch(&self, groups: BTreeSet<u32>) {
+        let mut gaps = self.gaps.lock().unwrap();
+        gaps.last.retain(|group, _| groups.contains(group));
+        gaps.watched = groups;
+    }
+
+    /// Whether each group that is written has had a write since a moment.
+    pub(crate) fn all_written_since(&self, moment: Instant) -> bool {
+        let gaps = self.gaps.lock().unwrap();
+        gaps.watched.iter().all(|group| gaps.last.get(group).is_some_and(|last| *last > moment))
     }
 
     /// The longest time in which no write succeeded in some group, since the call before. One that

@@ -41,6 +41,7 @@ pub(crate) struct Clients {
     round: Arc<AtomicUsize>,
     ended: Arc<AtomicBool>,
     lives: Arc<Lives>,
+    groups: u32,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -64,13 +65,23 @@ impl Clients {
             let (nodes, lives, ended) = (nodes.clone(), Arc::clone(&lives), Arc::clone(&ended));
             threads.push(thread::spawn(move || expiry::work(seed, &nodes, &lives, &ended)));
         }
-        Clients { nodes, recorder, round, ended, lives, threads }
+        let clients = Clients { nodes, recorder, round, ended, lives, groups, threads };
+        clients.begin_round(0);
+        clients
     }
 
-    /// Waits until so many more writes have succeeded.
+    /// From now on, clients use the keys of a round.
+    fn begin_round(&self, round: usize) {
+        self.round.store(round, Ordering::Relaxed);
+        let of = |key| group_of(slot_of(name(key).as_bytes()), self.groups);
+        self.recorder.watch((KEYS * round..KEYS * (round + 1)).map(of).collect());
+    }
+
+    /// Waits until so many more writes have succeeded, and one in each group.
     pub(crate) fn wait(&self, what: &str) {
-        let (goal, deadline) = (self.recorder.written() + PHASE, Instant::now() + PATIENCE);
-        while self.recorder.written() < goal {
+        let begun = Instant::now();
+        let (goal, deadline) = (self.recorder.written() + PHASE, begun + PATIENCE);
+        while self.recorder.written() < goal || !self.recorder.all_written_since(begun) {
             let left = goal.saturating_sub(self.recorder.written());
             assert!(Instant::now() < deadline, "{what}: {left} writes of {PHASE} are still missing");
             thread::sleep(PAUSE);
@@ -423,7 +434,7 @@ fn histories_are_linearizable_under_faults() {
     // Parts of names, between commas. All faults have the empty text in theirs.
     let only = std::env::var("KVD_FAULT_ONLY").unwrap_or_default();
     for round in 0..setting("KVD_FAULT_ROUNDS", 1) {
-        clients.round.store(round, Ordering::Relaxed);
+        clients.begin_round(round);
         for (name, fault) in FAULTS.into_iter().filter(|(name, _)| only.split(',').any(|part| name.contains(part))) {
             clients.recorder.take_gap();
             let shown = fault(&mut hosts, &clients);
