@@ -302,6 +302,7 @@ where
         I: IntoIterator<Item = Entry<C>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        let disk = self.state.progress().wait_for_disk();
         let write = || -> Result<E::Waiting> {
             let (mut batch, mut appending) = (WriteBatch::new(), self.events.append());
             for entry in entries {
@@ -314,13 +315,13 @@ where
             Ok(appending.written())
         };
         let waiting = blocking(write).map_err(|e| StorageError::from(StorageIOError::write_logs(&e)))?;
-        let disk = self.state.progress().wait_for_disk();
         self.syncer.waiting.send((callback, waiting, disk)).map_err(|mpsc::SendError(_)| {
             StorageIOError::write_logs(&io::Error::other("the thread that syncs logs has ended")).into()
         })
     }
 
     async fn truncate(&mut self, log_id: LogId<C>) -> Result<(), StorageError<C::NodeId>> {
+        let _waiting = self.state.progress().wait_for_disk();
         let write = || -> Result<()> {
             let mut batch = WriteBatch::new();
             delete_entries(&self.store, &mut batch, self.group, log_id.index, u64::MAX);
@@ -335,6 +336,7 @@ where
         let progress = self.state.progress();
         let applied = progress.wait_applied(&log_id).await;
         applied.map_err(|e| StorageError::from(StorageIOError::write_logs(&e)))?;
+        let _waiting = progress.wait_for_disk();
         let write = || -> Result<()> {
             progress.flush_up_to(Some(&log_id))?;
             let mut batch = WriteBatch::new();

@@ -63,6 +63,10 @@ impl Position {
 /// own: after a crash it is as it was after some entry, and the entries that follow are applied
 /// again.
 ///
+/// Entries, node ids and nodes are stored by [postcard](https://docs.rs/postcard): types must be
+/// read as they are written (no `untagged`, `flatten` or `skip_serializing_if`), and a field that is
+/// added later makes a log that is there unreadable, unless the program has versions of its own.
+///
 /// What [`apply`](StateMachine::apply) does must follow from the entries alone, so that all nodes
 /// come to one state. One thread applies at a time; others may read meanwhile.
 pub trait StateMachine<C: RaftTypeConfig>: Sized + Send + Sync + 'static {
@@ -114,7 +118,8 @@ impl Drop for DiskWait {
 }
 
 impl<C: RaftTypeConfig> Progress<C> {
-    /// The last entry whose effects survive a crash without the log.
+    /// The last entry whose effects survive a crash without the log, as far as this state knows:
+    /// `None` until it was flushed for the first time.
     pub fn durable(&self) -> Option<LogId<C>> {
         self.durable.lock().clone()
     }
@@ -214,9 +219,14 @@ where
         }
         let machine = M::open(&store.db, store.state(&keyspace)?)?;
         let (applied, membership) = positions(&machine)?;
+        let purged: Option<LogId<C>> = store.item(group, Item::PURGED)?;
+        if purged > applied {
+            let rule = "it lacks entries that were removed from the log; does the machine store positions?".to_owned();
+            return Err(Error::Decode { place: "the state", rule });
+        }
         let (sender, receiver) = watch::channel(applied.clone());
-        // What is there after opening is in tables, or was replayed from nothing but tables.
-        let (db, durable, waits_since) = (store.db.clone(), Mutex::new(applied), Arc::default());
+        // What was applied may be in memory alone, if the store has been open for longer.
+        let (db, durable, waits_since) = (store.db.clone(), Mutex::default(), Arc::default());
         let progress = Progress { db, group, durable, applied: receiver, waits_since };
         let state = Arc::new(State { progress, machine: RwLock::new(Arc::new(machine)) });
         let (store, applied, retired) = (store.clone(), sender, Vec::new());

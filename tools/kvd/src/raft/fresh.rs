@@ -92,6 +92,12 @@ impl Cluster {
 /// before its term.
 fn has_all(group: &Group) -> Option<(u64, Instant)> {
     let (term, confirmed) = group.lead.confirmed()?;
+    // What the metrics say may be a moment old: the core may have promised itself to another since.
+    let promised = group.state.promised()?.leader_id;
+    let id = group.raft.metrics().borrow().id;
+    if (promised.term, promised.voted_for()) != (term, Some(id)) {
+        return None;
+    }
     let applied = group.state.applied()?;
     (applied.leader_id.term == term).then_some((applied.index, confirmed))
 }

@@ -55,6 +55,9 @@ impl Cluster {
         }
         let is_led = |number: GroupId| match self.group(number) {
             Ok(group) if group.leads() => group.check_lead().is_ok(),
+            Ok(group) if group.is_member(self.settings.id) => {
+                group.watch.lock().has_leader() || self.others.leader(number).is_some()
+            }
             _ => self.leader(number).is_some(),
         };
         let unled = (0..self.groups()).find(|number| !is_led(*number));

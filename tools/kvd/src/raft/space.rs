@@ -2,10 +2,11 @@
 //!
 //! Below a reserve, the node is *low*: as a leader it hands its leads over to nodes with space, and
 //! takes no writes that grow. It takes none either while a majority of the voters is low. Reads and
-//! deletes go on, for which the reserve is there, and the log keeps no more than it must. Below a
-//! quarter of the reserve, a follower takes no entries that grow: it falls behind, the others go
-//! on. With space again, it catches up. The reserve above that quarter is for entries that were
-//! under way when the leader became low: without it, they could keep deletes behind them from all.
+//! deletes go on, for which the reserve is there, and the log keeps no more than it must. A low node
+//! takes no snapshot. Below a quarter of the reserve, a follower takes no entries that grow: it
+//! falls behind, the others go on. With space again, it catches up. The reserve above that quarter
+//! is for entries that were in the log when the leader became low: without it, they could keep
+//! deletes behind them from all. What was only queued by then is refused.
 
 use std::fmt;
 use std::io;
@@ -86,15 +87,6 @@ impl Space {
         self.is_low.load(Ordering::Relaxed)
     }
 
-    /// Fails if this node has no space for what other nodes send.
-    fn check(&self) -> Result<()> {
-        let free = self.free.load(Ordering::Relaxed);
-        match free < self.reserve / 4 {
-            true => Err(Error::Config(format!("this node has no space: {free} bytes are free on its disk"))),
-            false => Ok(()),
-        }
-    }
-
     /// Fails if this node has no space for entries that another node sends.
     pub(super) fn check_entries(&self, entries: &[Entry]) -> Result<()> {
         let grows = |entry: &Entry| match &entry.payload {
@@ -103,12 +95,19 @@ impl Space {
             }
             EntryPayload::Blank | EntryPayload::Membership(_) => false,
         };
-        if entries.iter().any(grows) { self.check() } else { Ok(()) }
+        let is_full = self.free.load(Ordering::Relaxed) < self.reserve / 4;
+        if is_full && entries.iter().any(grows) { Err(self.refusal()) } else { Ok(()) }
     }
 
-    /// Fails if this node has no space for a snapshot.
+    /// Fails if this node has no space for another piece of a snapshot: all of the reserve stays for
+    /// entries.
     pub(super) fn check_snapshot(&self) -> Result<()> {
-        self.check()
+        if self.is_low() { Err(self.refusal()) } else { Ok(()) }
+    }
+
+    fn refusal(&self) -> Error {
+        let free = self.free.load(Ordering::Relaxed);
+        Error::Config(format!("this node has no space: {free} bytes are free on its disk"))
     }
 
     /// Notes how much is free. Returns whether the node has become low, or is no more.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{CommittedLeaderId, EntryPayload, RaftLogReader, RaftSnapshotBuilder};
 use tamis::vfs::SimFileSystem;
-use tamis_openraft::{Store, encode};
+use tamis_openraft::{Item, Store, encode};
 
 use super::pairs::{Entry, LogId, LogStore, StateStore, Syncer, Vote, open};
 
@@ -265,4 +265,35 @@ async fn a_log_is_purged_only_for_a_snapshot_that_is_installed() {
     drop(states);
     let error = log.purge(entries[0].log_id).await.unwrap_err().to_string();
     assert!(error.contains("the state never reached entry"), "{error}");
+}
+
+/// A state that is opened anew in a store that stays open is in memory alone.
+#[tokio::test]
+async fn what_a_state_opened_anew_has_is_flushed_before_the_log_is_purged() {
+    let mut storage = Storage::open(SimFileSystem::new());
+    let entries: Vec<Entry> = (1..=5).map(|index| entry(1, index)).collect();
+    storage.log.blocking_append(entries.clone()).await.unwrap();
+    storage.states.apply(entries.clone()).await.unwrap();
+    let Storage { fs, store, log, states } = storage;
+    drop((log, states));
+    let states = StateStore::open(&store, GROUP).unwrap();
+    let db = store.db.clone();
+    let syncer = Syncer::start(move || db.sync()).unwrap();
+    let mut log = LogStore::new(&store, GROUP, states.state(), Arc::new(()), syncer);
+    log.purge(entries[4].log_id).await.unwrap();
+    store.db.sync().unwrap();
+    let mut after = Storage::open(fs.crash(7));
+    let applied = after.states.applied_state().await.unwrap().0.map_or(0, |id| id.index);
+    let purged = after.log.get_log_state().await.unwrap().last_purged_log_id.map_or(0, |id| id.index);
+    assert_eq!((purged, applied), (5, 5));
+}
+
+/// As of a machine that does not store its position.
+#[tokio::test]
+async fn a_state_behind_the_front_of_the_log_is_refused() {
+    let storage = Storage::open(SimFileSystem::new());
+    let store = storage.store;
+    store.write_item(GROUP, Item::PURGED, &entry(1, 3).log_id, true).unwrap();
+    let error = StateStore::open(&store, GROUP).err().unwrap().to_string();
+    assert!(error.contains("it lacks entries that were removed from the log"), "{error}");
 }
