@@ -131,26 +131,28 @@ impl Cluster {
 
     /// Answers node `from`, which asks for votes: in which groups this one would vote for it.
     pub(super) async fn canvassed(&self, from: NodeId, groups: LastLogs) -> Answer {
-        let mut granted = Vec::new();
+        let mut granted: BTreeMap<String, Vec<GroupId>> = BTreeMap::new();
         let lasts = self.last_logs(groups.iter().map(|(number, _)| *number));
         for ((number, last), own) in groups.into_iter().zip(lasts) {
-            match self.would_vote(number, from, last, own).await {
-                Ok(()) => granted.push(number),
+            match self.would_vote(number, from, last, own) {
+                Ok(()) => granted.entry(self.address_of(number, from).unwrap_or_default()).or_default().push(number),
                 Err(error) => tracing::debug!(group = number, candidate = from, %error, "no vote"),
             }
         }
-        Answer::Granted(granted)
+        // Once for all groups: the question is not worth more time than its answer is waited for.
+        let mut reached = Vec::new();
+        for (address, numbers) in granted {
+            match self.reach(from, &address).await {
+                Ok(()) => reached.extend(numbers),
+                Err(error) => tracing::debug!(candidate = from, %error, "no vote"),
+            }
+        }
+        Answer::Granted(reached)
     }
 
-    /// Fails unless this node would vote for another, whose log ends with `last`. The own ends with
-    /// `own`.
-    async fn would_vote(
-        &self,
-        number: GroupId,
-        from: NodeId,
-        last: Option<LogId>,
-        own: Result<Option<LogId>>,
-    ) -> Result<()> {
+    /// Fails unless this node would vote for another, if it reaches that, whose log ends with `last`.
+    /// The own ends with `own`.
+    fn would_vote(&self, number: GroupId, from: NodeId, last: Option<LogId>, own: Result<Option<LogId>>) -> Result<()> {
         let refuse = |reason: &str| Err(Error::Config(reason.to_owned()));
         let (group, id) = (self.group(number)?, self.settings.id);
         if !group.may_vote(id) {
@@ -167,7 +169,7 @@ impl Cluster {
         if group.watch.lock().stands() && (own, id) > (last, from) {
             return refuse("this node stands itself");
         }
-        self.reach(from, &self.address_of(number, from).unwrap_or_default()).await
+        Ok(())
     }
 
     /// Fails unless this node reaches another at an address, or has within the last heartbeat.

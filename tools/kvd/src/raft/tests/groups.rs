@@ -93,6 +93,10 @@ async fn a_node_confirms_only_the_leader_to_which_it_has_promised_itself() {
     // As soon as it is about to promise itself to a candidate, and before that one knows.
     follower.group(0).unwrap().state.note_promised(Vote::new(status.term + 1, 3));
     assert_eq!(said(status.term, status.last, id), (vec![], vec![0]));
+    // Nor does the leader itself, whatever others still say.
+    assert_eq!(node.read_indexes(&[0]).await.len(), 1);
+    node.group(0).unwrap().state.note_promised(Vote::new(status.term + 1, 3));
+    assert!(node.read_indexes(&[0]).await.is_empty());
     for host in &hosts {
         host.node().stop().await.unwrap();
     }
