@@ -88,7 +88,7 @@ pub(super) struct Group {
     /// Whether requests are refused: see [`Group::hold`].
     held: AtomicBool,
     /// Whether writes that grow are taken.
-    pub(super) has_space: AtomicBool,
+    pub(super) has_space: Arc<AtomicBool>,
     /// What this node has seen of leaders.
     pub(super) watch: Mutex<Watch>,
     /// Held while a snapshot is received: one at a time.
@@ -110,11 +110,17 @@ impl Group {
         let watch = Mutex::new(watch);
         let (writes, queue) = mpsc::channel(QUEUE);
         let (reads, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(propose(raft.clone(), Arc::clone(&state), Arc::clone(&lead), queue));
         tokio::spawn(confirm(raft.clone(), waiting));
         let (fresh, held, receiving) = Default::default();
         let shares = Arc::new(Semaphore::new(QUEUE_KB as usize));
-        let has_space = AtomicBool::new(true);
+        let has_space = Arc::new(AtomicBool::new(true));
+        let proposer = Proposer {
+            raft: raft.clone(),
+            state: Arc::clone(&state),
+            lead: Arc::clone(&lead),
+            has_space: Arc::clone(&has_space),
+        };
+        tokio::spawn(propose(proposer, queue));
         Group { raft, state, lead, writes, shares, reads, fresh, lost_after, held, has_space, watch, receiving, late }
     }
 
@@ -314,8 +320,25 @@ impl Group {
     }
 }
 
+/// What it takes to make entries.
+struct Proposer {
+    raft: Raft,
+    state: Arc<State>,
+    lead: Arc<Lead>,
+    has_space: Arc<AtomicBool>,
+}
+
+/// Refuses what was queued before it was known that there is no space for it.
+fn refuse_growing(batch: &mut Vec<Queued>) {
+    for refused in batch.extract_if(.., |queued| queued.request.grows()) {
+        // A client that has gone takes no reply.
+        let _ = refused.reply.send(Err(WriteError::NoSpace));
+    }
+}
+
 /// Makes entries of what is queued.
-async fn propose(raft: Raft, state: Arc<State>, of: Arc<Lead>, mut queue: mpsc::Receiver<Queued>) {
+async fn propose(of: Proposer, mut queue: mpsc::Receiver<Queued>) {
+    let Proposer { raft, state, .. } = &of;
     let slots = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut before: Option<Arc<Logged>> = None;
     // Taken first: what arrives while all are taken is in the next entry.
@@ -333,14 +356,20 @@ async fn propose(raft: Raft, state: Arc<State>, of: Arc<Lead>, mut queue: mpsc::
             bytes += next.request.weight();
             batch.push(next);
         }
+        if !of.has_space.load(Ordering::Relaxed) {
+            refuse_growing(&mut batch);
+            if batch.is_empty() {
+                continue;
+            }
+        }
         let (requests, replies): (Vec<Request>, Vec<_>) =
             batch.into_iter().map(|queued| (queued.request, (queued.reply, queued._share))).unzip();
-        let mut lead = of.check();
+        let mut lead = of.lead.check();
         // A majority has elected this node, and settles its time as well.
         let deadline = Instant::now() + WRITE_TIME;
         while lead.is_ok() && !state.is_settled() {
             sleep(SETTLE_LOOK).await;
-            lead = of.check();
+            lead = of.lead.check();
             if Instant::now() > deadline {
                 lead = Err(WriteError::Refused("the clocks of a majority of the voters are not known".to_owned()));
             }
@@ -430,5 +459,29 @@ async fn confirm(raft: Raft, mut waiting: mpsc::UnboundedReceiver<Reader>) {
         if !readers.is_empty() {
             sleep(READ_RETRY).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Operation;
+
+    #[test]
+    fn what_grows_is_refused_though_it_is_queued() {
+        let shares = Arc::new(Semaphore::new(2));
+        let set = Operation::Add { key: "a".into(), delta: 1 };
+        let bodies = [Body::Run(set), Body::Run(Operation::Delete(vec!["a".into()]))];
+        let (mut batch, mut replies) = (Vec::new(), Vec::new());
+        for body in bodies {
+            let (reply, receiver) = oneshot::channel();
+            let share = Arc::clone(&shares).try_acquire_owned().unwrap();
+            batch.push(Queued { request: Request::new(body), reply, _share: share });
+            replies.push(receiver);
+        }
+        refuse_growing(&mut batch);
+        assert_eq!(replies[0].try_recv().unwrap(), Err(WriteError::NoSpace));
+        assert_eq!((batch.len(), shares.available_permits()), (1, 1));
+        assert!(replies[1].try_recv().is_err(), "it goes on");
     }
 }

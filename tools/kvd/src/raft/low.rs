@@ -19,7 +19,10 @@ impl Cluster {
         let mut failed = false;
         loop {
             match super::blocking(|| self.settings.free_space.of(&self.settings.dir)) {
-                Ok(free) => self.note_space(free),
+                Ok(free) => {
+                    failed = false;
+                    self.note_space(free);
+                }
                 Err(error) if !failed => {
                     failed = true;
                     tracing::warn!(%error, "cannot tell how much space the disk has");

@@ -64,9 +64,9 @@ impl Others {
         self.said.lock().insert(node, Said { at: Instant::now(), version, is_low });
     }
 
-    /// Whether a node's disk is nearly full, by the last that it has said.
+    /// Whether a node's disk is nearly full, as it has said of late.
     pub(super) fn is_low(&self, node: NodeId) -> bool {
-        self.said.lock().get(&node).is_some_and(|said| said.is_low)
+        self.said.lock().get(&node).is_some_and(|said| said.is_low && said.at.elapsed() < 4 * ROUND)
     }
 
     /// The versions that nodes have said of late to know.

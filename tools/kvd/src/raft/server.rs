@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::cluster::Cluster;
-use super::group::Group;
 use super::library::version_of;
 use super::types::{SnapshotMeta, Vote};
 use super::wire::{Answer, Call};
@@ -123,8 +122,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
         }
         Call::Snapshot { group, version, vote, meta } => {
             cluster.store.versions.check(version, "a snapshot")?;
-            cluster.space.check_snapshot()?;
-            receive(&*cluster.group(group)?, group, link, version, vote, meta).await.map(Answer::Snapshot)
+            receive(cluster, group, link, version, vote, meta).await.map(Answer::Snapshot)
         }
         Call::ReadIndexes { groups } => Ok(Answer::ReadIndexes(cluster.read_indexes(&groups).await)),
         Call::Heartbeat { from, leads } => Ok(cluster.beaten(from, &leads)),
@@ -138,7 +136,7 @@ async fn answer(cluster: &Arc<Cluster>, link: &mut Link, call: Call) -> Result<A
 
 /// Receives a snapshot, and installs it once all of it is there.
 async fn receive(
-    group: &Group,
+    cluster: &Cluster,
     number: u32,
     link: &mut Link,
     version: Version,
@@ -146,6 +144,8 @@ async fn receive(
     meta: SnapshotMeta,
 ) -> Result<Vote> {
     let stopped = |reason: String| Error::Stopped { group: number, reason };
+    let group = cluster.group(number)?;
+    cluster.space.check_snapshot()?;
     let Ok(_one) = group.receiving.try_lock() else {
         return Err(stopped("another snapshot is being received".to_owned()));
     };
@@ -158,6 +158,8 @@ async fn receive(
     let progress = group.state.receiving();
     let whole = loop {
         let piece: Piece = in_time(PIECE_TIME, "the sender of a snapshot", link.receive()).await?;
+        // Dropped, the staging gives its space back.
+        cluster.space.check_snapshot()?;
         super::blocking(|| staging.add(&piece))?;
         progress.set(staging.received());
         if matches!(piece, Piece::End(_)) {

@@ -91,6 +91,32 @@ async fn a_leader_without_space_hands_over_and_follows_again_when_it_has_some() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_low_node_takes_no_snapshot_before_it_has_space() {
+    let (mut hosts, free) = nodes().await;
+    write(&hosts, 0, "a", "1").await;
+    let away = (leader(&hosts, 0).await + 1) % 3;
+    hosts[away].node.take().unwrap().stop().await.unwrap();
+    // More than the log keeps.
+    for number in 0..100 {
+        write(&hosts, 0, &format!("key {number}"), "1").await;
+    }
+    free[away].store(RESERVE - 1, Ordering::Relaxed);
+    let leads = leader(&hosts, 0).await;
+    until(hosts[leads].node(), "a log that begins later", |node| node.report().groups[0].purged > 10).await;
+    hosts[away].start().await;
+    let node = hosts[away].node();
+    until(node, "low", |node| node.report().is_low).await;
+    sleep(20 * PAUSE).await;
+    assert!(node.status(0).applied_index < 100, "{:?}", node.report());
+    free[away].store(2 * RESERVE, Ordering::Relaxed);
+    let goal = hosts[leads].node().status(0).applied_index;
+    until(node, "caught up", |node| node.status(0).applied_index >= goal).await;
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_space_on_a_majority_reads_and_deletes_go_on_until_there_is_some() {
     let (hosts, free) = nodes().await;
     let leads = leader(&hosts, 0).await;
