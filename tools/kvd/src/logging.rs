@@ -19,8 +19,10 @@ pub(crate) enum Format {
 
 /// Begins to write. `KVD_LOG` says what. A second call changes nothing.
 pub(crate) fn start(format: Format) {
-    let filter = EnvFilter::try_from_env("KVD_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("warn,kvd=info,tamis_openraft=info,openraft=off"));
+    let asked = std::env::var("KVD_LOG").ok().map(EnvFilter::try_new).transpose();
+    let refused = asked.as_ref().err().map(ToString::to_string);
+    let usual = || EnvFilter::new("warn,kvd=info,tamis_openraft=info,openraft=off");
+    let filter = asked.ok().flatten().unwrap_or_else(usual);
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
     let log = log.with_ansi(stderr().is_terminal());
     // What others have set up, as tests do, stays.
@@ -28,6 +30,9 @@ pub(crate) fn start(format: Format) {
         Format::Text => log.try_init(),
         Format::Json => log.json().flatten_event(true).try_init(),
     };
+    if let Some(reason) = refused {
+        tracing::warn!(reason, "KVD_LOG cannot be read, and counts as if it were not there");
+    }
 }
 
 /// Between two lines about what strangers can bring about.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `raft-log` | yes | entries: group, index → entry |
 //! | `raft-meta` | yes | group, [`Item`] → vote, committed and so on; who the node is |
-//! | `state-GROUP-GENERATION` | no | the state machine of a group: its log is the Raft log |
+//! | `group-GROUP-GENERATION` | no | the state machine of a group: its log is the Raft log |
 //!
 //! Both logged keyspaces share one write-ahead log. What is written later is never durable before
 //! what was written earlier, and one sync serves all groups.

@@ -1,5 +1,6 @@
 //! Nodes that the others do not reach, or not where they were.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -237,6 +238,26 @@ async fn a_node_that_the_others_do_not_reach_does_not_stand_for_election() {
         assert_eq!(host.node().status(0).term, term);
     }
     assert_eq!(hosts[1].node().leader(0), Some(to));
+    for host in &hosts {
+        host.node().stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_no_leader_reaches_is_not_ready() {
+    let mut hosts = hosts(3, 1).await;
+    write(&hosts, 0, "a", "1").await;
+    let follows = (leader(&hosts, 0).await + 1) % 3;
+    let node = Arc::clone(hosts[follows].node());
+    until(&node, "ready", |node| node.why_not_ready().is_none()).await;
+    for away in [1, 2] {
+        hosts[(follows + away) % 3].node.take().unwrap().stop().await.unwrap();
+    }
+    until(&node, "not ready", |node| node.why_not_ready().is_some()).await;
+    for away in [1, 2] {
+        hosts[(follows + away) % 3].start().await;
+    }
+    until(&node, "ready", |node| node.why_not_ready().is_none()).await;
     for host in &hosts {
         host.node().stop().await.unwrap();
     }

@@ -1,5 +1,6 @@
 //! Nodes of two versions, and the bytes that no version may change.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use openraft::{CommittedLeaderId, EntryPayload, Membership};
@@ -11,8 +12,8 @@ use crate::error::Error;
 use crate::machine::{self, Body, Condition, Deadline, Operation, Request, SetAnswer, Version};
 use crate::raft::library::{Entry, version_of};
 use crate::raft::types::{LogId, Member, Proposal};
-use crate::raft::wire::{Answer, Call, Greeting};
-use crate::raft::{Cluster, Command};
+use crate::raft::wire::{Answer, Call, Change, Greeting, Lead, Led};
+use crate::raft::{Cluster, Command, GroupStatus, NodeStatus};
 use crate::replica::{Replica, WriteError};
 use crate::store::{decode, encode};
 
@@ -102,7 +103,7 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn bytes_of_the_first_version_stay_as_they_are() {
     let member = Member { raft: "r:1".to_owned(), resp: "c:2".to_owned() };
-    let members = Membership::new(vec![[2].into()], std::collections::BTreeMap::from([(2, member)]));
+    let members = Membership::new(vec![[2].into()], BTreeMap::from([(2, member)]));
     let snapshot = openraft::SnapshotMeta {
         last_log_id: Some(LogId::new(CommittedLeaderId::new(3, 2), 300)),
         last_membership: openraft::StoredMembership::new(None, members.clone()),
@@ -123,7 +124,47 @@ fn bytes_of_the_first_version_stay_as_they_are() {
         knows: true,
         leads: [(0, 3)].into(),
     };
+    let last = Some(LogId::new(CommittedLeaderId::new(3, 2), 300));
+    let lead = Lead { vote, members: openraft::StoredMembership::new(last, members.clone()) };
+    let group =
+        GroupStatus { group: 1, role: "leader".to_owned(), version: Some(Version::FIRST), ..Default::default() };
+    let status = NodeStatus {
+        id: 2,
+        version: Version::FIRST,
+        versions: [(1, Version::FIRST)].into(),
+        free_bytes: Some(300),
+        is_low: false,
+        clock_ahead_ms: Some(-1),
+        others: vec![(1, true, false)],
+        groups: vec![group],
+    };
+    let vote_request = openraft::raft::VoteRequest { vote, last_log_id: last };
+    let vote_response = openraft::raft::VoteResponse { vote, vote_granted: true, last_log_id: last };
+    let relocate =
+        Change::Relocate { id: 2, member: Member { raft: "r:1".into(), resp: "c:2".into() }, is_checked: true };
     let bytes = [
+        ("vote", encode(&Call::Vote { group: 1, request: vote_request })),
+        ("heartbeat", encode(&Call::Heartbeat { from: 2, leads: vec![Led { group: 1, term: 3, last: 300 }] })),
+        ("canvass", encode(&Call::Canvass { from: 2, groups: vec![(1, last)] })),
+        ("read-indexes", encode(&Call::ReadIndexes { groups: vec![1] })),
+        ("admit", encode(&Call::Admit { cluster: 7, groups: 2, as_new: true, leads: vec![lead.clone()] })),
+        ("change", encode(&Call::Change { group: 1, change: relocate.clone() })),
+        ("relay", encode(&Call::Relay { group: 1, change: relocate })),
+        ("begin", encode(&Call::Begin { group: 1, members: BTreeMap::new() })),
+        ("stand", encode(&Call::Stand { group: 1 })),
+        ("leave", encode(&Call::Leave { group: 1, lead: lead.clone() })),
+        ("command", encode(&Call::Command(Command::Status))),
+        ("appended", encode(&Answer::Append(openraft::raft::AppendEntriesResponse::PartialSuccess(last)))),
+        ("voted", encode(&Answer::Vote(vote_response))),
+        ("received", encode(&Answer::Snapshot(vote))),
+        ("indexes", encode(&Answer::ReadIndexes([(1, 300)].into()))),
+        ("done", encode(&Answer::Done)),
+        ("lead", encode(&Answer::Lead(lead))),
+        ("status", encode(&Answer::Status(status))),
+        ("refused", encode(&Answer::Refused("no".to_owned()))),
+        ("elsewhere", encode(&Answer::Elsewhere(1))),
+        ("beaten", encode(&Answer::Heartbeat { behind: vec![1], apart: vec![2] })),
+        ("granted", encode(&Answer::Granted(vec![1]))),
         ("blank", encode(&entry(EntryPayload::Blank))),
         ("set", encode(&of_requests(vec![set("k", "v")]))),
         ("tick", encode(&of_requests(vec![Request::new(Body::Tick)]))),
