@@ -9,8 +9,8 @@
 //! - **The state has no log of its own**: the Raft log is its log. Entries are written once, and
 //!   applied again after a crash from where the state was last flushed. The log keeps what is not
 //!   flushed, whatever openraft purges.
-//! - **A leader that starts again** must call [`LogStore::end_lead`] first, or it answers reads without
-//!   what others have committed meanwhile.
+//! - **A leader that starts again** must call [`LogStore::end_lead`] first, or it answers reads
+//!   without what others have committed meanwhile.
 //! - **A snapshot costs no space** where it is sent: it is a [`View`], sent pair by pair. It is
 //!   received beside the state in use, and replaces it by one synced write.
 //!

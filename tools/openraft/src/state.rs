@@ -64,8 +64,8 @@ impl Position {
 /// again.
 ///
 /// Entries, node ids and nodes are stored by [postcard](https://docs.rs/postcard): types must be
-/// read as they are written (no `untagged`, `flatten` or `skip_serializing_if`), and a field that is
-/// added later makes a log that is there unreadable, unless the program has versions of its own.
+/// read as they are written (no `untagged`, `flatten` or `skip_serializing_if`), and a field that
+/// is added later makes a log that is there unreadable, unless the program has versions of its own.
 ///
 /// What [`apply`](StateMachine::apply) does must follow from the entries alone, so that all nodes
 /// come to one state. One thread applies at a time; others may read meanwhile.

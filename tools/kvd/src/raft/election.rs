@@ -150,8 +150,8 @@ impl Cluster {
         Answer::Granted(reached)
     }
 
-    /// Fails unless this node would vote for another, if it reaches that, whose log ends with `last`.
-    /// The own ends with `own`.
+    /// Fails unless this node would vote for another, if it reaches that, whose log ends with
+    /// `last`. The own ends with `own`.
     fn would_vote(&self, number: GroupId, from: NodeId, last: Option<LogId>, own: Result<Option<LogId>>) -> Result<()> {
         let refuse = |reason: &str| Err(Error::Config(reason.to_owned()));
         let (group, id) = (self.group(number)?, self.settings.id);

@@ -2,11 +2,11 @@
 //!
 //! Below a reserve, the node is *low*: as a leader it hands its leads over to nodes with space, and
 //! takes no writes that grow. It takes none either while a majority of the voters is low. Reads and
-//! deletes go on, for which the reserve is there, and the log keeps no more than it must. A low node
-//! takes no snapshot. Below a quarter of the reserve, a follower takes no entries that grow: it
-//! falls behind, the others go on. With space again, it catches up. The reserve above that quarter
-//! is for entries that were in the log when the leader became low: without it, they could keep
-//! deletes behind them from all. What was only queued by then is refused.
+//! deletes go on, for which the reserve is there, and the log keeps no more than it must. A low
+//! node takes no snapshot. Below a quarter of the reserve, a follower takes no entries that grow:
+//! it falls behind, the others go on. With space again, it catches up. The reserve above that
+//! quarter is for entries that were in the log when the leader became low: without it, they could
+//! keep deletes behind them from all. What was only queued by then is refused.
 
 use std::fmt;
 use std::io;
@@ -99,8 +99,8 @@ impl Space {
         if is_full && entries.iter().any(grows) { Err(self.refusal()) } else { Ok(()) }
     }
 
-    /// Fails if this node has no space for another piece of a snapshot: all of the reserve stays for
-    /// entries.
+    /// Fails if this node has no space for another piece of a snapshot: all of the reserve stays
+    /// for entries.
     pub(super) fn check_snapshot(&self) -> Result<()> {
         if self.is_low() { Err(self.refusal()) } else { Ok(()) }
     }
