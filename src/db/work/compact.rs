@@ -496,9 +496,7 @@ impl Store {
         context.values.must_move = task.reason == CompactionReason::ValueGarbage;
         context.origin.inputs.clone_from(&merge.inputs);
         if task.output_level == 0 {
-            let runs = || tables_of(tree, task);
-            let memory =
-                context.options.memory_of(runs().map(|run| run.entries).sum(), runs().map(|run| run.size).sum());
+            let memory = context.options.memory_of(tables_of(tree, task));
             context.reserved = usize::try_from(memory).unwrap_or(usize::MAX).min(self.environment.run_memory());
             context.table_size = u64::MAX;
         }

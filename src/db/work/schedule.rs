@@ -441,7 +441,7 @@ impl Store {
             running: &jobs.running(tree.id),
             shape: Shape::USUAL,
             base_size: self.base_size(),
-            fits_one_table: &|entries, bytes| run.memory_of(entries, bytes) <= self.environment.run_memory() as u64,
+            fits_one_table: &|runs| run.memory_of(runs.iter().copied()) <= self.environment.run_memory() as u64,
             is_idle,
             oldest_snapshot,
             now: if tree.version.has_deadlines() { self.expiry_time() } else { 0 },

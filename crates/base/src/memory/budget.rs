@@ -21,6 +21,13 @@ use crate::sync::{Mutex, OnceLock};
 /// The part of the limit, as a divisor, that is kept for scans and jobs.
 const RESERVE: usize = 16;
 
+/// The most eighths of the limit that what can be done without, and all others but the cache and
+/// memtables, fill.
+const ROOM: usize = 3;
+
+/// The most eighths of the limit that memtables take, with what they exceed their quarter by.
+const MEMTABLES: usize = 3;
+
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryUse {
@@ -145,13 +152,13 @@ impl MemoryBudget {
 
     /// Bytes that a job may take now, if the cache gives way and memtables take their most.
     pub fn left_for_jobs(&self) -> usize {
-        let memtables = self.used(MemoryUse::Memtables).max(self.limit / 8 * 3);
+        let memtables = self.used(MemoryUse::Memtables).max(self.limit / 8 * MEMTABLES);
         self.limit.saturating_sub(memtables.saturating_add(self.others()))
     }
 
     /// Whether there is room for `bytes` of a use that can be done without.
     fn has_room(&self, bytes: usize) -> bool {
-        self.limit == usize::MAX || self.others().saturating_add(bytes) <= self.limit / 8 * 3
+        self.limit == usize::MAX || self.others().saturating_add(bytes) <= self.limit / 8 * ROOM
     }
 
     /// Whether memory is kept for the next memtables when `bytes` more are: while all uses but the

@@ -172,10 +172,14 @@ impl TableOptions {
         TableOptions { filters: TableFilters::NONE, compression: Compression::None, ..self }
     }
 
-    /// Bytes of memory that a table of so many entries, of so many bytes, takes while it is
-    /// written, about, beside its buffer.
-    pub fn memory_of(&self, entries: u64, bytes: u64) -> u64 {
-        let index = bytes / u64::from(self.block_size.max(1)) * INDEX_ENTRY;
+    /// Bytes of memory that one table of all entries of `inputs` takes while it is written, about,
+    /// beside its buffer.
+    pub fn memory_of<'m>(&self, inputs: impl Iterator<Item = &'m TableMeta>) -> u64 {
+        let add = |(entries, bytes): (u64, u64), of: &TableMeta| {
+            (entries.saturating_add(of.entries), bytes.saturating_add(of.size))
+        };
+        let (entries, bytes) = inputs.fold((0, 0), add);
+        let index = (bytes / u64::from(self.block_size.max(1))).saturating_mul(INDEX_ENTRY);
         self.filters.memory_of(entries).saturating_add(index)
     }
 }

@@ -91,8 +91,8 @@ pub struct Picker<'a> {
     pub shape: Shape,
     /// Size of a full level 0, in bytes.
     pub base_size: u64,
-    /// Whether there is memory to write so many entries, of so many bytes, as one table.
-    pub fits_one_table: &'a dyn Fn(u64, u64) -> bool,
+    /// Whether there is memory to write all entries of these tables as one.
+    pub fits_one_table: &'a dyn Fn(&[&TableMeta]) -> bool,
     /// Whether the store is idle: no data is in memory that a flush would bring to level 0.
     pub is_idle: bool,
     /// Whether operands can be combined: the keyspace has no merge operator, or one that is known.
@@ -340,17 +340,12 @@ impl<'a> Picker<'a> {
         let runs = &self.levels[0];
         let may_merge = |run: &TableMeta| !self.is_busy(0, run) && run.largest_seqno <= self.flushed;
         // The cheapest merge may conflict with a running task that others do not meet.
-        let windows = cheapest_first(runs, fewest, may_merge).filter(|window| self.fits_one_run(&runs[window.clone()]));
+        let windows =
+            cheapest_first(runs, fewest, may_merge).filter(|window| (self.fits_one_table)(&runs[window.clone()]));
         windows.into_iter().find_map(|window| {
             let inputs: Vec<(usize, &TableMeta)> = runs[window].iter().map(|&run| (0, run)).collect();
             self.unless_conflicting(build_task(0, 0, &inputs, false)?)
         })
-    }
-
-    /// Whether there is memory to write these runs as one of level 0, which is one table.
-    fn fits_one_run(&self, runs: &[&TableMeta]) -> bool {
-        let sum = |of: fn(&TableMeta) -> u64| runs.iter().fold(0, |sum: u64, run| sum.saturating_add(of(run)));
-        (self.fits_one_table)(sum(|run| run.entries), sum(|run| run.size))
     }
 
     /// When the store is idle, merges what is above the base level into it, so that reads find few
@@ -408,7 +403,7 @@ impl<'a> Picker<'a> {
                 (0..=last).flat_map(|level| self.levels[level].iter().map(move |&table| (level, table))).collect();
             let (start, output) = (newest.first()?.0, if last == 0 { lowest_free } else { last });
             let is_move = start < output && last == 0 && disjoint(&newest);
-            let fits = output > 0 || self.fits_one_run(&self.levels[0]);
+            let fits = output > 0 || (self.fits_one_table)(&self.levels[0]);
             build_task(start, output, &newest, is_move).filter(|_| fits)
         })
     }

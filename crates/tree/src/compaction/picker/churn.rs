@@ -143,7 +143,7 @@ impl ModelStore {
             running,
             shape: Shape::USUAL,
             base_size: MEMTABLE * L0_TRIGGER as u64,
-            fits_one_table: &|_, _| true,
+            fits_one_table: &|_| true,
             is_idle,
             oldest_snapshot: self.snapshot.unwrap_or(SeqNo::MAX),
             now: 0,

@@ -154,7 +154,7 @@ impl SimulatedTree {
             running,
             shape,
             base_size: self.memtable * shape.l0_trigger as u64,
-            fits_one_table: &|_, _| true,
+            fits_one_table: &|_| true,
             is_idle,
             oldest_snapshot: SeqNo::MAX,
             now: 0,
