@@ -13,7 +13,8 @@ const LAG: u64 = 64;
 /// Whether an operator should look at a group.
 fn is_remarkable(group: &GroupStatus) -> bool {
     let serves = matches!(group.role.as_str(), "leader" | "follower" | "learner" | "none");
-    let lags = group.matched.iter().any(|(_, at)| at + LAG < group.last) || group.applied + LAG < group.committed;
+    let lags = group.matched.iter().any(|(_, at)| at.saturating_add(LAG) < group.last)
+        || group.applied.saturating_add(LAG) < group.committed;
     !serves || group.leader.is_none() || lags || group.receiving.is_some() || group.ahead_ms.is_some_and(is_off)
 }
 

@@ -30,7 +30,7 @@ pub trait Events<C: RaftTypeConfig>: Send + Sync + 'static {
     type Waiting: Send + 'static;
 
     /// Entries are about to be written.
-    fn append(&self) -> Box<dyn Appending<C, Self::Waiting> + Send + '_>;
+    fn append(&self) -> impl Appending<C, Self::Waiting> + Send;
 
     /// The sync of an append has ended, for good or bad, and openraft knows.
     fn synced(waiting: Self::Waiting) {
@@ -63,15 +63,13 @@ pub trait Appending<C: RaftTypeConfig, W> {
     fn end(&mut self, batch: &mut WriteBatch) -> Result<()>;
 
     /// They are written.
-    fn written(self: Box<Self>) -> W;
+    fn written(self) -> W;
 }
 
 impl<C: RaftTypeConfig> Events<C> for () {
     type Waiting = ();
 
-    fn append(&self) -> Box<dyn Appending<C, ()> + Send + '_> {
-        Box::new(())
-    }
+    fn append(&self) -> impl Appending<C, ()> + Send {}
 }
 
 impl<C: RaftTypeConfig> Appending<C, ()> for () {
@@ -81,7 +79,7 @@ impl<C: RaftTypeConfig> Appending<C, ()> for () {
         Ok(())
     }
 
-    fn written(self: Box<Self>) {}
+    fn written(self) {}
 }
 
 /// Syncs the store for all groups.

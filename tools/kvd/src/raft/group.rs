@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::lead::Lead;
+use super::lead::Leadership;
 use super::library::Raft;
 use super::state::State;
 use super::types::{LogId, Logged, Member, Proposal, StoredMembership};
@@ -77,7 +77,7 @@ impl Drop for Held<'_> {
 pub(super) struct Group {
     pub(super) raft: Raft,
     pub(super) state: Arc<State>,
-    pub(super) lead: Arc<Lead>,
+    pub(super) lead: Arc<Leadership>,
     writes: mpsc::Sender<Queued>,
     shares: Arc<Semaphore>,
     reads: mpsc::UnboundedSender<Reader>,
@@ -102,7 +102,7 @@ impl Group {
     pub(super) fn new(
         raft: Raft,
         state: Arc<State>,
-        lead: Arc<Lead>,
+        lead: Arc<Leadership>,
         lost_after: Duration,
         watch: Watch,
         late: Option<StoredMembership>,
@@ -324,7 +324,7 @@ impl Group {
 struct Proposer {
     raft: Raft,
     state: Arc<State>,
-    lead: Arc<Lead>,
+    lead: Arc<Leadership>,
     has_space: Arc<AtomicBool>,
 }
 

@@ -5,8 +5,8 @@
 //! heartbeat which groups it leads there, in which terms and up to which entry. That
 //!
 //! - keeps the other from an election in all of these groups ([`Watch::note_heard`]);
-//! - confirms the leads ([`Lead::note_confirmed`]): the other names the groups in which it has
-//!   promised itself to another leader. It looks at the vote that is noted before any candidate
+//! - confirms the leads ([`Leadership::note_confirmed`]): the other names the groups in which it
+//!   has promised itself to another leader. It looks at the vote that is noted before any candidate
 //!   learns of it, so that the rest are as sure as answers to entries;
 //! - tells which groups need a message of their own, as after one was lost: those whose entries the
 //!   other has not all applied, or in which it follows another leader. The library sends one.
@@ -17,7 +17,7 @@
 //! A group whose core waits for the disk for long is left out, and is not confirmed.
 //!
 //! [`Watch::note_heard`]: super::watch::Watch::note_heard
-//! [`Lead::note_confirmed`]: super::lead::Lead::note_confirmed
+//! [`Leadership::note_confirmed`]: super::lead::Leadership::note_confirmed
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use super::cluster::Cluster;
 use super::group::Group;
 use super::types::Vote;
 use super::watch::LEASE;
-use super::wire::{Answer, Call, Led};
+use super::wire::{Answer, Call, LedGroup};
 use crate::replica::NodeId;
 
 /// Heartbeats for the disk to take what a group gives it.
@@ -57,12 +57,12 @@ impl Cluster {
     }
 
     /// What this node has to say to each other node, and where that is.
-    fn leads_by_follower(&self) -> BTreeMap<NodeId, (String, Vec<Led>)> {
-        let mut said: BTreeMap<NodeId, (String, Vec<Led>)> = BTreeMap::new();
+    fn leads_by_follower(&self) -> BTreeMap<NodeId, (String, Vec<LedGroup>)> {
+        let mut said: BTreeMap<NodeId, (String, Vec<LedGroup>)> = BTreeMap::new();
         for (number, group) in self.all().filter(|(_, group)| group.leads() && !self.hangs(group)) {
             let metrics = group.raft.metrics();
             let metrics = metrics.borrow();
-            let led = Led { group: number, term: metrics.current_term, last: metrics.last_log_index.unwrap_or(0) };
+            let led = LedGroup { group: number, term: metrics.current_term, last: metrics.last_log_index.unwrap_or(0) };
             for (id, member) in metrics.membership_config.nodes() {
                 if *id != self.settings.id && !group.state.is_muted(*id) {
                     said.entry(*id).or_insert_with(|| (member.raft.clone(), Vec::new())).1.push(led);
@@ -72,7 +72,7 @@ impl Cluster {
         said
     }
 
-    async fn beat_once(&self, to: NodeId, address: &str, leads: Vec<Led>) {
+    async fn beat_once(&self, to: NodeId, address: &str, leads: Vec<LedGroup>) {
         let asked = Instant::now();
         let call = Call::Heartbeat { from: self.settings.id, leads };
         let answer = timeout(self.settings.heartbeat * LEASE, self.pool.call(to, address, &call)).await;
@@ -94,7 +94,7 @@ impl Cluster {
     }
 
     /// Answers the heartbeat of node `from`.
-    pub(super) fn beaten(&self, from: NodeId, leads: &[Led]) -> Answer {
+    pub(super) fn beaten(&self, from: NodeId, leads: &[LedGroup]) -> Answer {
         if self.knows(from) {
             self.others.note_caller(from);
         }

@@ -1,4 +1,4 @@
-//! [`Lead`]: whether this node leads a group, and which voters have confirmed that when.
+//! [`Leadership`]: whether this node leads a group, and which voters have confirmed that when.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::types::StoredMembership;
 use crate::replica::{NodeId, WriteError};
 
 /// See the module.
-pub(super) struct Lead {
+pub(super) struct Leadership {
     raft: Raft,
     /// Without an answer of a majority for so long, the others may have elected another leader.
     lost_after: Duration,
@@ -50,9 +50,9 @@ impl Term {
     }
 }
 
-impl Lead {
-    pub(super) fn new(raft: Raft, lost_after: Duration) -> Lead {
-        Lead { raft, lost_after, term: Mutex::new(Term::new(0)) }
+impl Leadership {
+    pub(super) fn new(raft: Raft, lost_after: Duration) -> Leadership {
+        Leadership { raft, lost_after, term: Mutex::new(Term::new(0)) }
     }
 
     /// Fails unless this node leads, and has heard from a majority lately: what a leader proposes

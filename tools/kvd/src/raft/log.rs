@@ -26,8 +26,8 @@ struct Append<'a> {
 impl Events<Types> for State {
     type Waiting = Vec<Arc<Logged>>;
 
-    fn append(&self) -> Box<dyn Appending<Types, Vec<Arc<Logged>>> + Send + '_> {
-        Box::new(Append { state: self, proposals: Vec::new(), version: self.version() })
+    fn append(&self) -> impl Appending<Types, Vec<Arc<Logged>>> + Send {
+        Append { state: self, proposals: Vec::new(), version: self.version() }
     }
 
     fn synced(proposals: Vec<Arc<Logged>>) {
@@ -64,7 +64,7 @@ impl Appending<Types, Vec<Arc<Logged>>> for Append<'_> {
         Ok(())
     }
 
-    fn written(self: Box<Self>) -> Vec<Arc<Logged>> {
+    fn written(self) -> Vec<Arc<Logged>> {
         self.state.raise_version(self.version);
         self.proposals
     }

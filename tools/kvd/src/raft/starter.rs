@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::group::Group;
-use super::lead::Lead;
+use super::lead::Leadership;
 use super::library::Raft;
 use super::log::{LogStore, Syncer};
 use super::network::{Network, Pool};
@@ -37,7 +37,7 @@ impl Starter {
         let raft = raft.map_err(|error| Error::Stopped { group, reason: error.to_string() })?;
         let watch = Watch::new(Duration::from_millis(self.config.heartbeat_interval), has_led);
         let lost_after = Duration::from_millis(self.config.election_timeout_max);
-        let lead = Arc::new(Lead::new(raft.clone(), lost_after));
+        let lead = Arc::new(Leadership::new(raft.clone(), lost_after));
         Ok(Group::new(raft, state, lead, lost_after, watch, late))
     }
 }

@@ -43,7 +43,7 @@ pub(super) enum Call {
     /// Like `Change`, to a node that may reach the leader when the sender does not.
     Relay { group: u32, change: Change },
     /// A heartbeat for all groups that node `from` leads, and of which the other is a member.
-    Heartbeat { from: NodeId, leads: Vec<Led> },
+    Heartbeat { from: NodeId, leads: Vec<LedGroup> },
 }
 
 /// For a call that waits for no disk.
@@ -123,7 +123,7 @@ pub(super) type LastLogs = Vec<(u32, Option<LogId>)>;
 
 /// A group that a node leads.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Led {
+pub(super) struct LedGroup {
     pub(super) group: u32,
     pub(super) term: u64,
     /// Index of the last entry of its log.

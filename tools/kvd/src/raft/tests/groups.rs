@@ -8,7 +8,7 @@ use super::cluster::{get, hosts, leader, read, set, until, write};
 use crate::machine::Reply;
 use crate::raft::library::Raft;
 use crate::raft::types::Vote;
-use crate::raft::wire::{Answer, Led};
+use crate::raft::wire::{Answer, LedGroup};
 use crate::replica::Replica;
 
 const GROUPS: u32 = 24;
@@ -82,7 +82,7 @@ async fn a_node_confirms_only_the_leader_to_which_it_has_promised_itself() {
     let (node, follower) = (hosts[leads].node(), hosts[(leads + 1) % 3].node());
     until(follower, "applied", |node| get(node, 0, "a") == Reply::bulk("1")).await;
     let (id, status) = (hosts[leads].settings.id, node.report().groups[0].clone());
-    let said = |term, last, from| match follower.beaten(from, &[Led { group: 0, term, last }]) {
+    let said = |term, last, from| match follower.beaten(from, &[LedGroup { group: 0, term, last }]) {
         Answer::Heartbeat { behind, apart } => (behind, apart),
         other => panic!("{other:?}"),
     };

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::machine::{self, Body, Condition, Deadline, Operation, Request, SetAnswer, Version};
 use crate::raft::library::{Entry, version_of};
 use crate::raft::types::{LogId, Member, Proposal};
-use crate::raft::wire::{Answer, Call, Change, Greeting, Lead, Led};
+use crate::raft::wire::{Answer, Call, Change, Greeting, Lead, LedGroup};
 use crate::raft::{Cluster, Command, GroupStatus, NodeStatus};
 use crate::replica::{Replica, WriteError};
 use crate::store::{decode, encode};
@@ -144,7 +144,7 @@ fn bytes_of_the_first_version_stay_as_they_are() {
         Change::Relocate { id: 2, member: Member { raft: "r:1".into(), resp: "c:2".into() }, is_checked: true };
     let bytes = [
         ("vote", encode(&Call::Vote { group: 1, request: vote_request })),
-        ("heartbeat", encode(&Call::Heartbeat { from: 2, leads: vec![Led { group: 1, term: 3, last: 300 }] })),
+        ("heartbeat", encode(&Call::Heartbeat { from: 2, leads: vec![LedGroup { group: 1, term: 3, last: 300 }] })),
         ("canvass", encode(&Call::Canvass { from: 2, groups: vec![(1, last)] })),
         ("read-indexes", encode(&Call::ReadIndexes { groups: vec![1] })),
         ("admit", encode(&Call::Admit { cluster: 7, groups: 2, as_new: true, leads: vec![lead.clone()] })),
