@@ -48,7 +48,8 @@ pub struct ReadOptions {
     /// How point reads, prefix scans, and scans of a range within one prefix use filters. Other
     /// ranges and cursors use none. Default: [`FilterMode::Use`].
     pub filters: FilterMode,
-    /// Whether blocks read from disk are admitted to the cache. Default: true.
+    /// Whether blocks read from disk are admitted to the cache; those of a long scan, only to free
+    /// space. Default: true.
     pub fill_cache: bool,
 }
 

@@ -1,7 +1,7 @@
 //! [`CacheShard`]: which blocks of one shard stay in memory.
 //!
 //! While there is free space, every block is admitted, except while the arena still prepares
-//! memory. A full cache is a clock with a doorkeeper:
+//! memory. A full cache admits none of a long scan. For others, it is a clock with a doorkeeper:
 //!
 //! - The doorkeeper admits a block only if an earlier read missed it too, at most as many misses
 //!   ago as the cache can hold blocks of its size. The larger a block, the sooner it must have been
@@ -42,6 +42,15 @@ const MAX_BATCH: usize = 256 << 10;
 const BATCH_FRACTION: usize = 32;
 /// The doorkeeper remembers at least this many misses.
 pub(super) const MIN_REMEMBERED_MISSES: usize = 16;
+
+/// What a block may take the place of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nothing: it is admitted to free space only.
+    Free,
+    /// Other blocks, once it has been missed before.
+    Earned,
+}
 
 pub(super) struct CacheShard {
     capacity: usize,
@@ -85,14 +94,26 @@ impl CacheShard {
         }
     }
 
-    pub(super) fn admit(&mut self, arena: &Arc<FrameArena>, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
+    pub(super) fn admit(
+        &mut self,
+        arena: &Arc<FrameArena>,
+        slots: &BlockSlots,
+        i: usize,
+        len: usize,
+        place: Place,
+    ) -> Option<Frame> {
         let charge = charge(Frame::memory_for(len));
         if charge > self.capacity {
             return None;
         }
-        self.misses = self.misses.wrapping_add(1);
         self.reclaim();
+        if place == Place::Earned {
+            self.misses = self.misses.wrapping_add(1);
+        }
         if !self.has_space(charge) {
+            if place == Place::Free {
+                return None;
+            }
             let last_miss = slots.mark(i, self.misses)?;
             if self.misses.wrapping_sub(last_miss) > (self.capacity / charge).max(MIN_REMEMBERED_MISSES) {
                 return None;

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::admission::CacheShard;
+pub(crate) use self::admission::Place;
 pub(super) use self::slot::BlockSlots;
 use crate::block::{BlockRef, Frame};
 use crate::memory::budget::{MemoryBudget, MemoryUse};
@@ -135,8 +136,8 @@ impl BlockCache {
     /// Returns a frame for the block at position `i` of a table, of `len` bytes with its trailer,
     /// or `None` if the block is not admitted. The caller reads the block into the frame and
     /// [inserts](BlockCache::insert) it.
-    pub(super) fn admit(&self, slots: &BlockSlots, i: usize, len: usize) -> Option<Frame> {
-        self.in_shard(self.shard_of(slots, i), |shard| shard.admit(&self.arena, slots, i, len))
+    pub(super) fn admit(&self, slots: &BlockSlots, i: usize, len: usize, place: Place) -> Option<Frame> {
+        self.in_shard(self.shard_of(slots, i), |shard| shard.admit(&self.arena, slots, i, len, place))
     }
 
     /// Inserts the block at position `i` of a table, if there is still space.

@@ -54,7 +54,7 @@ impl Fixture {
     /// Handles one miss as a reader does; returns whether the block was admitted.
     fn miss(&self, table: usize, i: usize, block: &BlockRef) -> bool {
         let len = block.block().bytes().len();
-        let Some(mut frame) = self.cache.admit(&self.slots[table], i, len) else { return false };
+        let Some(mut frame) = self.cache.admit(&self.slots[table], i, len, Place::Earned) else { return false };
         frame.bytes_mut()[..len].copy_from_slice(block.block().bytes());
         self.cache.insert(&self.slots[table], i, &frame.into_block(len).unwrap());
         true
@@ -392,7 +392,7 @@ fn frames_are_reused() {
     let (mut admitted, mut reused) = (0, 0);
     for i in (0..200).flat_map(|i| [i, i]) {
         let before = fixture.cache.usage();
-        if let Some(mut frame) = fixture.cache.admit(&fixture.slots[0], i, block.block().bytes().len()) {
+        if let Some(mut frame) = fixture.cache.admit(&fixture.slots[0], i, block.block().bytes().len(), Place::Earned) {
             admitted += 1;
             reused += usize::from(fixture.cache.usage() < before);
             frame.bytes_mut()[..block.block().bytes().len()].copy_from_slice(block.block().bytes());
@@ -439,7 +439,7 @@ fn readers_never_see_a_reused_block() {
                     if hit.is_none() {
                         let new = tagged(tag(number, i), 4000);
                         let len = new.block().bytes().len();
-                        if let Some(mut frame) = cache.admit(&slots, i, len) {
+                        if let Some(mut frame) = cache.admit(&slots, i, len, Place::Earned) {
                             frame.bytes_mut()[..len].copy_from_slice(new.block().bytes());
                             cache.insert(&slots, i, &frame.into_block(len).unwrap());
                         }

@@ -107,8 +107,8 @@ impl VisitedEntry<'_> {
 }
 
 impl Table {
-    /// A cursor over the table's entries, initially invalid. A long scan reads ahead and does not
-    /// fill the cache; without `fill_cache` no scan does.
+    /// A cursor over the table's entries, initially invalid. A long scan reads ahead, and of the
+    /// cache takes only free space; without `fill_cache` no scan takes any.
     pub fn cursor(self: &Arc<Table>, fill_cache: bool) -> TableCursor {
         TableCursor::new(Arc::clone(self), fill_cache, FilterMode::Ignore)
     }

@@ -12,6 +12,7 @@ use super::mapped::Mapped;
 use super::properties::Properties;
 use super::{Ingested, TableContext};
 use crate::block::{BlockRef, Frame, set_seqno};
+use crate::cache::Place;
 use crate::compress::Compression;
 use crate::compress::{decompress_into, from_code, highest_code, raw_len};
 use crate::error::{Error, Result};
@@ -274,6 +275,8 @@ pub(super) struct ReadAhead {
     prefetched: Range<u64>,
     /// Whether the scan has waited for the device.
     has_waited: bool,
+    /// Blocks of a long scan for which the cache is not asked for free space.
+    unasked: u32,
     charge: Option<ScanCharge>,
 }
 
@@ -291,9 +294,12 @@ impl ReadAhead {
     const WHOLE_TABLE: u64 = 256 << 10;
     /// Number of blocks in a row that make a scan long.
     const PATIENCE: u32 = 2;
-    /// [`ReadAhead::PATIENCE`] of a scan that fills the cache: its single reads stay there, and
-    /// what it reads ahead does not.
+    /// [`ReadAhead::PATIENCE`] of a scan that fills the cache: its single reads may take the place
+    /// of other blocks there, and what it reads ahead does not.
     const PATIENCE_WITH_CACHE: u32 = 16;
+    /// After a block that the cache had no free space for, a long scan asks for none for so many
+    /// blocks: to ask takes a lock, 3 % of the time of a scan.
+    const UNASKED: u32 = 63;
 
     pub(super) fn new(limit: u64, fill_cache: bool) -> ReadAhead {
         let patience = if fill_cache { ReadAhead::PATIENCE_WITH_CACHE } else { ReadAhead::PATIENCE };
@@ -311,6 +317,7 @@ impl ReadAhead {
             buffer: Vec::new(),
             prefetched: 0..0,
             has_waited: false,
+            unasked: 0,
             charge: None,
         }
     }
@@ -338,6 +345,21 @@ impl ReadAhead {
     /// Whether the scan is long enough for read-ahead.
     pub(super) fn is_long(&self) -> bool {
         self.run >= self.patience
+    }
+
+    /// What the next block may take the place of in the cache; `None` if it is not to be kept. A
+    /// long scan would evict blocks that other reads need.
+    pub(super) fn place(&mut self) -> Option<Place> {
+        if !self.is_long() {
+            return Some(Place::Earned);
+        }
+        match self.unasked.checked_sub(1) {
+            None => Some(Place::Free),
+            Some(fewer) => {
+                self.unasked = fewer;
+                None
+            }
+        }
     }
 
     /// The next window of a long scan, which begins with the block, or ends with it if the scan
@@ -379,8 +401,11 @@ impl ReadAhead {
         })
     }
 
-    /// Notes that the scan holds a block of `len` bytes that the cache does not have.
-    pub(super) fn hold(&mut self, fetcher: &Fetcher, len: usize) {
+    /// Notes that the scan holds a block of `len` bytes for which the cache had no place.
+    pub(super) fn hold(&mut self, fetcher: &Fetcher, len: usize, place: Option<Place>) {
+        if place == Some(Place::Free) {
+            self.unasked = ReadAhead::UNASKED;
+        }
         let buffered = self.buffer.len();
         let ScanCharge { charge, held } = self.charge(fetcher);
         if len > *held {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::fetch::{Fetcher, SHORT};
 use super::footer::BlockHandle;
 use crate::block::Frame;
-use crate::cache::BlockSlots;
+use crate::cache::{BlockSlots, Place};
 use crate::error::Result;
 use crate::format::checksum::bound_crc;
 use crate::memory::budget::{MemoryCharge, MemoryUse};
@@ -133,7 +133,7 @@ impl<T: Whole> Pages<T> {
         let before = page * PAGE_LEN;
         let len = (self.handle.len as usize).saturating_sub(before).min(PAGE_LEN);
         let offset = self.handle.offset + before as u64;
-        let admitted = cache.admit(&self.slots, page, len);
+        let admitted = cache.admit(&self.slots, page, len, Place::Earned);
         let keep = admitted.is_some();
         let mut frame = admitted.unwrap_or_else(|| Frame::new(len));
         let bytes = &mut frame.bytes_mut()[..len];

@@ -1,19 +1,20 @@
 //! [`Table`]: look-ups in one SSTable.
 
+mod blocks;
+
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::fetch::{Fetcher, ReadAhead, ReadHint};
+use super::fetch::{Fetcher, ReadHint};
 use super::footer::BlockHandle;
 use super::paged::PagedFilter;
 use super::planned::{BlockAddress, PlannedRead, PlannedReads};
 use super::properties::Properties;
 use super::resident::{Resident, ResidentBlock, TableFilter};
 use super::{TableContext, TableMeta};
-use crate::block::{BlockHit, BlockRef, CursorBlock, Frame};
-use crate::compress::Compression;
+use crate::block::BlockHit;
 use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterState, KeyHash};
 use crate::format::Malformed;
@@ -378,26 +379,6 @@ impl Table {
         }
     }
 
-    /// The data block at position `i`, which must be less than the number of blocks, if it is in
-    /// memory. The block may outlive the table. `former` is a block that is no longer needed, for
-    /// reuse.
-    pub(super) fn kept_block(
-        &self,
-        resident: &Resident,
-        i: usize,
-        counting: Counting,
-        former: Option<CursorBlock>,
-    ) -> Result<Option<CursorBlock>> {
-        self.fetcher.context.epoch().pin(|pin| match self.block_in_memory(resident, i, counting, pin) {
-            None => Ok(None),
-            Some(ResidentBlock::Cached(block)) => Ok(Some(block.counted().into())),
-            Some(ResidentBlock::Mapped(block)) => {
-                let kept = block.kept(former.and_then(CursorBlock::into_file));
-                kept.map(Some).map_err(|malformed| self.malformed_block(i, malformed))
-            }
-        })
-    }
-
     /// The data block at position `i`, if it is in memory.
     #[inline(always)]
     fn block_in_memory<'p>(
@@ -416,63 +397,6 @@ impl Table {
             self.count(ReadEvent::CacheHit);
         }
         Some(block)
-    }
-
-    /// Reads the data block at position `i` from the file.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn read_block(
-        &self,
-        resident: &Resident,
-        i: usize,
-        fill_cache: bool,
-        counting: Counting,
-        hint: ReadHint<'_>,
-    ) -> Result<BlockRef> {
-        let handle = resident.index.handle(&self.fetcher, i)?;
-        let cache = self.fetcher.context.cache();
-        // A long scan would evict blocks that other reads need. Mapped blocks need no cache.
-        let is_long = matches!(&hint, ReadHint::Scan(ahead) if ahead.is_long());
-        let mut keep = fill_cache && !is_long && resident.mapped.is_none();
-        let frame = |len| {
-            let admitted = if keep { cache.admit(&resident.slots, i, len) } else { None };
-            keep = admitted.is_some();
-            admitted.unwrap_or_else(|| Frame::new(len))
-        };
-        let (compression, block) = self.fetcher.data_block(handle, &resident.properties, hint, frame)?;
-        if let Some(mapped) = &resident.mapped
-            && compression == Compression::None
-        {
-            mapped.set_verified(i);
-        }
-        if counting != Counting::Uncounted {
-            self.count(ReadEvent::BlockRead);
-            self.fetcher.counters.add(ReadEvent::BlockBytes, handle.stored_len());
-        }
-        if counting == Counting::AvoidableRead {
-            self.count(ReadEvent::AvoidableRead);
-            self.fetcher.counters.add(ReadEvent::AvoidableBytes, handle.stored_len());
-        }
-        if keep {
-            cache.insert(&resident.slots, i, &block);
-        }
-        Ok(block)
-    }
-
-    /// [`Table::read_block`] for a scan, which is charged for the block.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn read_block_of_scan(
-        &self,
-        resident: &Resident,
-        i: usize,
-        fill_cache: bool,
-        counting: Counting,
-        ahead: &mut ReadAhead,
-    ) -> Result<BlockRef> {
-        let block = self.read_block(resident, i, fill_cache, counting, ReadHint::Scan(ahead))?;
-        ahead.hold(&self.fetcher, block.memory());
-        Ok(block)
     }
 
     /// Adds keys to `samples` that cut the table into pieces of about `step` bytes.

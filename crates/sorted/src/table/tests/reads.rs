@@ -125,7 +125,7 @@ fn cached_blocks_are_not_read_again() {
 }
 
 #[test]
-fn a_long_scan_reads_ahead_and_does_not_fill_the_cache() {
+fn a_long_scan_reads_ahead_in_both_directions() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(40_000), 16 << 20);
     let blocks = table.properties().unwrap().data_blocks;
     assert!(blocks > 200);
@@ -144,11 +144,42 @@ fn a_long_scan_reads_ahead_and_does_not_fill_the_cache() {
         cursor.prev().unwrap();
     }
     assert!(!cursor.valid() && fs.reads() - before < 12, "{} reads", fs.reads() - before);
+}
+
+/// Blocks that a scan reads, with `fill_cache`.
+fn read_by_scan(table: &Arc<Table>) -> u64 {
+    let before = table.ledger().reads.block_reads;
+    assert_eq!(entries_of(table, true).unwrap().len(), 40_000);
+    table.ledger().reads.block_reads - before
+}
+
+#[test]
+fn a_long_scan_fills_free_space_of_the_cache() {
+    let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(40_000), 16 << 20);
     let before = fs.reads();
-    assert_eq!(entries_of(&table, true).unwrap().len(), 40_000);
+    assert_eq!(read_by_scan(&table), table.properties().unwrap().data_blocks);
     assert!(fs.reads() - before < 32, "{} reads", fs.reads() - before);
-    let kept = table.fetcher().context.cache().usage();
-    assert!((1..=20 * 5000).contains(&kept), "the beginning is kept, since the scan might have been short: {kept}");
+    let before = fs.reads();
+    assert_eq!((read_by_scan(&table), fs.reads()), (0, before));
+}
+
+#[test]
+fn a_long_scan_evicts_nothing_from_a_full_cache() {
+    let (_, table) = table_of(FilterPolicy::DEFAULT, &even_keys(40_000), 256 << 10);
+    let get_last = || {
+        let before = table.ledger().reads.block_reads;
+        for i in 38_000..40_000 {
+            assert!(get_in(&table, even_key(i), MAX_SEQNO, FilterMode::Use));
+        }
+        table.ledger().reads.block_reads - before
+    };
+    assert!(get_last() > 10);
+    let cache = table.fetcher().context.cache();
+    for _ in 0..3 {
+        assert!(read_by_scan(&table) > 100);
+        assert!(cache.usage() <= cache.capacity() && cache.usage() > cache.capacity() / 2);
+        assert_eq!(get_last(), 0, "what gets have read stays");
+    }
 }
 
 #[test]
