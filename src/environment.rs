@@ -30,6 +30,7 @@ pub use self::memory::MemoryUsage;
 use self::memory::{LEAST_MEMORY, MemoryLimits, largest_part};
 use crate::error::{Error, Result};
 use crate::exec::{Executor, Priority, ThreadPool};
+use crate::fork::Process;
 use crate::memory::budget::MemoryBudget;
 use crate::memory::pool::{CHUNK_LEN, MemtablePool, PoolChange};
 use crate::rate::{RateLimit, SharedRate};
@@ -238,6 +239,8 @@ struct EnvironmentState {
     reader_memtables: Arc<MemtablePool>,
     /// Threads that sync stores for followers.
     syncers: AtomicUsize,
+    /// The process that has the threads.
+    process: Process,
 }
 
 /// The right to have a thread that syncs a store for a follower; see [`Environment::syncer`].
@@ -397,6 +400,7 @@ impl Environment {
             tables: TableResources::new(&memory, cache, options.max_open_files),
             rate: Arc::new(SharedRate::new(options.rate_limit)),
             delivery: Delivery::default(),
+            process: Process::current(),
             budget,
             reader_memtables: MemtablePool::charging(&memory, idle),
             syncers: AtomicUsize::new(0),
@@ -470,6 +474,14 @@ impl Environment {
 
     pub(crate) fn rate(&self) -> &Arc<SharedRate> {
         &self.0.rate
+    }
+
+    /// Fails in a fork of the process that made it: the threads are there.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if self.0.process.is_current() {
+            return Ok(());
+        }
+        Err(Error::invalid("the environment is of the process that this one was forked from, as are its threads"))
     }
 
     pub(crate) fn delivery(&self) -> &Delivery {

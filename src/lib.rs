@@ -152,7 +152,7 @@
     allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "threads and clocks of tests are their own")
 )]
 
-use tamis_base::{error, exec, format, memory, rate, report, sync};
+use tamis_base::{error, exec, fork, format, memory, rate, report, sync};
 pub use tamis_filter as filter;
 use tamis_log as log;
 use tamis_sorted as sorted;

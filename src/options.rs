@@ -470,6 +470,7 @@ impl Options {
             return Err(Error::invalid("table_size must be 4 KiB to 1 TiB"));
         }
         self.own.validate()?;
+        self.environment.as_ref().map_or(Ok(()), Environment::check_process)?;
         match &self.default_keyspace {
             Some(options) => options.validate(),
             None => Ok(()),

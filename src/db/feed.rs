@@ -100,7 +100,10 @@ impl LogPin {
 
 impl Drop for LogPin {
     fn drop(&mut self) {
-        self.handle.store.writer.logs().unpin(&self.pin);
+        let store = &self.handle.store;
+        if !store.gate.is_forked() {
+            store.writer.logs().unpin(&self.pin);
+        }
     }
 }
 

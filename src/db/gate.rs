@@ -3,13 +3,15 @@
 //! A store is poisoned when what the disk holds is unknown: by the first failed append or sync of
 //! the log or the manifest, by a panic in the background, and when its directory is not the locked
 //! one any more. A sync that failed must not be repeated and believed. Reads go on; writes fail
-//! with the first cause until the store is opened again.
+//! with the first cause until the store is opened again. They fail in a fork of the process, too,
+//! where nothing is closed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::error::{Error, Result};
+use crate::fork::Process;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::vfs::FileLock;
@@ -19,6 +21,8 @@ pub(super) struct Gate {
     /// Unique within the process: a batch made for another store is refused.
     id: u64,
     dir: PathBuf,
+    /// The process that has opened the store.
+    process: Process,
     is_read_only: bool,
     /// The first failure of the log or the manifest.
     poison: OnceLock<Arc<Error>>,
@@ -36,6 +40,7 @@ impl Gate {
         Gate {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             dir,
+            process: Process::current(),
             is_read_only: lock.is_none(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -68,15 +73,33 @@ impl Gate {
         self.check_poison()
     }
 
+    #[inline]
     pub(super) fn check_poison(&self) -> Result<()> {
+        if self.is_poisoned() { Err(self.refusal()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refusal(&self) -> Error {
         match self.poison.get() {
-            Some(cause) => Err(Error::Poisoned(Arc::clone(cause))),
-            None => Ok(()),
+            Some(cause) => Error::Poisoned(Arc::clone(cause)),
+            None => Error::Forked(self.dir.clone()),
         }
     }
 
+    /// Whether the store takes no writes in this process.
+    #[inline]
     pub(super) fn is_poisoned(&self) -> bool {
-        self.poison.get().is_some()
+        self.poison.get().is_some() || self.is_forked()
+    }
+
+    /// Whether this process is a fork of the one that opened the store.
+    #[inline]
+    pub(super) fn is_forked(&self) -> bool {
+        !self.process.is_current()
+    }
+
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.is_forked() { Err(Error::Forked(self.dir.clone())) } else { Ok(()) }
     }
 
     /// Refuses all writes from now on. Only the first cause is kept; returns whether this is it.

@@ -105,6 +105,10 @@ pub(crate) struct StoreHandle {
 
 impl Drop for StoreHandle {
     fn drop(&mut self) {
+        if self.store.gate.is_forked() {
+            // Its destructors would wait for threads and locks of the process that opened it.
+            return std::mem::forget(Arc::clone(&self.store));
+        }
         // The error is lost; `Db::close` returns it.
         let _ = self.store.close();
     }

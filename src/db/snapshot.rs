@@ -127,6 +127,9 @@ fn take_point(store: &Store, is_filtering: bool) -> (NumberAndTime, Option<Arc<R
 impl Drop for Pinned {
     fn drop(&mut self) {
         let store = &self.handle.store;
+        if store.gate.is_forked() {
+            return;
+        }
         if store.shape.snapshots().remove((self.point.seqno, self.point.at), self.registered) {
             store.schedule();
         }

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use super::SstFormat;
 use crate::error::{Error, IoContext, Result};
+use crate::fork::Process;
 use crate::format::deadline::{deadline_at, put_expiring};
 use crate::format::header::IDENTITY_BIT;
 use crate::format::key::{MAX_KEY_LEN, MAX_OPERAND_LEN, ValueKind};
@@ -68,6 +69,8 @@ pub struct SstWriter {
     range: Option<LastRange>,
     /// Whether the file is to be removed when the writer is dropped.
     is_unfinished: bool,
+    /// The process that has begun the file.
+    process: Process,
     /// Buffer for a value as it is stored.
     stored: Vec<u8>,
 }
@@ -147,6 +150,7 @@ impl SstWriter {
             builder: Some(builder),
             range: None,
             is_unfinished: true,
+            process: Process::current(),
             stored: Vec::new(),
             fs: file_system,
         })
@@ -314,7 +318,8 @@ impl SstWriter {
 
 impl Drop for SstWriter {
     fn drop(&mut self) {
-        if self.is_unfinished {
+        // A fork has a copy of the writer: the file is its parent's.
+        if self.is_unfinished && self.process.is_current() {
             // Closed first: some systems remove no open file.
             self.builder = None;
             let _ = self.fs.remove(&self.place);

@@ -17,6 +17,8 @@ mod explain;
 mod faults;
 mod feed;
 mod foreign;
+#[cfg(unix)]
+mod fork;
 mod garbage;
 mod held;
 mod in_memory;

@@ -146,6 +146,11 @@ pub enum Error {
         /// What shows it.
         rule: String,
     },
+    /// This process is a fork of the one that opened the store, and that one alone writes to it and
+    /// closes it. A fork has none of the threads on which stores rely: begin a program of its own
+    /// (`exec`) to open one.
+    #[error("{} was opened by the process that this one was forked from, and only that one writes to it", .0.display())]
+    Forked(PathBuf),
     /// The store was opened read-only.
     #[error("{} was opened read-only", .0.display())]
     ReadOnly(PathBuf),

@@ -1,10 +1,12 @@
 //! Executors for background work: threads, or a queue that a test steps through.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::fork::Process;
 use crate::sync::{
     Condvar, Mutex, MutexGuard,
     thread::{self, JoinHandle},
@@ -65,6 +67,8 @@ pub trait Executor: Send + Sync {
 pub struct ThreadPool {
     shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
+    /// The process that has the threads.
+    process: Process,
 }
 
 #[derive(Default)]
@@ -136,7 +140,7 @@ impl ThreadPool {
         // The flush thread last, so that a pool of one thread takes all jobs.
         let of_all = (0..threads.max(1)).map(|i| (format!("tamis-{i}"), Accepts::All));
         let threads = of_all.chain([("tamis-flush".to_owned(), Accepts::Urgent)]).map_while(spawn).collect();
-        ThreadPool { shared, threads }
+        ThreadPool { shared, threads, process: Process::current() }
     }
 }
 
@@ -213,6 +217,10 @@ impl Executor for ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The threads are not in this process, and their queue may be locked for ever.
+            return self.threads.drain(..).for_each(mem::forget);
+        }
         self.shared.queue.lock().closing = true;
         self.shared.wake_all();
         while self.step() {}

@@ -4,6 +4,7 @@
 //! - [`mod@format`]: encodings shared by several kinds of file.
 //! - [`memory`]: pools, epochs, prefetch.
 //! - [`exec`]: who runs background work.
+//! - [`fork`]: whether this process is a child of the one that began something.
 //! - [`rate`]: how fast it may read and write.
 //! - [`report`]: what a store tells about itself.
 //! - [`sync`]: threads, locks and clocks.
@@ -17,6 +18,7 @@
 pub mod error;
 #[deny(missing_docs)]
 pub mod exec;
+pub mod fork;
 pub mod format;
 pub mod memory;
 pub mod rate;

@@ -397,7 +397,7 @@ impl Drop for OsLock {
 
 impl FileLock for OsLock {
     fn is_in_force(&self) -> bool {
-        platform::is_file_of(&self.file, &self.path)
+        self.owner == std::process::id() && platform::is_file_of(&self.file, &self.path)
     }
 }
 

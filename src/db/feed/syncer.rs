@@ -7,6 +7,7 @@ use crate::db::signal::Signal;
 use crate::db::store::Store;
 use crate::environment::SyncerPermit;
 use crate::error::{Error, Result};
+use crate::fork::Process;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{
     Mutex,
@@ -23,8 +24,9 @@ const SYNC_EVERY: Duration = Duration::from_millis(5);
 pub(super) struct Syncer {
     shared: Arc<SyncerState>,
     _permit: SyncerPermit,
-    /// Joined when this is dropped.
+    /// Joined when this is dropped, in the process that has it.
     thread: Option<JoinHandle<()>>,
+    process: Process,
 }
 
 #[derive(Default)]
@@ -68,7 +70,7 @@ impl Syncer {
         let shared = Arc::<SyncerState>::default();
         let (of_thread, store) = (Arc::clone(&shared), Arc::clone(store));
         let thread = thread::spawn("tamis feed", move || of_thread.run(&store)).ok()?;
-        Some(Syncer { shared, _permit: permit, thread: Some(thread) })
+        Some(Syncer { shared, _permit: permit, thread: Some(thread), process: Process::current() })
     }
 
     /// Has the next sync made as soon as the last one is old enough.
@@ -89,6 +91,9 @@ impl Syncer {
 
 impl Drop for Syncer {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            return std::mem::forget(self.thread.take());
+        }
         self.shared.is_stopped.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();

@@ -25,6 +25,7 @@ use crate::tree::manifest::VersionEdit;
 impl Store {
     /// Closes the store once. Every caller waits for the end and gets its result.
     pub(crate) fn close(self: &Arc<Self>) -> Result<()> {
+        self.gate.check_process()?;
         let shut_down = || {
             // After a panic the store keeps its lock until it is dropped: background work may still
             // be writing.
