@@ -10,12 +10,13 @@
 //! even without a signal of its own, therefore finds the mark when it looks afterwards.
 
 use std::ffi::{c_int, c_void};
+use std::hint::black_box;
 use std::io;
 use std::mem::zeroed;
 use std::ptr::{self, null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering, compiler_fence, fence};
 
-use libc::{SA_ONSTACK, SA_RESTART, SA_SIGINFO, SIG_BLOCK, SIG_DFL, SIG_IGN, SIGBUS};
+use libc::{SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_BLOCK, SIG_DFL, SIG_IGN, SIGBUS};
 use libc::{pthread_sigmask, sigaction, siginfo_t, sigismember, sigset_t};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use tamis_base::sync::{OnceLock, thread_local};
@@ -28,8 +29,9 @@ struct Copying {
     start: AtomicUsize,
     len: AtomicUsize,
     broken: AtomicPtr<AtomicBool>,
-    /// Whether the handler that was there before runs.
-    forwarding: AtomicBool,
+    /// The last signal that was passed on to the handler that was there before: where the kernel
+    /// has put its description, and where the stack was.
+    forwarded: [AtomicUsize; 2],
 }
 
 thread_local! {
@@ -39,7 +41,7 @@ thread_local! {
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             broken: AtomicPtr::new(null_mut()),
-            forwarding: AtomicBool::new(false),
+            forwarded: [const { AtomicUsize::new(0) }; 2],
         }
     };
 }
@@ -63,7 +65,9 @@ pub(super) fn is_in_force() -> bool {
             // SAFETY: zeros are a valid value of this plain structure.
             let mut action: sigaction = unsafe { zeroed() };
             action.sa_sigaction = address(on_bus_error);
-            action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+            // An earlier handler that leaves by a jump counts on its flags and mask.
+            action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | previous.sa_flags & SA_NODEFER;
+            action.sa_mask = previous.sa_mask;
             // SAFETY: the handler does only what a signal handler may, and the pointers are valid.
             if unsafe { sigaction(SIGBUS, &raw const action, &raw mut previous) } == 0 {
                 note_previous(&previous);
@@ -151,12 +155,16 @@ fn replace_mapping(address: usize) -> bool {
     })
 }
 
-/// Does what would have been done without this handler.
+/// Does what would have been done without this handler. It may never return: a program's handler
+/// may leave by a jump.
 fn forward(signal: c_int, is_fault: bool, info: *mut siginfo_t, context: *mut c_void) {
     let (handler, flags) = (PREVIOUS.0.load(Ordering::SeqCst), PREVIOUS.1.load(Ordering::SeqCst));
-    let forwarding = |to| COPYING.with(|copying| copying.forwarding.swap(to, Ordering::Relaxed));
     // The other one may forward to this one.
-    let handler = if forwarding(true) { SIG_DFL } else { handler };
+    let frame = 0u8;
+    let handler = if is_forwarded(info, &raw const frame) { SIG_DFL } else { handler };
+    if flags & SA_RESETHAND != 0 {
+        PREVIOUS.0.store(SIG_DFL, Ordering::SeqCst);
+    }
     match handler {
         SIG_IGN if !is_fault => {}
         SIG_DFL | SIG_IGN => {
@@ -175,7 +183,21 @@ fn forward(signal: c_int, is_fault: bool, info: *mut siginfo_t, context: *mut c_
         // SAFETY: as above.
         handler => unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal) },
     }
-    forwarding(false);
+    // The frame stays while the other handler runs, which is therefore called, and not jumped to.
+    black_box(&raw const frame);
+}
+
+/// Whether this signal has been forwarded before, and the other handler has called this one: then
+/// `frame` is further down the stack. Another signal may be described at the same place, where the
+/// last handler has left by a jump, but its frame is there, too.
+fn is_forwarded(info: *mut siginfo_t, frame: *const u8) -> bool {
+    let (info, stack) = (info.addr(), frame.addr());
+    COPYING.with(|copying| {
+        let [former_info, former_stack] = &copying.forwarded;
+        let is_same = former_info.swap(info, Ordering::Relaxed) == info;
+        let former_stack = former_stack.swap(stack, Ordering::Relaxed);
+        is_same && stack < former_stack
+    })
 }
 
 #[cfg(test)]
@@ -202,6 +224,10 @@ mod tests {
         assert_eq!(run("kill, ignored").code(), Some(0));
         assert_eq!(run("fault, ignored").signal(), Some(SIGBUS));
         assert_eq!(run("replaced").code(), Some(0));
+        assert_eq!(run("fault, their handler that calls back").signal(), Some(SIGBUS));
+        if cfg!(target_env = "gnu") {
+            assert_eq!(run("faults, their handler that jumps").code(), Some(0));
+        }
     }
 
     extern "C" fn exit_42(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
@@ -212,6 +238,41 @@ mod tests {
     extern "C" fn exit_43(_: c_int) {
         // SAFETY: as above.
         unsafe { libc::_exit(43) }
+    }
+
+    extern "C" fn call_back(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+        on_bus_error(signal, info, context);
+    }
+
+    /// Where the program goes on after a fault.
+    #[cfg(target_env = "gnu")]
+    static mut PLACE: std::mem::MaybeUninit<libc::ucontext_t> = std::mem::MaybeUninit::uninit();
+
+    #[cfg(target_env = "gnu")]
+    extern "C" fn jump(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+        // SAFETY: the place has been noted, in a function that has not returned.
+        unsafe { libc::setcontext((&raw const PLACE).cast()) };
+    }
+
+    /// Faults three times at one place.
+    #[cfg(target_env = "gnu")]
+    fn fault_and_jump() {
+        static FAULTS: AtomicUsize = AtomicUsize::new(0);
+        // SAFETY: no other thread uses the place.
+        assert_eq!(unsafe { libc::getcontext((&raw mut PLACE).cast()) }, 0);
+        if FAULTS.fetch_add(1, Ordering::SeqCst) < 3 {
+            fault();
+        }
+    }
+
+    /// Touches a page that is not in its file any more.
+    fn fault() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1).unwrap();
+        let region = Region::new(&file).unwrap();
+        file.set_len(0).unwrap();
+        // SAFETY: none; this faults.
+        unsafe { region.start().read_volatile() };
     }
 
     fn install(handler: usize, flags: c_int) {
@@ -230,6 +291,9 @@ mod tests {
         let (cause, handler) = case.split_once(", ").unwrap_or((&case, ""));
         match handler {
             "their handler" => install(address(exit_42), SA_SIGINFO),
+            "their handler that calls back" => install(address(call_back), SA_SIGINFO),
+            #[cfg(target_env = "gnu")]
+            "their handler that jumps" => install(address(jump), SA_SIGINFO),
             "their old handler" => install(exit_43 as extern "C" fn(c_int) as usize, 0),
             "ignored" => install(SIG_IGN, 0),
             _ => install(SIG_DFL, 0),
@@ -238,14 +302,9 @@ mod tests {
         match cause {
             // SAFETY: a plain system call.
             "kill" => drop(unsafe { libc::raise(SIGBUS) }),
-            "fault" => {
-                let file = tempfile::tempfile().unwrap();
-                file.set_len(1).unwrap();
-                let region = Region::new(&file).unwrap();
-                file.set_len(0).unwrap();
-                // SAFETY: none; this faults.
-                unsafe { region.start().read_volatile() };
-            }
+            "fault" => fault(),
+            #[cfg(target_env = "gnu")]
+            "faults" => fault_and_jump(),
             _ => {
                 install(address(on_bus_error), SA_SIGINFO);
                 assert!(is_in_force());
