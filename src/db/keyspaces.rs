@@ -200,9 +200,11 @@ impl Store {
         if dropped.is_empty() {
             return Ok(0);
         }
+        let dropping = self.writer.begin_dropping(dropped.keys().copied().collect());
         let edit = VersionEdit { dropped: dropped.keys().copied().collect(), ..VersionEdit::default() };
         self.install(edit, |view| dropped.keys().for_each(|id| view.trees.remove(*id)))?;
         self.shape.note_dropped(&dropped);
+        drop(dropping);
         // Their compaction debt no longer slows writers down.
         self.schedule();
         Ok(dropped.len())

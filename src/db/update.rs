@@ -136,6 +136,7 @@ impl Store {
         let (mut turn, mut attempt) = (None, 1);
         loop {
             self.writer.retries().of_key(hash, attempt, &mut turn);
+            let as_of = self.writer.keyspaces_as_of();
             let (before, premise) = self.read_for_update(target, key, hash)?;
             let after = match self.timed_closure("update", || change(before.as_deref()))? {
                 Change::Keep => {
@@ -148,7 +149,9 @@ impl Store {
                 Change::Put(value) => Some(value),
                 Change::Delete => None,
             };
-            if let Some(seqno) = self.replace(target, key, before.as_deref(), after.as_deref(), premise, options)? {
+            if let Some(seqno) =
+                self.replace(target, key, (before.as_deref(), after.as_deref()), (premise, as_of), options)?
+            {
                 return Ok(Updated { before, after: after.map(Value::from), seqno: Some(seqno) });
             }
             if attempt == ATTEMPTS {
@@ -180,7 +183,8 @@ impl Store {
         Ok((value, Premise::on_key(moment, target.keyspace, key, hash).until(deadline.0)))
     }
 
-    /// Replaces the value `before` of a key, under the premise that it still has that value.
+    /// Replaces the value `before` of a key by `after`, under the premise that it still has that
+    /// value. `as_of` was [noted](super::write::Writer::keyspaces_as_of) before it was read.
     /// Returns the number of the write, or `None` if it has not.
     ///
     /// A premise that has become stale says nothing of the key. The key is then read again, and has
@@ -189,15 +193,14 @@ impl Store {
         self: &Arc<Self>,
         target: ReadTarget<'_>,
         key: &'a [u8],
-        before: Option<&[u8]>,
-        after: Option<&[u8]>,
-        mut premise: Premise<'a>,
+        (before, after): (Option<&[u8]>, Option<&[u8]>),
+        (mut premise, mut as_of): (Premise<'a>, u64),
         options: WriteOptions,
     ) -> Result<Option<SeqNo>> {
         let hash = KeyHash::new(self.seed, key);
         let write = self.with_deadline(target.keyspace, after.map_or(Write::Delete, Write::Put), options);
         for _ in 0..=STALE_ROUNDS {
-            let logged = self.logged_part_of_one(target.keyspace, options)?;
+            let logged = self.logged_part_of_one(target.keyspace, options, as_of)?;
             let outcome = with_encoded(target.keyspace, key, write, |payload, single| {
                 let encoded = Encoded::single(payload, single, write.kind().features(), logged, options.sync);
                 self.write_encoded(encoded, Some(&premise))
@@ -208,6 +211,7 @@ impl Store {
                 Outcome::Refused(Refusal::Expired | Refusal::Written(..)) => return Ok(None),
             }
             let value;
+            as_of = self.writer.keyspaces_as_of();
             (value, premise) = self.read_for_update(target, key, hash)?;
             if !is_same(value.as_deref(), before) {
                 return Ok(None);

@@ -1,14 +1,16 @@
 //! The write path, from a batch to durable entries.
 //!
 //! `path` commits batches in groups, under the lock of `commit`; `in_place` changes a key that the
-//! memtable has, under the same lock; `room` makes room for them; `logs` keeps the log files;
-//! `sync` and `turns` make them durable; `stalls` counts how long writers wait.
+//! memtable has, under the same lock; `dropping` fails batches whose keyspace is gone; `room` makes
+//! room for them; `logs` keeps the log files; `sync` and `turns` make them durable; `stalls` counts
+//! how long writers wait.
 //!
 //! Of workers, writers ask four things: to begin what is due (`Store::schedule`), also what has
 //! failed (`Store::retry_failed`), to wait for it (`Store::wait_for_progress`), and to run a job of
 //! an executor that runs none by itself (`Store::step`).
 
 pub(crate) mod commit;
+mod dropping;
 pub(crate) mod in_place;
 pub(crate) mod logs;
 pub(crate) mod path;
@@ -22,6 +24,7 @@ mod wide;
 use std::time::Duration;
 
 use self::commit::{Commit, Queue};
+use self::dropping::Dropping;
 use self::logs::LiveLogs;
 use self::stalls::{Cause, Stalls, WriteStalls};
 use self::turns::{Lead, Syncing};
@@ -43,9 +46,9 @@ pub(crate) struct Writer {
     seat: Seat,
     /// Whether a keyspace may have been without a log since the store was opened.
     has_unlogged: AtomicBool,
-    /// How often a keyspace has begun or ceased to have a log. Raised under the commit lock, while
-    /// no memtable holds an entry of the keyspace.
-    logging: AtomicU64,
+    /// Raised by 2 when a keyspace has begun or ceased to have a log, and when keyspaces have been
+    /// dropped; odd while they are dropped. Changed under the commit lock.
+    keyspaces: AtomicU64,
     /// Turns of writes that have met conflicts.
     retries: Retries,
     stalls: Stalls,
@@ -63,7 +66,7 @@ impl Writer {
             syncing: Syncing::default(),
             seat,
             has_unlogged: AtomicBool::new(view.trees.iter().any(|tree| !tree.options.wal)),
-            logging: AtomicU64::new(0),
+            keyspaces: AtomicU64::new(0),
             retries: Retries::default(),
             stalls: Stalls::default(),
             signal: Signal::default(),
@@ -112,7 +115,22 @@ impl Writer {
     /// Notes that a keyspace has begun or ceased to have a log. No memtable holds an entry of it.
     pub(crate) fn note_other_logging(&self) {
         let _commit = self.commit.lock();
-        self.logging.fetch_add(1, Ordering::Release);
+        self.keyspaces.fetch_add(2, Ordering::Release);
+    }
+
+    /// What a write notes before it checks its keyspaces: they are checked again when it commits,
+    /// if they have changed by then.
+    #[inline]
+    pub(crate) fn keyspaces_as_of(&self) -> u64 {
+        self.keyspaces.load(Ordering::Acquire) & !1
+    }
+
+    /// Has writes to these keyspaces fail until the guard is dropped. The caller drops the
+    /// keyspaces, and has the lock for that.
+    pub(crate) fn begin_dropping(&self, ids: Vec<u32>) -> Dropping<'_> {
+        let dropping = Dropping(self);
+        dropping.note(ids);
+        dropping
     }
 
     /// Wakes readers of the change feed.

@@ -132,11 +132,12 @@ impl Store {
     /// Writes what a store has accepted before: puts without a deadline have none, and the operator
     /// of operands need not be known.
     fn write_copied(self: &Arc<Self>, batch: WriteBatch) -> Result<()> {
+        let as_of = self.writer.keyspaces_as_of();
         self.check_form(&batch)?;
         if batch.is_empty() {
             return Ok(());
         }
-        let logged = self.logged_part(&batch, WriteOptions::new())?;
+        let logged = self.logged_part(&batch, WriteOptions::new(), as_of)?;
         self.write_unconditionally(Encoded::of(batch, logged, false)).map(drop)
     }
 }

@@ -50,8 +50,9 @@ impl Store {
     ) -> Result<SeqNo> {
         let with_deadlines = self.with_deadlines(batch, options);
         let batch = with_deadlines.as_ref().unwrap_or(batch);
+        let as_of = self.writer.keyspaces_as_of();
         self.check_batch(batch)?;
-        let logged = self.logged_part(batch, options)?;
+        let logged = self.logged_part(batch, options, as_of)?;
         let encoded = Encoded::borrowing(batch, logged, options.sync);
         let write = |premise: Premise<'_>, reads: &ReadSet| {
             let premise = premise.until(reads.expiring().map_or(NEVER, |first| first.deadline));

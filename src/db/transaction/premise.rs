@@ -200,6 +200,17 @@ impl<'a> Premise<'a> {
         Premise { reads, ..*self }
     }
 
+    /// The keyspaces of what was read, each perhaps several times.
+    pub(crate) fn keyspaces(&self) -> Box<dyn Iterator<Item = u32> + '_> {
+        let reads = match &self.reads {
+            Reads::Key { keyspace, .. } => return Box::new(std::iter::once(*keyspace)),
+            Reads::Keys(reads) => reads,
+            Reads::Set { reads, .. } => &**reads,
+        };
+        let of_ranges = reads.ranges().iter().map(|(of, _)| of);
+        Box::new(reads.keyspaces().iter().chain(of_ranges).map(|of| of.keyspace))
+    }
+
     /// Whether a value that was read has expired. Reads the clock only if one has a deadline.
     pub(crate) fn is_expired(&self, clock: &Clock) -> bool {
         self.deadline != NEVER && self.deadline <= clock.now()

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::batch::{LoggedPart, Op, WriteBatch};
+use crate::batch::{BatchReader, LoggedPart, Op, WriteBatch};
 use crate::db::shape::view::EndedHorizons;
 use crate::db::transaction::premise::{Premise, Refusal};
 use crate::error::Result;
@@ -46,6 +46,8 @@ pub(crate) struct Commit {
     pub(crate) horizons: EndedHorizons,
     /// The number of the last ingest, which is in no memtable; 0 if there was none.
     pub(crate) ingested: SeqNo,
+    /// Keyspaces that are being dropped.
+    pub(super) dropping: Vec<u32>,
     /// Threads that wait without the lock for what must come before their writes. Later writers
     /// queue behind them.
     pub(super) waiting: usize,
@@ -116,7 +118,8 @@ impl Commit {
     pub(crate) fn new(memtable: Arc<Memtable>, header: FileHeader) -> Commit {
         memtable.mark_visible();
         let horizons = EndedHorizons::default();
-        Commit { memtable, header, log: None, reserved: 0, unlogged: 0, horizons, ingested: 0, waiting: 0 }
+        let (dropping, waiting) = Default::default();
+        Commit { memtable, header, log: None, reserved: 0, unlogged: 0, horizons, ingested: 0, dropping, waiting }
     }
 
     /// First sequence number of the log's next record.
@@ -170,7 +173,8 @@ impl Commit {
 pub(crate) struct Logging {
     /// `None` if that is all of it.
     pub(super) part: Option<LoggedPart>,
-    /// [`Store::logging`](crate::db::store::Store::logging) when the options were read.
+    /// [`Writer::keyspaces_as_of`](super::Writer::keyspaces_as_of), before the keyspaces were
+    /// looked up.
     pub(super) as_of: u64,
 }
 
@@ -184,7 +188,7 @@ pub(crate) struct Encoded<'a> {
     /// What the log stores, if that is not `payload`.
     logged: Option<LoggedPart>,
     /// See [`Logging`].
-    logging: u64,
+    as_of: u64,
     /// Of what the log stores.
     crc: u32,
     /// The batch's only operation, as `payload` encodes it. A batch that does not have it is
@@ -198,10 +202,10 @@ impl<'a> Encoded<'a> {
     /// A batch of which the log stores what `logging` says.
     #[inline]
     pub(crate) fn new(payload: Cow<'a, [u8]>, count: u32, features: u32, logging: Logging, sync: bool) -> Encoded<'a> {
-        let Logging { part: logged, as_of: logging } = logging;
+        let Logging { part: logged, as_of } = logging;
         let crc = checksum::crc(logged.as_ref().map_or(&payload, |part| &part.payload));
         let features = features | if logged.is_some() { features::UNLOGGED } else { 0 };
-        Encoded { payload, count, features, logged, logging, crc, single: None, sync }
+        Encoded { payload, count, features, logged, as_of, crc, single: None, sync }
     }
 
     /// A batch of one operation.
@@ -227,16 +231,25 @@ impl<'a> Encoded<'a> {
         Encoded::new(Cow::Borrowed(batch.payload()), batch.count(), batch.features(), logging, sync)
     }
 
-    /// Whether keyspaces have begun or ceased to have a log since the batch was encoded.
-    pub(super) fn is_logged_otherwise(&self, logging: u64) -> bool {
-        self.logging != logging
+    /// Whether keyspaces may have changed since the batch was checked; see
+    /// [`Writer`](super::Writer).
+    #[inline]
+    pub(super) fn is_older_than(&self, keyspaces: u64) -> bool {
+        self.as_of != keyspaces
     }
 
     /// The batch as the log stores it by options that have changed.
-    pub(super) fn logged_anew(&self, logging: u64, is_logged: impl Fn(u32) -> bool) -> Encoded<'_> {
+    pub(super) fn logged_anew(&self, keyspaces: u64, is_logged: impl Fn(u32) -> bool) -> Encoded<'_> {
         let part = LoggedPart::of(&self.payload, self.count, is_logged);
         let features = self.features & !features::UNLOGGED;
-        Encoded::new(Cow::Borrowed(&self.payload), self.count, features, Logging { part, as_of: logging }, self.sync)
+        let logging = Logging { part, as_of: keyspaces };
+        Encoded::new(Cow::Borrowed(&self.payload), self.count, features, logging, self.sync)
+    }
+
+    /// The keyspaces that the batch writes to, each perhaps several times.
+    pub(super) fn keyspaces(&self) -> impl Iterator<Item = u32> {
+        // A payload that does not decode fails when it is applied.
+        BatchReader::new(&self.payload, self.count).map_while(|operation| Some(operation.ok()?.keyspace))
     }
 
     /// Whether the log stores an operation of the batch.

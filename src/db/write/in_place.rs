@@ -60,6 +60,7 @@ impl Store {
         if !is_plain {
             return Ok(InPlace::NotHere);
         }
+        let as_of = self.writer.keyspaces_as_of();
         if keyspace != 0 {
             self.check_keyspaces(&[keyspace])?;
         }
@@ -91,7 +92,8 @@ impl Store {
         };
         let write = new.as_ref().map_or(Write::Delete, |value| Write::Put(value.as_ref()));
         let outcome = with_encoded(keyspace, key, write, |payload, single| {
-            let encoded = Encoded::single(payload, single, write.kind().features(), Logging::default(), false);
+            let encoded =
+                Encoded::single(payload, single, write.kind().features(), Logging { part: None, as_of }, false);
             let queued = self.writer.queue.take(len, |group| self.has_room(open, group));
             self.commit_own(open, &encoded, None, &queued)
         })?;

@@ -163,6 +163,7 @@ impl Store {
     /// Writes a batch; returns the sequence number of its last operation.
     pub(crate) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
         let batch = self.with_deadlines(&batch, options).unwrap_or(batch);
+        let as_of = self.writer.keyspaces_as_of();
         self.check_batch(&batch)?;
         if batch.is_empty() {
             if options.sync {
@@ -170,17 +171,17 @@ impl Store {
             }
             return Ok(self.sequence.visible());
         }
-        let logged = self.logged_part(&batch, options)?;
+        let logged = self.logged_part(&batch, options, as_of)?;
         self.write_unconditionally(Encoded::of(batch, logged, options.sync))
     }
 
     /// What the log stores of a batch, if not all. Fails if that is nothing and the batch is to be
-    /// synced.
-    pub(crate) fn logged_part(&self, batch: &WriteBatch, options: WriteOptions) -> Result<Logging> {
+    /// synced. `as_of` was [noted](super::Writer::keyspaces_as_of) before its keyspaces were
+    /// checked.
+    pub(crate) fn logged_part(&self, batch: &WriteBatch, options: WriteOptions, as_of: u64) -> Result<Logging> {
         if !self.writer.has_unlogged.load(Ordering::Acquire) {
-            return Ok(Logging::default());
+            return Ok(Logging { part: None, as_of });
         }
-        let as_of = self.writer.logging.load(Ordering::Acquire);
         let view = self.shape.view();
         let logged = batch.logged_part(|keyspace| view.tree(keyspace).is_none_or(|tree| tree.options.wal));
         match &logged {
@@ -191,11 +192,10 @@ impl Store {
 
     /// What the log stores of an operation, if that is not the operation.
     #[inline]
-    pub(crate) fn logged_part_of_one(&self, keyspace: u32, options: WriteOptions) -> Result<Logging> {
+    pub(crate) fn logged_part_of_one(&self, keyspace: u32, options: WriteOptions, as_of: u64) -> Result<Logging> {
         if !self.writer.has_unlogged.load(Ordering::Acquire) {
-            return Ok(Logging::default());
+            return Ok(Logging { part: None, as_of });
         }
-        let as_of = self.writer.logging.load(Ordering::Acquire);
         let is_logged = self.shape.with_view(|view, _| view.tree(keyspace).is_none_or(|tree| tree.options.wal));
         match is_logged {
             true => Ok(Logging { part: None, as_of }),
@@ -229,6 +229,7 @@ impl Store {
         options: WriteOptions,
     ) -> Result<SeqNo> {
         self.gate.check_writable()?;
+        let as_of = self.writer.keyspaces_as_of();
         if keyspace != 0 {
             self.check_keyspaces(&[keyspace])?;
         }
@@ -239,7 +240,7 @@ impl Store {
             check_operand(self.operator_of(keyspace)?.as_ref(), key, operand)?;
         }
         let operation = self.with_deadline(keyspace, operation, options);
-        let logged = self.logged_part_of_one(keyspace, options)?;
+        let logged = self.logged_part_of_one(keyspace, options, as_of)?;
         with_encoded(keyspace, key, operation, |payload, single| {
             self.write_unconditionally(Encoded::single(
                 payload,
@@ -504,6 +505,11 @@ impl Store {
         if queued.is_empty() {
             return self.append_and_apply(commit, premise, &[own]);
         }
+        if let Err(error) = self.check_again(commit, own, premise) {
+            self.commit_queued(commit, queued);
+            return Err(error);
+        }
+        let queued = self.without_dropped(commit, queued);
         let joining = match premise {
             Some(_) => 0,
             None => queued.iter().take_while(|write| write.premise.is_none()).count(),
@@ -516,6 +522,7 @@ impl Store {
 
     /// Commits `queued`, in groups.
     fn commit_queued(self: &Arc<Self>, commit: &mut Commit, queued: &[Arc<QueuedWrite>]) {
+        let queued = self.without_dropped(commit, queued);
         for group in queued.chunk_by(|a, b| a.premise.is_none() && b.premise.is_none()) {
             let _ = self.commit_group(commit, None, group[0].premise.as_ref(), group);
         }
@@ -555,21 +562,15 @@ impl Store {
 
     /// Appends a group to the log and inserts it into the memtable, if `premise` holds. There must
     /// be room.
-    fn append_and_apply(
+    pub(super) fn append_and_apply(
         self: &Arc<Self>,
         commit: &mut Commit,
         premise: Option<&Premise<'_>>,
         group: &[&Encoded<'_>],
     ) -> Result<Outcome> {
-        if self.writer.has_unlogged.load(Ordering::Relaxed) {
-            let logging = self.writer.logging.load(Ordering::Relaxed);
-            if group.iter().any(|encoded| encoded.is_logged_otherwise(logging)) {
-                let view = self.shape.view();
-                let is_logged = |keyspace: u32| view.tree(keyspace).is_none_or(|tree| tree.options.wal);
-                let anew: Vec<Encoded<'_>> =
-                    group.iter().map(|encoded| encoded.logged_anew(logging, is_logged)).collect();
-                return self.append_and_apply(commit, premise, &anew.iter().collect::<Vec<_>>());
-            }
+        let keyspaces = self.writer.keyspaces.load(Ordering::Relaxed);
+        if group.iter().any(|encoded| encoded.is_older_than(keyspaces)) {
+            return self.append_checked(commit, premise, group, keyspaces);
         }
         let GroupTotals { log_bytes, count, features, is_logged, sync } = GroupTotals::of(group);
         self.ensure_features(commit, features)?;
@@ -721,8 +722,8 @@ impl Store {
         let size = self.environment.first_size(self.options.memtable_size);
         let memtable = Arc::new(Memtable::new(number, size, self.seed, self.environment.memtables()));
         self.writer.logs.seal(header.first);
-        let (waiting, ingested) = (commit.waiting, commit.ingested);
-        let next = Commit { waiting, ingested, ..Commit::new(Arc::clone(&memtable), header) };
+        let (waiting, ingested, dropping) = (commit.waiting, commit.ingested, std::mem::take(&mut commit.dropping));
+        let next = Commit { waiting, ingested, dropping, ..Commit::new(Arc::clone(&memtable), header) };
         let sealed = std::mem::replace(commit, next).memtable;
         self.change_view(|view| {
             view.active = memtable;
