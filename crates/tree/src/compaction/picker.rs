@@ -331,18 +331,19 @@ impl<'a> Picker<'a> {
         (1..lowest).rev().find_map(|level| self.task(0, level, &inputs))
     }
 
-    /// Merges at least `fewest` runs of level 0, adjacent in age, into one. Picks those with the
-    /// fewest bytes, divided by the square of the number of runs removed. Therefore small runs are
-    /// merged with others of their size, and a large one when there are others as large. (Tiny runs
-    /// flushed for ever into a level 0 of eight are written 7 times by this rule, and 21 times when
-    /// divided by the number itself.)
+    /// Merges at least `fewest` runs of level 0, adjacent in age, into one; fewer where so many
+    /// take more memory than there is. Picks those with the fewest bytes, divided by the square of
+    /// the number of runs removed. Therefore small runs are merged with others of their size, and a
+    /// large one when there are others as large. (Tiny runs flushed for ever into a level 0 of
+    /// eight are written 7 times by this rule, and 21 times when divided by the number itself.)
     fn pick_runs(&self, fewest: usize) -> Option<Task> {
         let runs = &self.levels[0];
         let may_merge = |run: &TableMeta| !self.is_busy(0, run) && run.largest_seqno <= self.flushed;
         // The cheapest merge may conflict with a running task that others do not meet.
-        let windows =
-            cheapest_first(runs, fewest, may_merge).filter(|window| (self.fits_one_table)(&runs[window.clone()]));
-        windows.into_iter().find_map(|window| {
+        let windows = |fewest| cheapest_first(runs, fewest, may_merge);
+        let fits = |window: &Range<usize>| (self.fits_one_table)(&runs[window.clone()]);
+        let is_short = windows(fewest).next().is_some() && !windows(fewest).any(|window| fits(&window));
+        windows(if is_short { 2 } else { fewest }).filter(fits).find_map(|window| {
             let inputs: Vec<(usize, &TableMeta)> = runs[window].iter().map(|&run| (0, run)).collect();
             self.unless_conflicting(build_task(0, 0, &inputs, false)?)
         })

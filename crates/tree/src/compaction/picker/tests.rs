@@ -345,6 +345,14 @@ fn level_0_is_relieved_while_a_task_takes_its_oldest_runs_issue_13() {
     };
     assert_eq!(relief(&tree(23), &running), "nothing");
     assert_eq!(relief(&tree(24), &running), format!("0->0: {}", newer.join(" ")));
+    // Memory for four runs is used for four.
+    let inputs_within = |most: usize| {
+        with_picker(&tree(24), SeqNo::MAX, &running, |picker| {
+            let task = Picker { fits_one_table: &|runs| runs.len() <= most, ..picker }.pick_relief();
+            task.map(|task| task.inputs.len())
+        })
+    };
+    assert_eq!([1, 2, 4, 6].map(inputs_within), [None, Some(2), Some(4), Some(6)]);
     // Without a running task, only the limit on compactions is in the way: they become a run of a
     // free level.
     let all: Vec<String> = (1..=24).map(|number| format!("0/{number}")).collect();
