@@ -35,6 +35,7 @@ use crate::memory::budget::MemoryBudget;
 use crate::memory::pool::{CHUNK_LEN, MemtablePool, PoolChange};
 use crate::rate::{RateLimit, SharedRate};
 use crate::report::delivery::Delivery;
+use crate::sorted::files::WRITE_LEN;
 use crate::sorted::table::TableResources;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -452,7 +453,18 @@ impl Environment {
     /// that are written at a time take an eighth of the limit. Beside a flush and the compactions
     /// there is a merge of runs, whose turn comes between those of a compaction.
     pub(crate) fn table_memory(&self) -> usize {
-        (self.largest_part() / (self.executor().parallelism().max(2) + 1)).max(LEAST_TABLE_MEMORY)
+        (self.largest_part() / self.written_at_a_time()).max(LEAST_TABLE_MEMORY)
+    }
+
+    /// How many bytes of a table or value file are written at a time: a sixty-fourth of the limit,
+    /// where three tables are written at a time, as by default.
+    pub(crate) fn write_len(&self) -> usize {
+        WRITE_LEN.min(self.largest_part() * 3 / 8 / self.written_at_a_time())
+    }
+
+    /// The most tables that are written at a time.
+    fn written_at_a_time(&self) -> usize {
+        self.executor().parallelism().max(2) + 1
     }
 
     /// [`table_memory`](Environment::table_memory) for a run of level 0, which cannot end early:

@@ -22,7 +22,6 @@ use crate::log::reader::LogReader;
 use crate::log::wal::{self, BatchGroup, LogBatch, ManifestLogs};
 use crate::operator::CompactionHook;
 use crate::options::{Compression, Options};
-use crate::sorted::files::WRITE_LEN;
 use crate::sorted::memtable::Memtable;
 use crate::sorted::table::{Origin, SalvageTable, Table, TableContext, TableMeta, TableOptions};
 use crate::tree::compaction::filters::{filters_of_output, unread};
@@ -253,7 +252,7 @@ impl Recovery<'_> {
                 table_size: u64::MAX,
                 table_memory: usize::MAX,
                 reserved: 0,
-                write_len: WRITE_LEN,
+                write_len: self.environment.write_len(),
                 snapshots: Vec::new(),
                 ranges: Vec::new(),
                 cleared: 0,

@@ -23,7 +23,6 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::operator::CompactionHook;
 use crate::options::Compression;
-use crate::sorted::files::WRITE_LEN;
 use crate::sorted::memtable::Memtable;
 use crate::sorted::table::{Origin, TableContext, TableFilters, TableMeta, TableOptions};
 use crate::sorted::values::ValueFileMeta;
@@ -35,8 +34,6 @@ use crate::tree::manifest::{VersionEdit, encode_definition};
 /// Disk space that flushes and compactions leave free, so that log and manifest can still be
 /// written. It equals the bytes they write themselves, clamped to this range.
 const FREE_SPACE_FLOOR: RangeInclusive<u64> = 256 << 10..=16 << 20;
-/// A file being written has a buffer of this part, as a divisor, of the largest table at most.
-const BUFFERS: usize = 8;
 
 /// The files of a flush, which no edit names yet.
 #[derive(Default)]
@@ -219,7 +216,7 @@ impl Store {
 
     /// How many bytes of a table or value file are written at a time.
     pub(super) fn write_len(&self) -> usize {
-        let most = WRITE_LEN.min(self.environment.largest_part() / BUFFERS);
+        let most = self.environment.write_len();
         self.workers.rate.request_len().map_or(most, |len| len.min(most))
     }
 

@@ -12,7 +12,8 @@ use crate::db::shape::view::Tree;
 use crate::db::store::Store;
 use crate::error::{Error, Result};
 use crate::filter::filter_bytes;
-use crate::options::LevelFilters;
+use crate::memory::budget::{MemoryCharge, MemoryUse};
+use crate::options::{Compression, LevelFilters};
 use crate::sorted::table::{Input, Origin, Table, TableMeta};
 use crate::tree::compaction::filters::{filters_of_all, planned, range_bytes};
 use crate::tree::compaction::picker::{Picker, Requested};
@@ -113,11 +114,14 @@ impl Store {
         let table = Arc::clone(table);
         let inputs = vec![Input { number: table.meta().number, is_replaced: true }];
         let origin = Origin { level: task.output_level, inputs, ..self.origin(&tree) };
+        let memory = self.table_options(&tree, filters, Compression::None).memory_of(std::iter::once(table.meta()));
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX);
         drop(tree);
         // With prefixes a filter may hold twice as many keys.
         let keys = table.meta().keys.saturating_mul(if filters.prefix.is_some() { 2 } else { 1 });
         let filter_bytes = filter_bytes(filters.points, keys).saturating_add(range_bytes(filters.ranges, keys));
         self.check_space(task.bytes.saturating_add(filter_bytes))?;
+        let _charge = MemoryCharge::new(self.tables.budget(), MemoryUse::Jobs, memory);
         let cancelled = |bytes| {
             self.pace(bytes);
             self.workers.is_stopping()

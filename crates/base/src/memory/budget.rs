@@ -10,8 +10,9 @@
 //! Before the cache gives way, memory that is kept for the next memtables goes, as much as is
 //! needed.
 //!
-//! A sixteenth of the limit is kept free of cached blocks, so that scans and jobs that come and go
-//! evict none.
+//! A sixteenth of the limit is kept for scans and jobs, which come and go: free of cached blocks,
+//! so that they evict none. Scans have as much also where whole filters and indexes, and tables
+//! being written, have taken all else: otherwise they would read block by block for good.
 
 use std::sync::Arc;
 
@@ -157,8 +158,14 @@ impl MemoryBudget {
     }
 
     /// Whether there is room for `bytes` of a use that can be done without.
-    fn has_room(&self, bytes: usize) -> bool {
-        self.limit == usize::MAX || self.others().saturating_add(bytes) <= self.limit / 8 * ROOM
+    fn has_room(&self, of: MemoryUse, bytes: usize) -> bool {
+        let is_in_reserve = || {
+            let scans = self.used(MemoryUse::Scans).saturating_add(bytes);
+            scans <= self.limit / RESERVE && bytes <= self.left_for_jobs()
+        };
+        self.limit == usize::MAX
+            || self.others().saturating_add(bytes) <= self.limit / 8 * ROOM
+            || of == MemoryUse::Scans && is_in_reserve()
     }
 
     /// Whether memory is kept for the next memtables when `bytes` more are: while all uses but the
@@ -242,7 +249,7 @@ impl MemoryCharge {
 
     /// Charges `bytes` in all, if they are no more than before or there is room for them.
     pub fn try_resize(&mut self, bytes: usize) -> bool {
-        let fits = bytes <= self.bytes || self.budget.has_room(bytes - self.bytes);
+        let fits = bytes <= self.bytes || self.budget.has_room(self.of, bytes - self.bytes);
         if fits {
             self.resize(bytes);
         }
@@ -270,7 +277,10 @@ mod tests {
         assert_eq!(budget.left_for_cache(), 1100, "within the reserve");
         let mut index = MemoryCharge::new(&budget, MemoryUse::Indexes, 0);
         // Whatever memtables take.
-        assert!(index.try_resize(540) && !index.try_resize(541) && !scan.try_resize(61));
+        assert!(index.try_resize(540) && !index.try_resize(541));
+        assert!(scan.try_resize(100) && !scan.try_resize(101), "a scan has the reserve");
+        scan.resize(60);
+        assert!(!index.try_resize(541));
         index.resize(0);
         assert!(scan.try_resize(600) && !scan.try_resize(601) && scan.try_resize(400));
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 800));
@@ -332,7 +342,7 @@ mod tests {
     #[test]
     fn without_a_limit_there_is_room_for_all() {
         let budget = MemoryBudget::unlimited();
-        assert!(budget.has_room(usize::MAX) && budget.may_keep(usize::MAX));
+        assert!(budget.has_room(MemoryUse::Filters, usize::MAX) && budget.may_keep(usize::MAX));
         assert_eq!(budget.left_for_cache(), usize::MAX);
     }
 }

@@ -93,7 +93,7 @@ impl Memtable {
             entries: EntryList::new(size, pool),
             index: HashIndex::new(size, pool),
             order: LazyOrder::default(),
-            ranges: RangeHistory::default(),
+            ranges: RangeHistory::new(pool.budget()),
             folded: FoldedChains::default(),
             pool: Arc::clone(pool),
             seed,

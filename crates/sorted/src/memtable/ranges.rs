@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::entries::Position;
 use super::range_tree::RangeTree;
 use crate::format::key::SeqNo;
+use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::ranges::{Fragment, Piece, RangeSource};
-use crate::sync::RwLock;
+use crate::sync::{Mutex, RwLock};
 
 /// All roots are looked at for ones that no reader needs any more after this many writes, and after
 /// as many as there are roots.
@@ -111,7 +112,6 @@ struct FragmentVersion {
 }
 
 /// The range deletes of a memtable.
-#[derive(Default)]
 pub(super) struct RangeHistory {
     /// Whether there are any. Readers look at nothing else if not.
     any: AtomicBool,
@@ -119,6 +119,8 @@ pub(super) struct RangeHistory {
     memory: Arc<AtomicUsize>,
     /// Bytes that a flush takes to order the ranges.
     sorting: AtomicUsize,
+    /// For both, as of the last write or the last flush that began or ended.
+    charge: Mutex<MemoryCharge>,
     versions: RwLock<Versions>,
 }
 
@@ -131,6 +133,17 @@ struct Versions {
 }
 
 impl RangeHistory {
+    /// No ranges; charged to `budget`.
+    pub(super) fn new(budget: &Arc<MemoryBudget>) -> RangeHistory {
+        let charge = Mutex::new(MemoryCharge::new(budget, MemoryUse::Memtables, 0));
+        let (any, memory, sorting, versions) = Default::default();
+        RangeHistory { any, memory, sorting, charge, versions }
+    }
+
+    fn charge(&self) {
+        self.charge.lock().resize(self.allocated());
+    }
+
     /// Readers that have loaded the visible number before this call see all ranges up to it.
     #[inline]
     pub(super) fn any(&self) -> bool {
@@ -151,6 +164,7 @@ impl RangeHistory {
     /// Counts `bytes` of a flush until the result is dropped.
     pub(super) fn count_sorting(&self, bytes: usize) -> SortingBytes<'_> {
         self.sorting.fetch_add(bytes, Ordering::Relaxed);
+        self.charge();
         SortingBytes { history: self, bytes }
     }
 
@@ -181,6 +195,7 @@ impl RangeHistory {
         // Freeing them takes time, and readers wait for the lock.
         drop(versions);
         drop(over);
+        self.charge();
     }
 
     /// Calls `read` with the visible number and the number that deletes `key` for a reader of it;
@@ -222,6 +237,7 @@ pub struct SortingBytes<'a> {
 impl Drop for SortingBytes<'_> {
     fn drop(&mut self) {
         self.history.sorting.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.history.charge();
     }
 }
 
@@ -250,7 +266,7 @@ mod tests {
             ranges in vec((0u32..3, vec(0u8..4, 0..3), option::weighted(0.9, vec(0u8..4, 1..3))), 0..30),
             kept in vec(0u64..30, 0..4),
         ) {
-            let history = RangeHistory::default();
+            let history = RangeHistory::new(&MemoryBudget::unlimited());
             let mut kept = kept;
             kept.sort_unstable();
             let mut known: Vec<(u32, Fragment)> = Vec::new();
@@ -288,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_log_purged_from_one_start_is_one_fragment() {
-        let history = RangeHistory::default();
+        let history = RangeHistory::new(&MemoryBudget::unlimited());
         for i in 1..=1000u64 {
             let mut fragments = history.newest();
             fragments.insert(7, &fragment(b"", Some(&i.to_be_bytes()), i), Position::new(1).unwrap());
@@ -303,7 +319,7 @@ mod tests {
     /// The number of looks at a root while each of 4,000 writes has a snapshot, and while they go.
     #[test]
     fn what_a_write_looks_at_does_not_grow_with_the_number_of_snapshots() {
-        let (history, looks, least) = (RangeHistory::default(), Cell::new(0), Cell::new(0));
+        let (history, looks, least) = (RangeHistory::new(&MemoryBudget::unlimited()), Cell::new(0), Cell::new(0));
         let is_needed = |numbers: Range<SeqNo>| {
             looks.set(looks.get() + 1);
             least.get() <= numbers.start

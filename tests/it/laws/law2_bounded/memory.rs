@@ -192,6 +192,37 @@ fn writes_stay_within_the_limit_where_indexes_came_first() {
     assert_eq!(db.keys(..).count(), count as usize);
 }
 
+/// What a memtable keeps of range deletes, and a copy with another filter, count like all else.
+#[test]
+fn range_deletes_and_new_filters_are_charged() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nothing is flushed meanwhile.
+    let db = Options::new().memory(256 * MIB).open(dir.path()).unwrap();
+    let before = db.stats().memory.usage.memtables;
+    (0..20_000u32).for_each(|i| _ = db.delete_range((2 * i).to_be_bytes()..(2 * i + 1).to_be_bytes()).unwrap());
+    let memory = db.stats().memory;
+    assert!(memory.memtables > before + MIB, "{memory:?}");
+    assert!(memory.usage.memtables >= memory.memtables, "{memory:?}");
+    (0..200_000u32).for_each(|i| _ = db.put(i.to_be_bytes(), "").unwrap());
+    db.compact_range(..).unwrap();
+    let jobs = AtomicUsize::new(0);
+    let usage = || {
+        let usage = db.stats().memory.usage;
+        jobs.fetch_max(usage.jobs, Ordering::Relaxed);
+        usage
+    };
+    let remake = || {
+        // Each takes tens of milliseconds.
+        for _ in 0..100 {
+            if jobs.load(Ordering::Relaxed) == 0 {
+                db.remake_filters(|_| ()).unwrap();
+            }
+        }
+    };
+    peak(usage, remake);
+    assert!(jobs.into_inner() > 200_000, "a hash of 8 bytes for each key of a table");
+}
+
 /// Stores of one environment, all within its limit, whatever each of them asks for.
 #[test]
 fn stores_of_one_environment_share_its_limit() {

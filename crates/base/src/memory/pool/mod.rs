@@ -155,6 +155,11 @@ impl MemtablePool {
         let _ = self.watcher.set(Box::new(watcher));
     }
 
+    /// Charged for all chunks.
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
+    }
+
     /// Bytes of all chunks.
     pub fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
