@@ -120,7 +120,18 @@ impl Region {
             page.populate_huge(0);
         }
         // SAFETY: the chunk lies within the region.
-        system::join_pages(unsafe { self.start.add(start) }, CHUNK_LEN)
+        let chunk = unsafe { self.start.add(start) };
+        // Where a part was given back, the chunk is left to small pages, which are not joined.
+        system::advise_huge(chunk, CHUNK_LEN);
+        system::join_pages(chunk, CHUNK_LEN) || Region::joins_pages()
+    }
+
+    /// Whether the system joins pages: those of a chunk may have been left to small ones meanwhile.
+    fn joins_pages() -> bool {
+        Region::mapped(CHUNK_LEN).is_none_or(|page| {
+            page.populate_huge(0);
+            system::join_pages(page.start, CHUNK_LEN)
+        })
     }
 
     /// Gives the memory of the whole pages between `start` and `end` back to the system, if it was
