@@ -53,8 +53,13 @@ impl Fixture {
 
     /// Handles one miss as a reader does; returns whether the block was admitted.
     fn miss(&self, table: usize, i: usize, block: &BlockRef) -> bool {
+        self.miss_of(Place::Earned, table, i, block)
+    }
+
+    /// [`miss`](Fixture::miss) of a reader that wants this place for the block.
+    fn miss_of(&self, place: Place, table: usize, i: usize, block: &BlockRef) -> bool {
         let len = block.block().bytes().len();
-        let Some(mut frame) = self.cache.admit(&self.slots[table], i, len, Place::Earned) else { return false };
+        let Some(mut frame) = self.cache.admit(&self.slots[table], i, len, place) else { return false };
         frame.bytes_mut()[..len].copy_from_slice(block.block().bytes());
         self.cache.insert(&self.slots[table], i, &frame.into_block(len).unwrap());
         true
@@ -86,6 +91,21 @@ fn usage_stays_within_the_capacity() {
         }
         assert_eq!(kept > 0, capacity >= 1000);
     }
+}
+
+/// A long scan takes free space, and never that of a block, however often it comes.
+#[test]
+fn a_block_that_wants_free_space_evicts_none() {
+    let blocks = if cfg!(miri) { 60 } else { 400 };
+    let (fixture, block) = (Fixture::new(blocks / 2 * 4100, 2, blocks), block(4000));
+    let resident = |table: usize| fixture.slots[table].linked().count();
+    let scan = |table: usize| (0..blocks).for_each(|i| _ = fixture.miss_of(Place::Free, table, i, &block));
+    // Some may have to wait for memory that is being prepared.
+    (0..50).for_each(|_| scan(0));
+    let kept = resident(0);
+    assert!((blocks / 4..blocks).contains(&kept), "{kept}");
+    (0..5).for_each(|_| scan(1));
+    assert_eq!((resident(0), resident(1)), (kept, 0));
 }
 
 /// What others take leaves the cache at once, but for what a pinned reader sees.

@@ -247,7 +247,7 @@ mod tests {
         !refused
     }
 
-    /// One in three stores had its filters in small pages, and answered absent keys half as fast.
+    /// Two in five processes had filters in small pages, and took twice as long for absent keys.
     #[test]
     fn a_chunk_that_was_given_back_in_part_does_not_end_the_joining() {
         let is_supported = joins_after(0);

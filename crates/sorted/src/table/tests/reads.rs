@@ -164,25 +164,6 @@ fn a_long_scan_fills_free_space_of_the_cache() {
 }
 
 #[test]
-fn a_long_scan_evicts_nothing_from_a_full_cache() {
-    let (_, table) = table_of(FilterPolicy::DEFAULT, &even_keys(40_000), 256 << 10);
-    let get_last = || {
-        let before = table.ledger().reads.block_reads;
-        for i in 38_000..40_000 {
-            assert!(get_in(&table, even_key(i), MAX_SEQNO, FilterMode::Use));
-        }
-        table.ledger().reads.block_reads - before
-    };
-    assert!(get_last() > 10);
-    let cache = table.fetcher().context.cache();
-    for _ in 0..3 {
-        assert!(read_by_scan(&table) > 100);
-        assert!(cache.usage() <= cache.capacity() && cache.usage() > cache.capacity() / 2);
-        assert_eq!(get_last(), 0, "what gets have read stays");
-    }
-}
-
-#[test]
 fn short_scans_read_single_blocks() {
     let (fs, table) = table_of(FilterPolicy::DEFAULT, &even_keys(40_000), 0);
     let mut cursor = table.cursor(false);
