@@ -144,7 +144,7 @@ pub struct Changes {
     /// Number of the next operation.
     next: SeqNo,
     /// What may be given out, as it was when the reader last looked. It lies before the limit of
-    /// the open log's reader.
+    /// the open log's reader, and all of it is in the known logs.
     bound: SeqNo,
     is_visible: bool,
     log: Option<OpenLog>,
@@ -174,13 +174,16 @@ impl OpenLog {
 impl Changes {
     fn new(handle: &Arc<StoreHandle>, since: SeqNo) -> Result<Changes> {
         let (syncer, log, names) = Default::default();
-        let is_read_only = handle.store.gate.is_read_only();
+        let (store, mut bound) = (&handle.store, 0);
+        let is_read_only = store.gate.is_read_only();
         if is_read_only {
-            handle.store.gate.check_open()?;
-            find_logs(&handle.store)?;
+            store.gate.check_open()?;
+            // Before the logs: what a refresh adds meanwhile is looked for again.
+            bound = store.sequence.logged_and_visible();
+            find_logs(store)?;
         }
         let pin = LogPin::of_known_logs(handle, since)?;
-        let (next, bound) = (since + 1, 0);
+        let next = since + 1;
         let is_visible = is_read_only;
         Ok(Changes { syncer, pin, next, bound, is_visible, log, names, is_busy: false, has_failed: false })
     }
@@ -259,14 +262,13 @@ impl Changes {
         if self.next > self.bound {
             // Before the bound: nothing is added to it after that.
             let unpoisoned = store.gate.check_poison();
-            let former = self.bound;
             // What is given out is visible: for an ingest, a follower takes a snapshot that has it.
-            self.bound = store.sequence.logged_and_visible();
+            let mut bound = store.sequence.logged_and_visible();
             if !self.is_visible {
-                self.bound = self.bound.min(store.sequence.durable());
+                bound = bound.min(store.sequence.durable());
             }
-            if store.gate.is_read_only() && former > 0 && former < self.bound {
-                // A refresh has found more in the logs.
+            if store.gate.is_read_only() && self.bound < bound {
+                // A refresh has found more in the logs. If this fails, it is done again.
                 find_logs(store)?;
                 self.log = self
                     .log
@@ -274,6 +276,7 @@ impl Changes {
                     .and_then(|log| log.renewed(store.writer.logs().part(self.next)?).transpose())
                     .transpose()?;
             }
+            self.bound = bound;
             if self.next > self.bound {
                 return unpoisoned.map(|()| None);
             }

@@ -200,6 +200,34 @@ fn a_read_only_store_gives_out_what_it_found_in_the_logs() {
 }
 
 #[test]
+fn a_read_only_store_gives_out_what_a_refresh_found_before_the_first_read() {
+    for (mode, before) in WAL_MODES.into_iter().flat_map(|mode| [0, 5].map(|before| (mode, before))) {
+        let fs = SimFileSystem::new();
+        let options = || options(&fs).wal_mode(mode);
+        let db = options().open("/db").unwrap();
+        let pin = db.pin_log(0).unwrap();
+        fill(&db, before);
+        let beside = options().open_read_only("/db").unwrap();
+        let last = db.last_seqno();
+        let (mut unread, mut polled) = (beside.changes_since(last).unwrap(), beside.changes_since(last).unwrap());
+        assert_eq!(numbers(&mut polled), []);
+        let mut expected = Vec::new();
+        for round in 0..4 {
+            let next = db.last_seqno() + 1;
+            fill(&db, 1);
+            expected.push((next, next + 2));
+            if round == 2 {
+                db.flush().unwrap();
+            }
+            beside.refresh().unwrap();
+            assert_eq!(numbers(&mut polled), expected[round..], "{mode:?}, {before} batches, round {round}");
+        }
+        assert_eq!(numbers(&mut unread), expected, "{mode:?}, {before} batches");
+        drop(pin);
+    }
+}
+
+#[test]
 fn a_reader_ahead_of_its_source_has_another_history() {
     let fs = SimFileSystem::new();
     let db = open(&fs);
