@@ -2,10 +2,11 @@
 //!
 //! A follower draws a timeline, makes a generation, and from then on writes what the change feed
 //! gives out, segment by segment. What the feed does not tell ends the timeline: tables that were
-//! ingested, a keyspace that was created or dropped, a part of the log that is gone. The segment
-//! that was being filled is thrown away, and the follower begins anew with a generation. Therefore
-//! a segment only names keyspaces that the generations of its timeline have, and batches follow
-//! each other from the first one to the last.
+//! ingested, a keyspace that was created, dropped or given other options, a part of the log that is
+//! gone. The segment that was being filled is thrown away, and the follower begins anew with a
+//! generation. Therefore a segment only names keyspaces that the generations of its timeline have,
+//! with the options that its batches need, and batches follow each other from the first one to the
+//! last.
 //!
 //! A batch counts as of the time at which the feed gave it out: some milliseconds after it was
 //! written, unless the follower was busy with a generation. For that, a thread notes each second
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use tamis::{ChangeBatch, Changes, Db, Error, OperationKind, Result, SeqNo};
+use tamis::{ChangeBatch, Changes, Db, Error, KeyspaceOptions, OperationKind, Result, SeqNo};
 
 use crate::Repository;
 use crate::backup::Occasion;
@@ -27,7 +28,7 @@ use crate::segment::{Segment, StoredBatch};
 
 /// How often the position of the store is noted while nobody reads the feed.
 const NOTE_EVERY: Duration = Duration::from_millis(250);
-/// How often a generation is begun anew because keyspaces came or went meanwhile.
+/// How often a generation is begun anew because keyspaces came, went or changed meanwhile.
 const ATTEMPTS: usize = 10;
 /// The longest pause after an error.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -102,8 +103,8 @@ pub struct FollowStatus {
     pub error: Option<Error>,
 }
 
-/// Names and ids of the keyspaces of a store.
-type Keyspaces = BTreeMap<String, u32>;
+/// The keyspaces of a store by name: their ids and options.
+type Keyspaces = BTreeMap<String, (u32, KeyspaceOptions)>;
 
 /// Follows a store step by step, in the caller's thread; [`Follower`] does it in one of its own.
 ///
@@ -238,8 +239,10 @@ impl Follow {
         let Some(timeline) = &mut self.timeline else { return self.begin_timeline() };
         let broken = match timeline.fill(wait, self.options.segment_bytes, is_stopped)? {
             End::Broken(reason) => Some(reason),
-            // After the batches were read: a keyspace that they name was created or dropped before.
-            End::Whole if keyspaces(&self.db)? != timeline.keyspaces => Some("keyspaces were created or dropped"),
+            // After the batches were read: what became of the keyspaces that they name was before.
+            End::Whole if keyspaces(&self.db)? != timeline.keyspaces => {
+                Some("keyspaces were created, dropped or given other options")
+            }
             End::Whole => None,
         };
         if let Some(reason) = broken {
@@ -336,8 +339,11 @@ fn ingests(batch: &ChangeBatch) -> bool {
 fn keyspaces(db: &Db) -> Result<Keyspaces> {
     let mut keyspaces = Keyspaces::new();
     for name in db.keyspace_names()? {
-        if let Some(keyspace) = db.existing_keyspace(&name)? {
-            keyspaces.insert(name, keyspace.id());
+        let Some(keyspace) = db.existing_keyspace(&name)? else { continue };
+        match keyspace.options() {
+            Ok(options) => _ = keyspaces.insert(name, (keyspace.id(), options)),
+            Err(Error::KeyspaceDropped(_)) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(keyspaces)
@@ -437,7 +443,9 @@ impl Repository {
             }
             attempts += 1;
             if attempts == ATTEMPTS || known.is_some() {
-                return Err(crate::invalid("keyspaces are created or dropped all the time; make a backup later"));
+                return Err(crate::invalid(
+                    "keyspaces are created, dropped or changed all the time; make a backup later",
+                ));
             }
         };
         let (path, lock) = (db.path(), begun.as_deref());
@@ -460,9 +468,9 @@ impl Repository {
     ///
     /// Where the change feed has a gap, the follower begins anew with a generation; what lies
     /// between the last segment and that generation, about a second, can then be reached only as a
-    /// whole. Gaps are: tables that are ingested, keyspaces that are created or dropped, and a log
-    /// that was not kept. Keyspaces without a log are in generations only. What a compaction
-    /// filter drops is in segments.
+    /// whole. Gaps are: tables that are ingested, keyspaces that are created, dropped or given other
+    /// options, and a log that was not kept. Keyspaces without a log are in generations only. What a
+    /// compaction filter drops is in segments.
     ///
     /// ```
     /// # fn main() -> tamis::Result<()> {

@@ -190,6 +190,76 @@ fn what_the_feed_does_not_tell_begins_a_timeline() {
     }
 }
 
+/// A follower in the process that writes, or in another one.
+fn both(fs: &SimFileSystem, db: &Db) -> [Db; 2] {
+    [db.clone(), options(fs).0.open_read_only("/db").unwrap()]
+}
+
+#[test]
+fn a_follower_in_another_process_misses_nothing_that_is_written_meanwhile() {
+    let Followed { fs, mut rng, mut states, db, executor, repository, .. } = Followed::begin(1);
+    let pin = db.pin_log(db.last_seqno()).unwrap();
+    let [_, reader] = both(&fs, &db);
+    let mut follow = Follow::begin(&repository, &reader, only_segments()).unwrap();
+    let (first, generation) = (follow.status().seqno, follow.status().generation);
+    for round in 0..60 {
+        let before = db.last_seqno();
+        write(&db, &mut rng, &executor);
+        note(&mut states, &db);
+        if round % 3 == 0 {
+            follow.step(Duration::ZERO).unwrap();
+            assert!(follow.status().seqno > before || db.last_seqno() == before);
+        }
+    }
+    while follow.status().seqno < db.last_seqno() {
+        follow.step(Duration::ZERO).unwrap();
+    }
+    let status = follow.status();
+    assert_eq!((status.restarts, status.generation), (0, generation), "{status:?}");
+    let (reached, missed) = check(&repository, &fs, &states, first, status.seqno);
+    assert!(reached > 50 && missed == 0, "{reached} reached, {missed} missed");
+    drop(pin);
+}
+
+#[test]
+fn other_options_begin_a_timeline() {
+    for of_reader in [false, true] {
+        let fs = SimFileSystem::new();
+        let db = options(&fs).0.open("/db").unwrap();
+        let repository = Repository::create_on(Arc::new(fs.clone()), "/backups").unwrap();
+        let pin = db.pin_log(0).unwrap();
+        let (visits, state) = (db.keyspace("visits").unwrap(), KeyspaceOptions::new());
+        db.keyspace_with("state", state.clone().wal(false)).unwrap();
+        let mut follow = Follow::begin(&repository, &both(&fs, &db)[usize::from(of_reader)], only_segments()).unwrap();
+        let mut step = || {
+            let restarts = follow.status().restarts;
+            db.sync().unwrap();
+            while follow.status().seqno < db.last_seqno() {
+                follow.step(Duration::ZERO).unwrap();
+            }
+            follow.status().restarts - restarts
+        };
+        visits.put("home", "0").unwrap();
+        assert_eq!(step(), 0);
+        let appends = db.keyspace_with("visits", KeyspaceOptions::new().merge_operator(Append)).unwrap();
+        let merged = appends.merge("home", "1").unwrap();
+        assert_eq!(step(), 1);
+        db.keyspace("state").unwrap().put("a", "not logged").unwrap();
+        let logged = db.keyspace_with("state", state.wal(true)).unwrap().put("b", "logged").unwrap();
+        assert_eq!(step(), 1);
+        for seqno in [merged, logged] {
+            let restored = repository.restore_to(Point::Seqno(seqno), Base::OnlyStore, format!("/{seqno}")).unwrap();
+            assert_eq!(restored.seqno, seqno);
+            let copy = options(&fs).0.open(format!("/{seqno}")).unwrap();
+            let visits = copy.keyspace_with("visits", KeyspaceOptions::new().merge_operator(Append)).unwrap();
+            assert_eq!(visits.get("home").unwrap().as_deref(), Some(&b"01"[..]));
+            let state = copy.keyspace("state").unwrap();
+            assert_eq!(state.contains_key("a").unwrap(), state.contains_key("b").unwrap(), "as of {seqno}");
+        }
+        drop(pin);
+    }
+}
+
 #[test]
 fn keyspaces_without_a_log_are_as_in_the_generation() {
     let fs = SimFileSystem::new();
