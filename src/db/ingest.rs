@@ -587,7 +587,8 @@ impl Store {
             self.rotate(commit)?;
         }
         drop(view);
-        self.check_edit_space()?;
+        // The log records the ingest before the manifest does.
+        self.check_ample_space()?;
         let first = commit.last_seqno() + 1;
         let NumberedTables { tables: logged, payload, features, count } = NumberedTables::of(keyspace, tables, first)?;
         let seqno = first + u64::from(count) - 1;

@@ -1,11 +1,12 @@
 //! How much space does a store take for its writes?
 
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
-use tamis::Options;
 use tamis::vfs::{FileSystem, SimFileSystem};
+use tamis::{Db, FilterPolicy, KeyspaceOptions, Options, Result};
 
-use crate::support::{WAL_MODES, stepped_options};
+use crate::support::{Scene, WAL_MODES, stepped_options};
 
 /// Bytes that the files take, including reserved ones.
 fn taken(fs: &SimFileSystem) -> u64 {
@@ -82,4 +83,65 @@ fn a_failed_reservation_is_not_counted_on() {
         db.put("small", "v").unwrap();
         db.sync().unwrap();
     }
+}
+
+/// An operation that writes little but an edit of the manifest.
+type Edit = fn(&Db) -> Result<()>;
+
+const EDITS: [(&str, Edit); 10] = [
+    ("create", |db| db.keyspace("new").map(drop)),
+    ("drop", |db| db.drop_keyspace("old").map(drop)),
+    ("change", |db| db.keyspace_with("old", KeyspaceOptions::new().block_size(512)).map(drop)),
+    ("rename", |db| db.rename_keyspace("old", "renamed")),
+    ("flush", |db| db.put("new", "v").and_then(|_| db.flush())),
+    ("flush ranges", |db| db.delete_range("x".."y").and_then(|_| db.flush())),
+    ("compact", |db| db.compact_range(..)),
+    ("drop what has expired", |db| {
+        db.put_with_expiry("gone", "v", SystemTime::now() - Duration::from_secs(9))?;
+        db.flush()?;
+        db.wait_for_compactions()
+    }),
+    ("filters", |db| db.keyspace("old")?.rebuild_filters(FilterPolicy::bloom(4.0), |_| ()).map(drop)),
+    ("sync", |db| db.put("synced", "v").and_then(|_| db.sync())),
+];
+
+/// An edit that did not fit poisoned the store: the first one after opening, which states the whole
+/// manifest anew, and any other one.
+#[test]
+fn an_edit_that_finds_no_space_changes_nothing() {
+    let fs = SimFileSystem::new();
+    let db = stepped_options(&fs).0.open("/db").unwrap();
+    let names: Vec<String> = (0..600).map(|i| format!("{}{i}", "k".repeat(200))).collect();
+    db.keyspaces(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    db.keyspace("old").unwrap().put("kept", "v").unwrap();
+    db.put("kept", "v").unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    let mut refused = 0;
+    for (what, edit) in EDITS {
+        for (is_first, room) in
+            [true, false].map(|is_first| (8..24).map(move |i| (is_first, 1 << i))).into_iter().flatten()
+        {
+            let _scene = Scene(format!("{what}, the first edit: {is_first}, room for {room}"));
+            let fs = fs.kill();
+            let db = stepped_options(&fs).0.open("/db").unwrap();
+            if !is_first {
+                db.keyspace("earlier").unwrap();
+            }
+            let used = taken(&fs);
+            fs.set_capacity(Some(used + room));
+            if let Err(error) = edit(&db) {
+                assert!(error.is_no_space() && !error.is_poisoned(), "{error}");
+                refused += 1;
+            }
+            fs.set_capacity(None);
+            db.put("later", "v").unwrap();
+            edit(&db).or_else(|error| if what == "rename" { Ok(()) } else { Err(error) }).unwrap();
+            db.close().unwrap();
+            let db = stepped_options(&fs).0.open("/db").unwrap();
+            assert!(["kept", "later"].iter().all(|key| db.contains_key(key).unwrap()));
+            assert_eq!(db.existing_keyspace("old").unwrap().is_some(), !["drop", "rename"].contains(&what));
+        }
+    }
+    assert!(refused > 40, "{refused} were refused");
 }

@@ -280,6 +280,13 @@ impl Error {
         matches!(self, Error::Poisoned(_))
     }
 
+    /// Too little space is left on the disk of `dir`.
+    #[doc(hidden)]
+    pub fn no_space(dir: &Path) -> Error {
+        let source = Arc::new(io::ErrorKind::StorageFull.into());
+        Error::Io { operation: "reserve space in", path: dir.to_owned(), source }
+    }
+
     /// Bytes that break a rule of the format.
     #[doc(hidden)]
     pub fn corruption(file: &Path, offset: u64, rule: impl fmt::Display) -> Error {

@@ -14,8 +14,12 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tree::manifest::{ManifestState, ManifestWriter, VersionEdit};
 use crate::vfs::FileSystem;
 
-/// Upper bound of an edit's size on disk, except an edit that begins a new manifest.
-const MAX_EDIT_LEN: u64 = 1 << 20;
+/// What the largest usual edit takes on disk, if it does not begin a new manifest.
+const LARGE_EDIT_LEN: u64 = 1 << 20;
+/// Space on disk beside an edit's bytes: the rest of a block, the headers of records, CURRENT, and
+/// what directories grow by.
+const EDIT_OVERHEAD: u64 = 4 << 10;
+const MANIFEST_OVERHEAD: u64 = 16 << 10;
 /// A manifest is rewritten when it exceeds both this and four times its initial length, and when an
 /// edit uses a feature that its header does not require.
 const ROTATION_LEN: u64 = 4 << 20;
@@ -41,6 +45,21 @@ impl Manifest {
         let mut manifest = Manifest::found(number, state);
         manifest.begin(fs, dir, number)?;
         Ok(manifest)
+    }
+
+    /// The manifest that takes `edit` as its next one; `None` if a new one must state it.
+    fn writer_of(&mut self, edit: &VersionEdit) -> Option<&mut ManifestWriter> {
+        let rotate_at = self.rotate_at;
+        self.writer.as_mut().filter(|writer| writer.len() < rotate_at && writer.admits(edit))
+    }
+
+    /// Bytes of disk space for writing `edit` or, without one, for stating all in a new manifest.
+    pub(super) fn space_for(&mut self, edit: Option<&VersionEdit>) -> u64 {
+        let len = edit.map_or(0, |edit| edit.encode().len()) as u64;
+        if edit.is_some_and(|edit| self.writer_of(edit).is_some()) {
+            return len + EDIT_OVERHEAD;
+        }
+        len + self.state.snapshot_edit().encode().len() as u64 + MANIFEST_OVERHEAD
     }
 
     /// Switches to a new manifest. If that cannot be put in force, nothing changes.
@@ -87,21 +106,10 @@ impl Catalog {
         self.lock().is_ok_and(|manifest| manifest.writer.is_some())
     }
 
-    /// Upper bound of the next edit's size on disk.
-    pub(crate) fn max_edit_len(&self) -> u64 {
-        let is_rewritten =
-            |manifest: &Manifest| manifest.writer.as_ref().is_none_or(|writer| writer.len() >= manifest.rotate_at);
-        let whole = match self.lock() {
-            Ok(manifest) if is_rewritten(&manifest) => manifest.state.snapshot_edit().encode().len(),
-            _ => 0,
-        };
-        MAX_EDIT_LEN + 2 * whole as u64
-    }
-
-    /// Upper bound of a new manifest's size on disk.
-    pub(crate) fn max_manifest_len(&self) -> u64 {
-        let whole = self.lock().map_or(0, |manifest| manifest.state.snapshot_edit().encode().len());
-        MAX_EDIT_LEN + 2 * whole as u64
+    /// Bytes of disk space that suffice for nearly any edit.
+    pub(crate) fn ample_space(&self) -> u64 {
+        let needed = self.lock().map_or(0, |mut manifest| manifest.space_for(Some(&VersionEdit::default())));
+        LARGE_EDIT_LEN + 2 * needed
     }
 
     /// Appends an edit to the manifest, or begins a new one with it, and makes it durable. Returns
@@ -116,13 +124,11 @@ impl Catalog {
         let old = FileKind::Manifest(manifest.number).path(dir);
         let len = manifest.writer.as_ref().map_or(0, ManifestWriter::len);
         let dead = manifest.state.apply(edit).map_err(|rule| Error::corruption(&old, len, rule))?;
-        if let Some(writer) = &mut manifest.writer
-            && len < manifest.rotate_at
-            && writer.admits(edit)
-        {
-            return writer.append(edit).map(|()| dead);
+        match manifest.writer_of(edit) {
+            Some(writer) => writer.append(edit)?,
+            None => self.restate(manifest, fs, dir)?,
         }
-        self.restate(manifest, fs, dir).map(|()| dead)
+        Ok(dead)
     }
 
     /// Begins a new manifest, which states what the state is by now.

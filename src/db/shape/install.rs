@@ -77,8 +77,9 @@ impl Store {
 
     /// Makes `edit` durable, then visible, together with what `change` does to the view.
     ///
-    /// A failure poisons the store: whether the manifest holds the edit is unknown until it is read
-    /// again.
+    /// Without disk space for the edit, nothing changes, and the files of new tables are removed.
+    /// Any failure to write it poisons the store: whether the manifest holds the edit is unknown
+    /// until it is read again.
     pub(crate) fn install(&self, edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
         self.install_locked(self.shape.catalog.lock()?, edit, change)
     }
@@ -92,14 +93,16 @@ impl Store {
     ) -> Result<()> {
         self.gate.check_poison()?;
         self.check_lock()?;
-        let unowned = Unowned::take_from(&mut edit, &manifest.state);
-        self.complete(&mut edit, manifest.state.expired_by);
-        // The log has recorded the tables of an ingest.
-        let ranges = self.load_ranges(&edit).inspect_err(|_| {
+        let prepared = self.check_free(manifest.space_for(Some(&edit))).and_then(|()| self.load_ranges(&edit));
+        let mut ranges = prepared.inspect_err(|_| {
+            // The log has recorded the tables of an ingest.
             if edit.ingested.is_none() {
-                self.remove_new_tables(&edit);
+                self.remove_new_files(&edit, &manifest.state);
             }
         })?;
+        let unowned = Unowned::take_from(&mut edit, &manifest.state);
+        ranges.retain(|(id, _)| manifest.state.keyspaces.contains_key(id));
+        self.complete(&mut edit, manifest.state.expired_by);
         let written = self.shape.catalog.write(&mut manifest, self.fs(), self.dir(), &edit);
         let mut dead_values = written.map_err(|error| self.poison(error))?;
         if let Some(flushed) = edit.flushed_seqno {
@@ -125,11 +128,26 @@ impl Store {
         let mut manifest = self.shape.catalog.lock()?;
         self.gate.check_poison()?;
         self.check_lock()?;
+        self.check_free(manifest.space_for(None))?;
         manifest.state.rename_keyspace(keyspace, name).map_err(Error::invalid)?;
         let restated = self.shape.catalog.restate(&mut manifest, self.fs(), self.dir());
         restated.map_err(|error| self.poison(error))?;
         self.change_view(|view| view.trees.rename(keyspace, Arc::from(name)));
         Ok(())
+    }
+
+    /// Fails if the disk is known to have too little space for an edit that must not fail, or that
+    /// can be left out.
+    pub(crate) fn check_ample_space(&self) -> Result<()> {
+        self.check_free(self.shape.catalog().ample_space())
+    }
+
+    /// Fails if the disk is known to have less space than that.
+    fn check_free(&self, needed: u64) -> Result<()> {
+        match self.fs().free_space(self.dir()) {
+            Ok(free) if free < needed => Err(Error::no_space(self.dir())),
+            _ => Ok(()),
+        }
     }
 
     /// Adds to an edit what is known at this moment only. `expired_by` is what the manifest says.
@@ -181,13 +199,17 @@ impl Store {
         gone
     }
 
-    /// Removes the files of the tables of an edit that nothing has recorded.
-    fn remove_new_tables(&self, edit: &VersionEdit) {
-        let moved: HashSet<u64> = edit.removed.iter().map(|(_, _, number)| *number).collect();
-        let added = edit.added.iter().map(|(_, _, meta)| meta.number);
-        let added = added.filter(|number| !moved.contains(number)).map(FileKind::Table);
+    /// Removes the new files of an edit that nothing else records: not those of a table that moves,
+    /// nor those that the note of an unfinished task names, which go with that.
+    fn remove_new_files(&self, edit: &VersionEdit, state: &ManifestState) {
+        let moved = edit.removed.iter().map(|(_, _, number)| FileKind::Table(*number));
+        let noted = state.unfinished.values().flat_map(UnfinishedTask::files);
+        let recorded: HashSet<FileKind> = moved.chain(noted).collect();
+        let tables = edit.added.iter().map(|(_, _, meta)| FileKind::Table(meta.number));
         let values = edit.values.iter().map(|(_, meta)| FileKind::Values(meta.number));
-        self.tables.janitor().remove(added.chain(values));
+        let noted_anew = edit.unfinished.iter().flat_map(UnfinishedTask::files);
+        let new = tables.chain(values).chain(noted_anew);
+        self.tables.janitor().remove(new.filter(|file| !recorded.contains(file)));
     }
 
     /// Reads the range tables that `edit` adds.

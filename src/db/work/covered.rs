@@ -20,7 +20,7 @@ use super::upkeep::RangeUpkeep;
 use crate::db::shape::view::Tree;
 use crate::db::stats::counters::Count;
 use crate::db::store::Store;
-use crate::error::{IoContext, Result};
+use crate::error::Result;
 use crate::options::Compression;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::ranges::{Fragment, fold};
@@ -107,7 +107,6 @@ impl Store {
         if covered.is_empty() {
             return Ok(());
         }
-        self.check_edit_space()?;
         let claims = self.workers.claim(keyspace, |running| {
             // A task that ended before has left its outputs in this view.
             let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Vec::new() };
@@ -186,7 +185,6 @@ impl Store {
     }
 
     fn replace_ranges(&self, tree: &Tree, former: &[Arc<RangeTable>], needed: Vec<Fragment>) -> Result<()> {
-        self.check_edit_space()?;
         let (new_number, turn) = (|| self.shape.catalog().new_file_number(), |_| Turn::GoOn);
         let mut context = self.output_context(tree, TableFilters::NONE, Compression::None, &new_number, &turn);
         context.origin.level = RANGE_LEVEL;
@@ -201,14 +199,5 @@ impl Store {
             ..VersionEdit::default()
         };
         self.install(edit, |_| {})
-    }
-
-    /// Checks for space before an edit: one that finds none poisons the store.
-    pub(crate) fn check_edit_space(&self) -> Result<()> {
-        let free = self.fs().free_space(self.dir()).during("measure", self.dir())?;
-        if free < self.shape.catalog().max_edit_len() {
-            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", self.dir());
-        }
-        Ok(())
     }
 }

@@ -238,7 +238,7 @@ impl Store {
         let free = self.fs().free_space(dir).during("measure", dir)?;
         let floor = bytes.clamp(*FREE_SPACE_FLOOR.start(), *FREE_SPACE_FLOOR.end()).min(self.base_size());
         if free < bytes.saturating_add(floor) {
-            return Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).during("reserve space in", dir);
+            return Err(Error::no_space(dir));
         }
         Ok(())
     }

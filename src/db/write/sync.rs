@@ -99,18 +99,13 @@ impl Store {
     fn name_synced_log(&self, logs: &[LiveLog], target: SeqNo) -> Result<()> {
         let Some(log) = logs.iter().rfind(|log| log.first <= target) else { return Ok(()) };
         let is_needless = log.is_named.load(Ordering::Acquire) || self.sequence.flushed() >= target;
-        if is_needless || !self.has_space_for_edit() {
+        if is_needless || self.check_ample_space().is_err() {
             return Ok(());
         }
         let synced_log = Some(SyncedLog { number: log.number, seqno: target });
         self.install(VersionEdit { synced_log, ..VersionEdit::default() }, |_| ())?;
         log.is_named.store(true, Ordering::Release);
         Ok(())
-    }
-
-    /// Whether the disk has space for the next edit, as far as is known.
-    pub(crate) fn has_space_for_edit(&self) -> bool {
-        !self.fs().free_space(self.dir()).is_ok_and(|free| free < self.shape.catalog().max_edit_len())
     }
 
     /// Appends proof to the log that all earlier writes are durable, unless it is there or a later
