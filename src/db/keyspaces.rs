@@ -203,6 +203,7 @@ impl Store {
         self.install(edit, |view| dropped.keys().for_each(|id| view.trees.remove(*id)))?;
         self.shape.note_dropped(&dropped);
         drop(dropping);
+        self.forget_failures_of_dropped();
         // Their compaction debt no longer slows writers down.
         self.schedule();
         Ok(dropped.len())

@@ -98,10 +98,15 @@ impl Shape {
         keyspaces.iter().for_each(|(id, name)| names.add(*id, name));
     }
 
+    /// What a dropped keyspace was called, as long as somebody has a handle.
+    pub(crate) fn dropped_name(&self, id: u32) -> Option<Arc<str>> {
+        self.dropped.lock().name(id)
+    }
+
     /// The error of a write to a dropped keyspace.
     #[cold]
     pub(crate) fn keyspace_dropped(&self, id: u32) -> Error {
-        let name = self.dropped.lock().name(id);
+        let name = self.dropped_name(id);
         // Only a batch can outlive all handles.
         Error::KeyspaceDropped(name.map_or_else(|| format!("number {id}"), |name| name.to_string()))
     }

@@ -202,6 +202,41 @@ fn a_compaction_that_fails_is_told_with_its_keyspace() {
     assert_eq!(told.lock().iter().filter_map(failed).collect::<Vec<_>>(), ["words"]);
 }
 
+/// Nothing of it would have succeeded any more: writers went on looking for what to retry, and the
+/// next full disk was not told.
+#[test]
+fn what_fails_ends_with_its_keyspace() {
+    let fs = SimFileSystem::new();
+    let (options, told) = listening(stepped_options(&fs).0);
+    let db = options.open("/db").unwrap();
+    for _ in 0..2 {
+        let short = db.keyspace("short-lived").unwrap();
+        for _ in 0..2 {
+            (0..100u32).for_each(|n| drop(short.put(n.to_be_bytes(), [7; 100]).unwrap()));
+            db.flush().unwrap();
+        }
+        fs.set_capacity(Some(1 << 40));
+        let used = (1 << 40) - fs.free_space("/".as_ref()).unwrap();
+        fs.set_capacity(Some(used + 6_000));
+        assert!(short.compact_range(..).unwrap_err().is_no_space());
+        assert!(db.stats().background_error.is_some_and(|error| error.is_no_space()));
+        db.drop_keyspace("short-lived").unwrap();
+        assert!(db.stats().background_error.is_none());
+        fs.set_capacity(None);
+    }
+    // All is told by then.
+    db.close().unwrap();
+    let mut words = words(&told);
+    words.retain(|word| !word.starts_with("flush ") && !word.starts_with("compaction "));
+    let expected = [
+        "compactions of keyspace short-lived fail",
+        "full: true",
+        "compactions of keyspace short-lived recovered",
+        "space",
+    ];
+    assert_eq!(words, expected.repeat(2));
+}
+
 #[test]
 fn a_listener_may_write_and_close_the_store() {
     let fs = SimFileSystem::new();

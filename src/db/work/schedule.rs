@@ -514,26 +514,52 @@ impl Store {
         result
     }
 
-    /// The name of a keyspace; empty if it has been dropped.
+    /// The name of a keyspace; empty if it has been dropped and nobody has a handle.
     fn name_of(&self, keyspace: u32) -> Arc<str> {
-        self.shape.view().tree(keyspace).map(|tree| Arc::clone(&tree.name)).unwrap_or_default()
+        let name = self.shape.view().tree(keyspace).map(|tree| Arc::clone(&tree.name));
+        name.or_else(|| self.shape.dropped_name(keyspace)).unwrap_or_default()
     }
 
-    fn finish(self: &Arc<Self>, work: &Work, result: Result<u64>) {
-        let kind = work.kind();
+    fn tell_outcome(&self, kind: WorkKind, outcome: Result<(), &Error>) {
         let words = || match kind {
             WorkKind::Flush | WorkKind::Survey => BackgroundWork::Flush,
             WorkKind::Compaction(keyspace) => BackgroundWork::Compaction { keyspace: self.name_of(keyspace) },
         };
-        self.report.notices().note_outcome(kind, words, result.as_ref().map(drop));
+        self.report.notices().note_outcome(kind, words, outcome);
+    }
+
+    /// Notes for [`Store::retry_failed`] whether there is anything to retry.
+    fn note_failures(&self, jobs: &Jobs) {
+        self.workers.background.retry_wanted.store(!jobs.failed.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Forgets the failures of keyspaces that have been dropped: no work of theirs will succeed.
+    pub(crate) fn forget_failures_of_dropped(&self) {
+        let mut jobs = self.workers.background.lock();
+        let view = self.shape.view();
+        let is_over =
+            |kind: &WorkKind| matches!(kind, WorkKind::Compaction(keyspace) if view.tree(*keyspace).is_none());
+        let over: Vec<WorkKind> = jobs.failed.keys().copied().filter(is_over).collect();
+        over.iter().for_each(|kind| drop(jobs.failed.remove(kind)));
+        self.note_failures(&jobs);
+        drop(jobs);
+        over.into_iter().for_each(|kind| self.tell_outcome(kind, Ok(())));
+    }
+
+    fn finish(self: &Arc<Self>, work: &Work, result: Result<u64>) {
+        self.tell_outcome(work.kind(), result.as_ref().map(drop));
         let mut jobs = self.workers.background.lock();
         jobs.ended(work, &result);
-        self.workers.background.retry_wanted.store(!jobs.failed.is_empty(), Ordering::Relaxed);
+        self.note_failures(&jobs);
+        let has_failed = result.is_err();
         if let Work::Requested(.., outcome) = work {
             *outcome.lock() = Some(result);
         }
         let retry_after = jobs.retry_after();
         drop(jobs);
+        if has_failed {
+            self.forget_failures_of_dropped();
+        }
         self.workers.background.done.notify_all();
         if let Some(delay) = retry_after {
             self.plan_retry(delay);
@@ -579,6 +605,7 @@ impl Store {
             let mut jobs = self.workers.background.lock();
             // A waiting caller wants a retry now, without back-off.
             jobs.forgive(is_awaited);
+            self.note_failures(&jobs);
             jobs.failures
         };
         loop {
