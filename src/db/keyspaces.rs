@@ -124,6 +124,7 @@ impl Store {
                     options: options.unwrap_or_default(),
                     version: Arc::new(Version::default()),
                     gaps: Arc::default(),
+                    traffic: Arc::default(),
                     clock: Arc::clone(&self.clock),
                     values: Arc::clone(self.tables.values()),
                 };

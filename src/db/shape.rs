@@ -10,6 +10,7 @@ pub(crate) mod gaps;
 mod install;
 pub(crate) mod live;
 mod persistent;
+pub(crate) mod traffic;
 pub(crate) mod view;
 
 use std::collections::{BTreeMap, BTreeSet};

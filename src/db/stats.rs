@@ -10,7 +10,7 @@ pub(crate) mod report;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use self::counters::{Count, Counters, OpeningStats, RetiredTables};
+use self::counters::{Count, OpeningStats, RetiredTables};
 use super::follow::reader_stats::ReaderStats;
 use super::read::tree_of;
 use super::shape::view::{ReadView, Tree};
@@ -350,7 +350,7 @@ impl Store {
         let (value_reads, value_bytes_read) = self.tables.values().reads();
         let mut retired = self.report.counters().retired();
         let view = self.shape.view();
-        let of_keyspace = |tree| keyspace_stats(tree, &view, self.report.counters(), &mut retired);
+        let of_keyspace = |tree| keyspace_stats(tree, &view, &mut retired);
         let count = |count| self.report.counters().get(count);
         Stats {
             last_seqno: self.visible(),
@@ -394,7 +394,7 @@ impl Store {
         let mut retired = self.report.counters().retired();
         let view = self.shape.view();
         let tree = tree_of(&view, keyspace, name)?;
-        Ok(keyspace_stats(tree, &view, self.report.counters(), &mut retired))
+        Ok(keyspace_stats(tree, &view, &mut retired))
     }
 }
 
@@ -426,13 +426,16 @@ fn table_stats(table: &Arc<Table>) -> TableStats {
     }
 }
 
-fn keyspace_stats(tree: &Tree, view: &ReadView, counters: &Counters, retired: &mut RetiredTables) -> KeyspaceStats {
-    let level_stats = |(number, level): (u8, &Level)| LevelStats {
-        level: number.into(),
-        tables: level.tables().iter().map(table_stats).collect(),
-        retired: retired.level(tree.id, number),
-        compacted_bytes: counters.level_bytes(tree.id, number).read,
-        written_bytes: counters.level_bytes(tree.id, number).written,
+fn keyspace_stats(tree: &Tree, view: &ReadView, retired: &mut RetiredTables) -> KeyspaceStats {
+    let level_stats = |(number, level): (u8, &Level)| {
+        let (compacted_bytes, written_bytes) = tree.traffic.of_level(number);
+        LevelStats {
+            level: number.into(),
+            tables: level.tables().iter().map(table_stats).collect(),
+            retired: retired.level(tree.id, number),
+            compacted_bytes,
+            written_bytes,
+        }
     };
     let (ranges, files) = (tree.version.ranges(), tree.version.values());
     KeyspaceStats {

@@ -700,10 +700,10 @@ mod tests {
         (0..40).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 1, ValueKind::Put, b""));
         (0..35).for_each(|key| writer.insert(0, &[key], SeqNo::from(key) + 41, ValueKind::Delete, b""));
         drop(writer);
-        let (options, version, gaps) = Default::default();
+        let (options, version, gaps, traffic) = Default::default();
         let clock = Arc::new(Clock::new(None, 0));
         let values = Arc::clone(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8).values());
-        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock, values };
+        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, traffic, clock, values };
         let view = ReadView {
             active: memtable,
             sealed: Vec::new(),

@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 
 use super::gaps::Gaps;
 use super::persistent::PersistentMap;
+use super::traffic::Traffic;
 use crate::db::clock::Clock;
 use crate::db::sequence::Sequence;
 use crate::error::Result;
@@ -213,6 +214,7 @@ pub(crate) struct Tree {
     pub(crate) version: Arc<Version>,
     /// Ranges where scans found nothing; shared by all views of the keyspace.
     pub(crate) gaps: Arc<Gaps>,
+    pub(crate) traffic: Arc<Traffic>,
     /// Of the store.
     pub(crate) clock: Arc<Clock>,
     pub(crate) values: Arc<ValueFiles>,
@@ -284,6 +286,7 @@ impl Tree {
             options: keyspace.options.clone(),
             version: Arc::new(version),
             gaps: Arc::default(),
+            traffic: Arc::default(),
             clock: Arc::clone(clock),
             values: Arc::clone(values),
         }

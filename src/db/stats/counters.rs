@@ -12,15 +12,11 @@ use super::held::Held;
 use crate::db::locks::{LockRank, RankedGuard, RankedMutex};
 use crate::report::stats::{FilterLedger, ReadCounters};
 use crate::sorted::table::Table;
-use crate::sync::Mutex;
 
 /// Counts of background work since the store was opened, and of reads of retired tables.
 pub(crate) struct Counters {
     work: [AtomicU64; COUNTS],
     held: Held,
-    /// Bytes of tables and value files that flushes and compactions have read from a level and
-    /// written to it, by keyspace and level.
-    level_bytes: Mutex<BTreeMap<(u32, u8), LevelBytes>>,
     /// Held while a table leaves the view and while the statistics are read: each table is in one
     /// of the two.
     retired: RankedMutex<RetiredTables>,
@@ -50,7 +46,6 @@ impl Default for Counters {
         Counters {
             work: Default::default(),
             held: Held::default(),
-            level_bytes: Mutex::default(),
             retired: RankedMutex::new(LockRank::RetiredTables, RetiredTables::default()),
         }
     }
@@ -71,12 +66,6 @@ pub struct OpeningStats {
     pub files: Duration,
     /// Operations that were replayed from logs.
     pub operations: u64,
-}
-
-#[derive(Clone, Copy, Default)]
-pub(super) struct LevelBytes {
-    pub(super) read: u64,
-    pub(super) written: u64,
 }
 
 impl Counters {
@@ -103,18 +92,6 @@ impl Counters {
     pub(crate) fn amplification(&self) -> f64 {
         let compacted = self.get(Count::CompactedBytesIn) + self.get(Count::CompactedBytesOut);
         compacted as f64 / self.get(Count::FlushedBytes).max(1) as f64
-    }
-
-    pub(crate) fn count_read(&self, keyspace: u32, level: u8, bytes: u64) {
-        self.level_bytes.lock().entry((keyspace, level)).or_default().read += bytes;
-    }
-
-    pub(crate) fn count_written(&self, keyspace: u32, level: u8, bytes: u64) {
-        self.level_bytes.lock().entry((keyspace, level)).or_default().written += bytes;
-    }
-
-    pub(super) fn level_bytes(&self, keyspace: u32, level: u8) -> LevelBytes {
-        self.level_bytes.lock().get(&(keyspace, level)).copied().unwrap_or_default()
     }
 }
 

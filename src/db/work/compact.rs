@@ -325,6 +325,7 @@ impl Store {
         let now =
             first.map(|first| (first, self.expiry_time())).filter(|(first, now)| first <= now).map(|(_, now)| now);
         let has_filter = tree.options.compaction_filter.is_set();
+        let traffic = Arc::clone(&tree.traffic);
         let _filtering = has_filter.then(|| self.shape.snapshots().begin_filtering());
         let Some(mut written) = self.rewrite(tree, task, filters, stage, inputs, now.unwrap_or(0), progress)? else {
             return Ok(None);
@@ -337,8 +338,8 @@ impl Store {
         let mut edit = edit_of(keyspace, task, done, written, now);
         progress.note_stage(&mut edit, keyspace, task, next, || self.shape.catalog().new_file_number());
         self.install_outputs(keyspace, edit)?;
-        read.into_iter().for_each(|(level, bytes)| self.report.counters().count_read(keyspace, level, bytes));
-        self.report.counters().count_written(keyspace, task.output_level, bytes);
+        read.into_iter().for_each(|(level, bytes)| traffic.add_read(level, bytes));
+        traffic.add_written(task.output_level, bytes);
         self.report.counters().add(Count::CompactedBytesIn, replaced);
         self.report.counters().add(Count::CompactedBytesOut, bytes);
         Ok(Some(bytes))

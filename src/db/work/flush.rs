@@ -128,7 +128,9 @@ impl Store {
         let bytes = files.sizes().map(|(_, bytes)| bytes).sum();
         self.report.counters().add(Count::FlushedBytes, bytes);
         self.workers.rate.note_flush(bytes, self.report.counters().amplification());
-        files.sizes().for_each(|(keyspace, bytes)| self.report.counters().count_written(keyspace, 0, bytes));
+        for (keyspace, bytes) in files.sizes() {
+            view.tree(keyspace).iter().for_each(|tree| tree.traffic.add_written(0, bytes));
+        }
         let edit = VersionEdit {
             min_log: Some(newer.log_number()),
             flushed_seqno: Some(flushed),

@@ -169,11 +169,11 @@ mod tests {
     #[test]
     fn a_scan_over_many_ranges_leaves_a_note_that_the_next_one_follows() {
         let memtable = Arc::new(Memtable::new(1, 1 << 20, 0, &MemtablePool::new(0)));
-        let (options, version, gaps) = Default::default();
+        let (options, version, gaps, traffic) = Default::default();
         let clock = Arc::new(Clock::new(None, 0));
         let fs = Arc::new(SimFileSystem::new());
         let values = Arc::clone(TableContext::new(fs, Path::new("/db"), 0, 8).values());
-        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, clock, values };
+        let tree = Tree { id: 0, name: Arc::from("default"), options, version, gaps, traffic, clock, values };
         let (active, horizon) = (Arc::clone(&memtable), Arc::default());
         let view = ReadView { active, sealed: Vec::new(), trees: crate::db::shape::view::Trees::default(), horizon };
         let key = |i: u16| i.to_be_bytes();
