@@ -468,9 +468,9 @@ impl Repository {
     ///
     /// Where the change feed has a gap, the follower begins anew with a generation; what lies
     /// between the last segment and that generation, about a second, can then be reached only as a
-    /// whole. Gaps are: tables that are ingested, keyspaces that are created, dropped or given other
-    /// options, and a log that was not kept. Keyspaces without a log are in generations only. What a
-    /// compaction filter drops is in segments.
+    /// whole. Gaps are: tables that are ingested, keyspaces that are created, dropped or given
+    /// other options, and a log that was not kept. Keyspaces without a log are in generations only.
+    /// What a compaction filter drops is in segments.
     ///
     /// ```
     /// # fn main() -> tamis::Result<()> {

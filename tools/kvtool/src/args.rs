@@ -244,7 +244,8 @@ pub(crate) enum Command {
     ///
     /// The copy is a store of its own. It takes the space of the log only, until the original
     /// replaces files. On another file system everything is copied, and checksums are compared.
-    /// No other process may have the store open; one that has calls `Db::checkpoint` itself.
+    /// Beside a process that has the store open, files are copied, too; that process can make a
+    /// checkpoint itself, by `Db::checkpoint`.
     Checkpoint(With<Checkpoint, TableFlags>),
     /// Back up a store to a repository, which is created if absent; copies only what it lacks
     ///

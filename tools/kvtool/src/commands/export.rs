@@ -28,7 +28,7 @@ use super::store::{existing_keyspace, open_read_only, selected_keyspaces};
 use super::whole_file::{Written, cannot_write, write_whole};
 use crate::args::{Common, Export, Operator};
 use crate::failure::{Attempt, Failure, Result};
-use crate::interrupt::on_interrupt;
+use crate::interrupt::{self, on_interrupt};
 use crate::output::{Output, document, say};
 use crate::text::{Decimal, Form, counted, size};
 
@@ -302,6 +302,7 @@ impl<'a, W: Write> EntryWriter<'a, W> {
         if export.interrupted.load(Ordering::Relaxed) {
             return Err(Failure::Interrupted("interrupted; no file has changed".into()));
         }
+        interrupt::check()?;
         self.written += 1;
         let written = self.written;
         let mut value_len = parts.value.map_or(0, <[u8]>::len);
