@@ -40,6 +40,9 @@ use crate::sorted::table::TableResources;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
+/// Most threads for compactions: more than any machine has processors for one store.
+const MOST_THREADS: usize = 1024;
+
 /// The least budget.
 const LEAST_BUDGET: usize = 64 << 10;
 /// The part of the budget, as a divisor, that memtables that still fill may take.
@@ -149,8 +152,8 @@ impl EnvironmentOptions {
         self
     }
 
-    /// Threads for the compactions of all stores. Default: 2. One more thread only flushes, and
-    /// compacts within level 0 when writers might have to wait otherwise.
+    /// Threads for the compactions of all stores, at most 1,024. Default: 2. One more thread only
+    /// flushes, and compacts within level 0 when writers might have to wait otherwise.
     pub fn background_threads(mut self, count: usize) -> Self {
         self.background_threads = count;
         self
@@ -188,6 +191,9 @@ impl EnvironmentOptions {
     pub(crate) fn validate(&self) -> Result<()> {
         if self.max_open_files < 8 {
             return Err(Error::invalid("max_open_files must be at least 8"));
+        }
+        if self.background_threads > MOST_THREADS {
+            return Err(Error::invalid(format_args!("background_threads must be at most {MOST_THREADS}")));
         }
         if self.memory.all.is_some_and(|bytes| bytes < LEAST_MEMORY) {
             return Err(Error::invalid("memory must be at least 64 KiB"));

@@ -248,8 +248,9 @@ impl Options {
         self
     }
 
-    /// Threads for compactions, of which several may share a large one. Default: 2. One more thread
-    /// only flushes, and compacts within level 0 when writers might have to wait otherwise.
+    /// Threads for compactions, of which several may share a large one; at most 1,024. Default: 2.
+    /// One more thread only flushes, and compacts within level 0 when writers might have to wait
+    /// otherwise.
     pub fn background_threads(mut self, count: usize) -> Self {
         self.own.background_threads = count;
         self

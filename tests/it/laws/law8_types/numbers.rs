@@ -92,6 +92,7 @@ fn law8_options_take_any_numbers_issue_29() {
         with(Options::new().table_size(number));
         with(Options::new().cache_size(size));
         with(Options::new().max_open_files(size));
+        with(Options::new().background_threads(size));
         with(Options::new().max_pinned_log(number));
         with(Options::new().hash_seed(number));
         with(Options::new().rate_limit(RateLimit::Fixed(number)));
