@@ -25,7 +25,7 @@ pub struct MemtableCursor {
     current: Option<(usize, u128)>,
 }
 
-/// How many entries ahead `next` prefetches.
+/// How many entries ahead steps prefetch.
 const READ_AHEAD: usize = 8;
 
 impl MemtableCursor {
@@ -90,6 +90,15 @@ impl MemtableCursor {
         self.current = last;
     }
 
+    /// Prefetches an entry of a run: neighbours in key order are far apart in memory.
+    fn prefetch(&self, run: usize, at: Option<usize>) {
+        if let (Some(at), Some(runs)) = (at, &self.runs)
+            && let Some(element) = runs[run].get(at)
+        {
+            prefetch(&self.memtable.entries, element);
+        }
+    }
+
     fn entry(&self, element: u128) -> EntryRef<'_> {
         entry(&self.memtable.entries, element)
     }
@@ -121,10 +130,7 @@ impl InternalCursor for MemtableCursor {
     fn next(&mut self) -> Result<()> {
         if let Some((run, _)) = self.current {
             self.before[run] += 1;
-            // Neighbours in key order are far apart in memory.
-            if let Some(element) = self.runs.as_ref().and_then(|runs| runs[run].get(self.before[run] + READ_AHEAD)) {
-                prefetch(&self.memtable.entries, element);
-            }
+            self.prefetch(run, Some(self.before[run] + READ_AHEAD));
             self.take_first();
         }
         Ok(())
@@ -132,6 +138,9 @@ impl InternalCursor for MemtableCursor {
 
     fn prev(&mut self) -> Result<()> {
         self.take_last();
+        if let Some((run, _)) = self.current {
+            self.prefetch(run, self.before[run].checked_sub(READ_AHEAD));
+        }
         Ok(())
     }
 
