@@ -317,22 +317,26 @@ impl Transaction {
         TransactionIter::new(&self.overlay, self.own_keyspace(of.clone()), range, iter)
     }
 
-    /// The value of a key and its deadline.
-    fn get_of(&self, of: &ReadIn, key: &[u8]) -> Result<Option<(Value, LeastDeadline)>> {
+    /// The value of a key; its deadline goes to `deadline`.
+    fn get_of(&self, of: &ReadIn, key: &[u8], deadline: &mut LeastDeadline) -> Result<Option<Value>> {
         let hash = self.hash(key);
-        let Some(own) = self.own_or_note(of, key, hash) else {
-            return self.get_stored(of, key, hash, |hit| hit.into_value());
-        };
+        match self.own_or_note(of, key, hash) {
+            None => self.get_stored(of, key, hash, deadline, |hit| hit.into_value()),
+            Some(own) => self.get_own(of, key, &own, deadline),
+        }
+    }
+
+    /// [`Transaction::get_of`] of a key to which the transaction has written.
+    #[cold]
+    fn get_own(&self, of: &ReadIn, key: &[u8], own: &OwnWrite, deadline: &mut LeastDeadline) -> Result<Option<Value>> {
         let stored = match own.needs_stored() {
-            true => self.get_stored(of, key, hash, |hit| hit.into_value())?,
+            true => self.get_stored(of, key, self.hash(key), deadline, |hit| hit.into_value())?,
             false => None,
         };
-        let (stored, deadline) = match stored {
-            Some((value, deadline)) => (Some(value), deadline),
-            None => (None, self.overlay.deadline(&own)),
-        };
-        let value = self.overlay.value(&own, &self.own_keyspace(of.clone()), key, stored.as_deref())?;
-        Ok(value.map(|value| (value, deadline)))
+        if stored.is_none() {
+            *deadline = self.overlay.deadline(own);
+        }
+        self.overlay.value(own, &self.own_keyspace(of.clone()), key, stored.as_deref())
     }
 
     /// Reads a key in the snapshot, and notes the deadline of its value.
@@ -341,21 +345,22 @@ impl Transaction {
         of: &ReadIn,
         key: &[u8],
         hash: KeyHash,
+        deadline: &mut LeastDeadline,
         take: impl FnOnce(Hit<'_>) -> R,
-    ) -> Result<Option<(R, LeastDeadline)>> {
-        let (mut deadline, mode) = (LeastDeadline::default(), ReadOptions::default().mode());
-        let found = self.store().get_hashed(self.target(of), key, || hash, mode, &mut deadline, take)?;
-        if deadline.0 != NEVER {
+    ) -> Result<Option<R>> {
+        let mode = ReadOptions::default().mode();
+        let found = self.store().get_hashed(self.target(of), key, || hash, mode, deadline, take);
+        if deadline.0 != NEVER && found.is_ok() {
             self.overlay.reads.borrow_mut().add_deadline(of.keyspace, key, deadline.0);
         }
-        Ok(found.map(|found| (found, deadline)))
+        found
     }
 
     fn contains_key_of(&self, of: &ReadIn, key: &[u8]) -> Result<bool> {
         let hash = self.hash(key);
         match self.own_or_note(of, key, hash) {
             Some(own) => Ok(self.overlay.is_value(&own)),
-            None => Ok(self.get_stored(of, key, hash, |_| ())?.is_some()),
+            None => Ok(self.get_stored(of, key, hash, &mut LeastDeadline::default(), |_| ())?.is_some()),
         }
     }
 
@@ -472,7 +477,7 @@ impl Transaction {
     }
 
     fn update_of(&mut self, of: &ReadIn, key: &[u8], change: impl FnOnce(Option<&[u8]>) -> Change) -> Result<Updated> {
-        let before = self.get_of(of, key)?.map(|(value, _)| value);
+        let before = self.get_of(of, key, &mut LeastDeadline::default())?;
         let after = match change(before.as_deref()) {
             Change::Keep => before.clone(),
             Change::Put(value) => {
@@ -587,7 +592,7 @@ impl Transaction {
             let target = self.target(of);
             let span = match guarded {
                 Guarded::Key(key) => {
-                    self.get_stored(of, key, self.hash(key), |_| ())?;
+                    self.get_stored(of, key, self.hash(key), &mut LeastDeadline::default(), |_| ())?;
                     continue;
                 }
                 Guarded::Range(span) => span,

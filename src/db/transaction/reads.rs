@@ -9,14 +9,16 @@ macro_rules! transaction_reads {
             /// Returns the value of a key, or `None` if the key is absent.
             pub fn get(&$self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
                 let (transaction, of) = $self.reads();
-                Ok(transaction.get_of(of, key.as_ref())?.map(|(value, _)| value))
+                transaction.get_of(of, key.as_ref(), &mut LeastDeadline::default())
             }
 
             /// Returns the value of a key and the time at which it expires, if it does; see
             /// [`Db::get_with_expiry`].
             pub fn get_with_expiry(&$self, key: impl AsRef<[u8]>) -> Result<Option<(Value, Option<SystemTime>)>> {
                 let (transaction, of) = $self.reads();
-                Ok(transaction.get_of(of, key.as_ref())?.map(|(value, deadline)| (value, deadline.time())))
+                let mut deadline = LeastDeadline::default();
+                let found = transaction.get_of(of, key.as_ref(), &mut deadline)?;
+                Ok(found.map(|value| (value, deadline.time())))
             }
 
             /// Reads the value of a key into `value`. Returns whether the key is present; if not,
