@@ -1,13 +1,14 @@
 //! [`MemtableCursor`]: merges the sorted runs of one keyspace of a memtable.
 
+use std::iter;
 use std::sync::Arc;
 
 use super::Memtable;
 use super::entries::EntryRef;
 use super::order::{MAX_RUNS, SortedRun, SortedRuns, entry, prefetch, same_head, sort_key};
 use crate::error::Result;
-use crate::format::key::{SeqNo, ValueKind, compare_entries};
-use crate::iter::{InternalCursor, MergeCursor, SkippedRun, Stamped, is_within};
+use crate::format::key::{SeqNo, ValueKind, compare_entries, head16};
+use crate::iter::{Direction, InternalCursor, MergeCursor, SkippedRun, Stamped, is_within};
 
 /// A cursor over the entries of one keyspace in a memtable. It sees every entry inserted before it
 /// was made, and none inserted after its first move.
@@ -27,6 +28,8 @@ pub struct MemtableCursor {
 
 /// How many entries ahead steps prefetch.
 const READ_AHEAD: usize = 8;
+/// Most fast steps that are planned at once, if no other source is in the way.
+const FAST_STEPS: usize = 32;
 
 impl MemtableCursor {
     pub(super) fn new(memtable: Arc<Memtable>, keyspace: u32) -> MemtableCursor {
@@ -72,6 +75,44 @@ impl MemtableCursor {
             }
         }
         self.current = first;
+    }
+
+    /// The element that a run would show next, if the cursor stands at an entry of another run.
+    fn next_of(&self, run: usize, direction: Direction) -> Option<u128> {
+        let at = if direction.is_forward() { Some(self.before[run]) } else { self.before[run].checked_sub(1) };
+        self.runs.as_ref()?.get(run)?.get(at?)
+    }
+
+    /// The first of the elements that the other runs than `run` would show next.
+    fn challenger(&self, run: usize, direction: Direction) -> Option<u128> {
+        let others = (0..self.runs.as_ref()?.len()).filter(|other| *other != run);
+        let next = others.filter_map(|other| self.next_of(other, direction));
+        if direction.is_forward() { next.min() } else { next.max() }
+    }
+
+    /// Number of elements after the current one whose keys have other heads than any other element
+    /// of these runs, and come before those of other runs; at most `most`.
+    fn count_single(&self, run: usize, current: u128, direction: Direction, most: usize) -> usize {
+        let challenger = self.challenger(run, direction);
+        let Some(elements) = self.runs.as_ref().and_then(|runs| runs.get(run)) else { return 0 };
+        let mut at = self.before[run];
+        let mut next_element = || {
+            at = direction.step_from(at)?;
+            elements.get(at)
+        };
+        let (mut last, mut next, mut count) = (current, next_element(), 0);
+        while let (Some(element), true) = (next, count < most) {
+            next = next_element();
+            let is_beyond = |other: u128| same_head(element, other) || (element > other) == direction.is_forward();
+            if same_head(element, last)
+                || next.is_some_and(|next| same_head(element, next))
+                || challenger.is_some_and(is_beyond)
+            {
+                break;
+            }
+            (last, count) = (element, count + 1);
+        }
+        count
     }
 
     /// Moves to the last entry before the cursor's position, and the position with it.
@@ -163,6 +204,47 @@ impl MergeCursor for MemtableCursor {
         self.place_in_runs(|_, _| 0);
         self.take_first();
         Ok(())
+    }
+
+    fn fast_steps(&self, snapshot: SeqNo, bound: u128, forward: bool) -> usize {
+        let (Some((run, current)), Some(runs)) = (self.current, &self.runs) else { return 0 };
+        if !self.one_prefix || !runs.iter().all(|run| run.is_seen(&self.memtable.entries, snapshot)) {
+            return 0;
+        }
+        let is_open = bound == if forward { u128::MAX } else { 0 };
+        let most = if is_open { FAST_STEPS } else { READ_AHEAD };
+        let single = self.count_single(run, current, Direction::new(forward), most);
+        let is_within = |count: usize| {
+            let at = if forward { self.before[run] + count } else { self.before[run].wrapping_sub(count) };
+            let head = runs[run].get(at).map(|element| head16(self.entry(element).key()));
+            head.is_some_and(|head| if forward { head < bound } else { head > bound })
+        };
+        if is_open && is_within(single) {
+            return single;
+        }
+        // The near ones first: their entries have been prefetched.
+        let counts = iter::successors(Some(1), |count| Some(2 * count)).take_while(|count| *count <= single);
+        counts.take_while(|&count| is_within(count)).last().unwrap_or(0)
+    }
+
+    #[inline]
+    fn fast_step(&mut self, forward: bool) -> bool {
+        let (Some((run, _)), Some(runs)) = (self.current, &self.runs) else { return false };
+        let direction = Direction::new(forward);
+        let Some(at) = direction.step_from(self.before[run]) else { return false };
+        let Some(element) = runs[run].get(at) else { return false };
+        if self.entry(element).kind() != ValueKind::Put {
+            return false;
+        }
+        (self.before[run], self.current) = (at, Some((run, element)));
+        self.prefetch(run, if forward { Some(at + READ_AHEAD) } else { at.checked_sub(READ_AHEAD) });
+        true
+    }
+
+    fn is_first_of_key(&self) -> bool {
+        let (Some((_, current)), Some(runs)) = (self.current, &self.runs) else { return false };
+        let mut before = runs.iter().zip(&self.before).map(|(run, before)| run.get(before.checked_sub(1)?));
+        self.one_prefix && before.all(|element| element.is_none_or(|element| !same_head(element, current)))
     }
 
     /// Sorts nothing if all entries are skipped.

@@ -240,7 +240,13 @@ impl SortedRun {
         &self.prefix
     }
 
+    /// Whether `snapshot` sees all entries.
+    pub(super) fn is_seen(&self, entries: &EntryList, snapshot: SeqNo) -> bool {
+        self.newest.is_none_or(|newest| entries.entry(newest).seqno() <= snapshot)
+    }
+
     /// The element at index `at`.
+    #[inline]
     pub(super) fn get(&self, at: usize) -> Option<u128> {
         self.elements().get(at).copied()
     }
@@ -357,6 +363,7 @@ fn sort(entries: &EntryList, elements: &mut [u128], prefix_len: usize, exact: bo
     }
 }
 
+#[inline]
 pub(super) fn same_head(a: u128, b: u128) -> bool {
     a >> POSITION_BITS == b >> POSITION_BITS
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::key::{MAX_SEQNO, Window, compare_entries};
-use crate::iter::{InternalCursor, MergeCursor, Stamped};
+use crate::format::key::{MAX_SEQNO, Window, compare_entries, head16};
+use crate::iter::{Direction, InternalCursor, MergeCursor, Stamped};
 use crate::memory::pool::CHUNK_LEN;
 use crate::ranges::{fold, steps};
 
@@ -475,6 +475,76 @@ fn a_jump_stops_at_the_first_entry_that_is_newer_or_past_its_end() {
         }
     }
     assert!(jumps > stops || cfg!(miri));
+}
+
+#[test]
+fn fast_steps_lead_to_values_of_one_version_that_are_seen_and_come_before_the_bound() {
+    let mut rng = fastrand::Rng::with_seed(11);
+    let (mut planned, mut refused, mut taken) = (0, 0, 0);
+    for _ in 0..if cfg!(miri) { 4 } else { 400 } {
+        let memtable = new(1 << 16);
+        let mut model: Vec<(Vec<u8>, SeqNo, ValueKind)> = Vec::new();
+        let (entries, keys) = (rng.u64(1..if cfg!(miri) { 40 } else { 300 }), rng.u64(2..2000));
+        let (prefixes, ends) = (rng.usize(1..=2), rng.usize(1..=3));
+        for seqno in 1..=entries {
+            let number = rng.u64(0..keys).to_be_bytes();
+            // Heads that are equal though the keys are not: of 16 bytes, and with zeros at the end.
+            let (prefix, end) = (&b"prefix"[..rng.usize(7 - prefixes..=6)], &b"\0\0 "[..rng.usize(0..ends)]);
+            let key = [prefix, &number[rng.usize(0..3).min(2)..], end].concat();
+            let kind = if rng.u8(0..8) == 0 { ValueKind::Delete } else { ValueKind::Put };
+            memtable.writer().insert(0, &key, seqno, kind, &key);
+            model.push((key, seqno, kind));
+            if rng.u8(0..40) == 0 {
+                memtable.cursor(0).seek_to_first().unwrap();
+            }
+        }
+        model.sort_by(|a, b| compare_entries((&a.0, a.1), (&b.0, b.1)));
+        for _ in 0..20 {
+            let (mut at, forward) = (rng.usize(0..model.len()), rng.bool());
+            let snapshot = if rng.u8(0..4) > 0 { MAX_SEQNO } else { rng.u64(0..=entries) };
+            let bound = match rng.u8(0..3) {
+                0 if forward => u128::MAX,
+                0 => 0,
+                _ => head16(&model[rng.usize(0..model.len())].0),
+            };
+            let mut cursor = memtable.cursor(0);
+            cursor.seek(&model[at].0, model[at].1).unwrap();
+            for _ in 0..5 {
+                let steps = cursor.fast_steps(snapshot, bound, forward);
+                planned += steps;
+                for _ in 0..steps {
+                    let next = Direction::new(forward).step_from(at).unwrap();
+                    let (key, seqno, kind) = &model[next];
+                    let versions = model.iter().filter(|(other, ..)| other == key).count();
+                    let (head, is_seen) = (head16(key), *seqno <= snapshot);
+                    assert!(versions == 1 && is_seen && if forward { head < bound } else { head > bound });
+                    let is_taken = cursor.fast_step(forward);
+                    assert_eq!(is_taken, *kind == ValueKind::Put);
+                    if !is_taken {
+                        refused += 1;
+                        break;
+                    }
+                    (at, taken) = (next, taken + 1);
+                    assert_eq!((cursor.key(), cursor.value()), (&key[..], &key[..]));
+                }
+                cursor.end_fast_steps().unwrap();
+                let is_alone = |(i, other): (usize, &(Vec<u8>, SeqNo, ValueKind))| i >= at || other.0 != model[at].0;
+                assert!(!cursor.is_first_of_key() || model.iter().enumerate().all(is_alone));
+                if forward { cursor.next() } else { cursor.prev() }.unwrap();
+                match Direction::new(forward).step_from(at).filter(|&at| at < model.len()) {
+                    None => assert!(!cursor.valid()),
+                    Some(next) => {
+                        at = next;
+                        assert_eq!((cursor.key(), cursor.seqno()), (&model[at].0[..], model[at].1));
+                    }
+                }
+                if !cursor.valid() {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(cfg!(miri) || (taken > 15_000 && refused > 1_000 && planned > taken), "{planned}, {taken}, {refused}");
 }
 
 /// Law 2: what a flush of range deletes takes grows with their number, not with that of snapshots.
