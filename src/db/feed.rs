@@ -132,8 +132,9 @@ type Names = BTreeMap<u32, Option<Arc<str>>>;
 /// that takes no more writes after a failure gives out what it may, then fails with
 /// [`Error::Poisoned`].
 ///
-/// Creating and dropping keyspaces are no changes of this feed, and neither is what a compaction
-/// filter drops or replaces. A follower therefore keeps the entries of a dropped keyspace. It must
+/// Creating, renaming and dropping keyspaces are no changes of this feed, and neither is what a
+/// compaction filter drops or replaces. A batch has the names that its keyspaces have when the feed
+/// gives it out. A follower therefore keeps the entries of a dropped keyspace. It must
 /// learn of the drop by other means and drop its own keyspace, before it applies changes of a new
 /// keyspace of that name. An application that drops no keyspaces, or gives no name twice, need not
 /// care.
@@ -336,7 +337,7 @@ impl Changes {
                         format!("the record begins with entry {}, and entry {} is missing", record.first, self.next);
                     return Err(Error::corruption(record.file, record.offset, rule));
                 }
-                let batch = ChangeBatch::new(&record, &mut self.names, |id| name_of(store, id))?;
+                let batch = ChangeBatch::new(&record, &mut self.names, &store.shape.view())?;
                 self.next = after;
                 return Ok(Some(batch));
             }
@@ -402,11 +403,6 @@ fn find_logs(store: &Store) -> Result<()> {
 fn log_gone(store: &Store, wanted: SeqNo) -> Error {
     let oldest = store.writer.logs().next_beginning(wanted).unwrap_or_else(|| store.sequence.logged() + 1);
     Error::LogGone { wanted, oldest }
-}
-
-/// The name of a keyspace, unless it was dropped.
-fn name_of(store: &Store, id: u32) -> Option<Arc<str>> {
-    store.shape.view().tree(id).map(|tree| Arc::clone(&tree.name))
 }
 
 impl Iterator for Changes {

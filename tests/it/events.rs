@@ -212,7 +212,7 @@ fn what_fails_ends_with_its_keyspace() {
     for _ in 0..2 {
         let short = db.keyspace("short-lived").unwrap();
         for _ in 0..2 {
-            (0..100u32).for_each(|n| drop(short.put(n.to_be_bytes(), [7; 100]).unwrap()));
+            (0..100u32).for_each(|n| _ = short.put(n.to_be_bytes(), [7; 100]).unwrap());
             db.flush().unwrap();
         }
         fs.set_capacity(Some(1 << 40));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tamis::vfs::{Fault, FaultMode, SimFileSystem};
-use tamis::{Db, Error, KeyspaceOptions, Options, ProgressListener};
+use tamis::{Changes, Db, Error, KeyspaceOptions, OperationKind, Options, ProgressListener};
 
 fn options(fs: &SimFileSystem) -> Options {
     Options::new().file_system(Arc::new(fs.clone()))
@@ -28,6 +28,53 @@ fn check(db: &Db, names: &[&str]) {
     assert_eq!((found[0].iter().count(), found[0].options().unwrap().block_size), (2, 512));
     assert_eq!(db.keyspace("other").unwrap().get("k").unwrap().unwrap(), "other");
     assert_eq!(db.keyspace_names().unwrap().len(), 3);
+}
+
+/// The feed told later writes by the name that a keyspace had when the feed first met it: to a
+/// follower they were writes to the keyspace that has that name now.
+#[test]
+fn a_feed_names_keyspaces_as_they_are_called() {
+    let fs = SimFileSystem::new();
+    let db = sample(&fs);
+    let reader = options(&fs).open_read_only("/db").unwrap();
+    let since = db.last_seqno() - 1;
+    let mut feeds = [db.changes_since(since).unwrap().visible(), reader.changes_since(since).unwrap()];
+    let told = |feed: &mut Changes| -> Vec<(String, Vec<u8>)> {
+        reader.refresh().unwrap();
+        let batches: Vec<_> = feed.map(Result::unwrap).collect();
+        let operations = batches.iter().flat_map(|batch| batch.operations());
+        let told = operations.map(|operation| match operation.kind {
+            OperationKind::Put { key, .. } => (operation.keyspace.to_owned(), key.to_vec()),
+            kind => panic!("{kind:?}"),
+        });
+        told.collect()
+    };
+    let pair = |keyspace: &str, key: &str| (keyspace.to_owned(), key.as_bytes().to_vec());
+    for feed in &mut feeds {
+        assert_eq!(told(feed).last(), Some(&pair("old", "logged")));
+    }
+    let former = db.keyspace("old").unwrap();
+    db.rename_keyspace("old", "former").unwrap();
+    former.put("1", "").unwrap();
+    db.keyspace("old").unwrap().put("2", "").unwrap();
+    for feed in &mut feeds {
+        assert_eq!(told(feed), [pair("former", "1"), pair("old", "2")]);
+    }
+    // Keyspaces that come and go.
+    for i in 0..200 {
+        let name = i.to_string();
+        db.keyspace(&name).unwrap().put("3", "").unwrap();
+        former.put("4", "").unwrap();
+        for feed in &mut feeds {
+            assert_eq!(told(feed), [pair(&name, "3"), pair("former", "4")]);
+        }
+        former.put("5", "").unwrap();
+        db.keyspace(&name).unwrap().put("6", "").unwrap();
+        db.drop_keyspace(&name).unwrap();
+        for feed in &mut feeds {
+            assert_eq!(told(feed), [pair("former", "5")]);
+        }
+    }
 }
 
 #[test]

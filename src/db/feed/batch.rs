@@ -9,11 +9,15 @@ use super::Names;
 use crate::batch::{BatchMark, Ingest, LogOp, LogOps, OpKind, Write, WriteBatch};
 use crate::db::Db;
 use crate::db::keyspace::Keyspace;
+use crate::db::shape::view::ReadView;
 use crate::error::{Error, Result};
 use crate::format::deadline::time_of;
 use crate::format::key::SeqNo;
 use crate::log::Record;
 use crate::tree::manifest::{RANGE_LEVEL, ingested_tables};
+
+/// A feed forgets the names of earlier batches when it has so many: keyspaces may come and go.
+const MOST_NAMES: usize = 64;
 
 /// A batch of the change feed: what one write has written, whole.
 pub struct ChangeBatch {
@@ -212,13 +216,13 @@ pub(super) fn has_operation_before(record: &Record<'_>, seqno: SeqNo) -> bool {
 }
 
 impl ChangeBatch {
-    /// Copies a batch from the log and checks all of it. Adds the names of its keyspaces to
-    /// `names`, where they are not known yet.
-    pub(super) fn new(
-        record: &Record<'_>,
-        names: &mut Arc<Names>,
-        name_of: impl Fn(u32) -> Option<Arc<str>>,
-    ) -> Result<ChangeBatch> {
+    /// Copies a batch from the log and checks all of it. `names` are those of earlier batches, and
+    /// of this one afterwards; `view` has those of now.
+    pub(super) fn new(record: &Record<'_>, names: &mut Arc<Names>, view: &ReadView) -> Result<ChangeBatch> {
+        if names.len() >= MOST_NAMES {
+            *names = Arc::default();
+        }
+        let mut last = None;
         for operation in LogOps::new(record.payload, record.count) {
             let operation = operation.map_err(|rule| record.corruption(rule))?;
             if let LogOp::Ingest(ingest) = operation {
@@ -226,8 +230,12 @@ impl ChangeBatch {
                 ingested_tables(&ingest, seqno).map_err(|rule| record.corruption(rule))?;
             }
             let keyspace = operation.keyspace();
-            if !names.contains_key(&keyspace) {
-                Arc::make_mut(names).insert(keyspace, name_of(keyspace));
+            if last.replace(keyspace) == Some(keyspace) {
+                continue;
+            }
+            let name = view.tree(keyspace).map(|tree| &tree.name);
+            if names.get(&keyspace).is_none_or(|known| known.as_ref() != name) {
+                Arc::make_mut(names).insert(keyspace, name.cloned());
             }
         }
         let Record { first, count, payload, .. } = *record;
@@ -250,7 +258,8 @@ impl ChangeBatch {
         &self.payload
     }
 
-    /// The operations, in order. Those of keyspaces that have been dropped since are left out.
+    /// The operations, in order. Those of keyspaces that had been dropped when the feed gave out the
+    /// batch are left out.
     pub fn operations(&self) -> impl Iterator<Item = Operation<'_>> {
         // All of them were decoded before.
         let operations = LogOps::new(&self.payload, self.count).filter_map(|operation| operation.ok());
