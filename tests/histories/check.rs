@@ -165,6 +165,8 @@ impl World {
         assert_eq!(into, expected.as_deref().unwrap_or_default());
         assert_eq!(keyspace.read(&key, <[u8]>::to_vec)?, expected);
         let explanation = keyspace.explain(&key)?;
+        // A read that fails is explained, too.
+        explanation.outcome.as_ref().map_err(Clone::clone)?;
         let last = explanation.steps.iter().rev().find_map(|step| match step.found {
             Some(Found::OutOfRange | Found::Absent | Found::Newer) => None,
             found => found,

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tamis::inspect::{FileKind, Inspector};
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
@@ -275,6 +276,66 @@ fn a_compaction_in_stages_may_be_interrupted_anywhere() {
         }
     }
     assert!(whole > 0 && in_part > 20, "{whole} {in_part}");
+}
+
+/// An edit that does not fit stops the compaction and not the store: it goes on when there is
+/// space, and no file is left over.
+#[test]
+fn a_compaction_in_stages_goes_on_when_the_disk_was_too_full_for_its_edits() {
+    let mut refused = 0;
+    for at in 1.. {
+        let _scene = Scene(format!("full before the edit after directory sync {at}"));
+        let fs = SimFileSystem::new();
+        let (db, _executor, snapshot, [_, newer]) = two_layers(&fs);
+        drop(snapshot);
+        db.close().unwrap();
+        // Not in the middle of an edit.
+        let (syncs, in_manifest, full) = (AtomicUsize::new(0), AtomicBool::new(false), fs.clone());
+        let trace = Trace::with_hook(&fs, move |call, name| {
+            if call == TracedCall::Create {
+                in_manifest.store(["MANIFEST", "CURRENT"].iter().any(|of| name.starts_with(of)), Ordering::Relaxed);
+            }
+            let is_tables = call == TracedCall::SyncDir && !in_manifest.load(Ordering::Relaxed);
+            if is_tables && syncs.fetch_add(1, Ordering::Relaxed) + 1 == at {
+                full.set_capacity(Some(0));
+            }
+            Ok(())
+        });
+        let options = |fs: Arc<dyn FileSystem>| {
+            let (options, executor) = stepped_options(&SimFileSystem::new());
+            (with_tables_of(options, 4096).memtable_size(4 << 10).file_system(fs), executor)
+        };
+        let (opened, _executor) = options(Arc::new(trace));
+        let db = opened.open(DIR).unwrap();
+        let result = db.compact_range(..);
+        let killed = fs.kill();
+        for fs in [&fs, &killed] {
+            fs.set_capacity(None);
+        }
+        let done = match result {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(error.is_no_space() && !error.is_poisoned(), "{error}");
+                refused += 1;
+                false
+            }
+        };
+        let (reopened, _other_executor) = options(Arc::new(killed.clone()));
+        for (db, fs) in [(db, &fs), (reopened.open(DIR).unwrap(), &killed)] {
+            assert_eq!(entries(&db), newer);
+            db.wait_for_compactions().unwrap();
+            db.compact_range(..).unwrap();
+            assert_eq!(entries(&db), newer);
+            check_compacted(&db, 20);
+            assert_eq!(table_files(fs), tables(&db).len());
+            db.close().unwrap();
+            check_verified(fs);
+        }
+        if done && refused > 0 {
+            break;
+        }
+    }
+    assert!(refused > 3, "{refused}");
 }
 
 #[test]

@@ -111,12 +111,22 @@ const EDITS: [(&str, Edit); 10] = [
 fn an_edit_that_finds_no_space_changes_nothing() {
     let fs = SimFileSystem::new();
     let db = stepped_options(&fs).0.open("/db").unwrap();
-    let names: Vec<String> = (0..600).map(|i| format!("{}{i}", "k".repeat(200))).collect();
+    let names: Vec<String> = (0..300).map(|i| format!("{}{i}", "k".repeat(200))).collect();
     db.keyspaces(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
     db.keyspace("old").unwrap().put("kept", "v").unwrap();
     db.put("kept", "v").unwrap();
     db.flush().unwrap();
     db.close().unwrap();
+    let seen = |db: &Db, fs: &SimFileSystem| {
+        let stats = db.stats();
+        let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels);
+        let ranges: u64 = stats.keyspaces.iter().map(|keyspace| keyspace.range_deletes.tables).sum();
+        let tables = levels.map(|level| level.tables.len() as u64).sum::<u64>() + ranges;
+        let files = fs.paths().iter().filter(|path| path.extension().is_some_and(|end| end == "sst")).count() as u64;
+        assert_eq!(files, tables, "no table is left over");
+        let block_size = db.existing_keyspace("old").unwrap().map(|old| old.options().unwrap().block_size);
+        (db.keyspace_names().unwrap(), block_size)
+    };
     let mut refused = 0;
     for (what, edit) in EDITS {
         for (is_first, room) in
@@ -128,15 +138,19 @@ fn an_edit_that_finds_no_space_changes_nothing() {
             if !is_first {
                 db.keyspace("earlier").unwrap();
             }
-            let used = taken(&fs);
+            let (used, before) = (taken(&fs), seen(&db, &fs));
             fs.set_capacity(Some(used + room));
-            if let Err(error) = edit(&db) {
+            let result = edit(&db);
+            if let Err(error) = &result {
                 assert!(error.is_no_space() && !error.is_poisoned(), "{error}");
+                assert!(seen(&db, &fs) == before);
                 refused += 1;
             }
             fs.set_capacity(None);
             db.put("later", "v").unwrap();
-            edit(&db).or_else(|error| if what == "rename" { Ok(()) } else { Err(error) }).unwrap();
+            if what != "rename" || result.is_err() {
+                edit(&db).unwrap();
+            }
             db.close().unwrap();
             let db = stepped_options(&fs).0.open("/db").unwrap();
             assert!(["kept", "later"].iter().all(|key| db.contains_key(key).unwrap()));

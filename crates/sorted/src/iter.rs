@@ -175,8 +175,8 @@ pub trait MergeCursor: InternalCursor {
         None
     }
 
-    /// Number of *fast steps* that the cursor can take next in a direction; a lower bound, known
-    /// without reading entries. Every fast step leads to another key. That key has a single
+    /// Number of *fast steps* that the cursor can take next in a direction; a lower bound, found by
+    /// reading few entries or none. Every fast step leads to another key. That key has a single
     /// version, `snapshot` sees it, and its head comes before `bound` in that direction.
     #[inline]
     fn fast_steps(&self, _snapshot: SeqNo, _bound: u128, _forward: bool) -> usize {

@@ -258,8 +258,8 @@ impl ChangeBatch {
         &self.payload
     }
 
-    /// The operations, in order. Those of keyspaces that had been dropped when the feed gave out the
-    /// batch are left out.
+    /// The operations, in order. Those of keyspaces that had been dropped when the feed gave out
+    /// the batch are left out.
     pub fn operations(&self) -> impl Iterator<Item = Operation<'_>> {
         // All of them were decoded before.
         let operations = LogOps::new(&self.payload, self.count).filter_map(|operation| operation.ok());

@@ -93,6 +93,7 @@ impl Store {
     ) -> Result<()> {
         self.gate.check_poison()?;
         self.check_lock()?;
+        self.complete(&mut edit, manifest.state.expired_by);
         let prepared = self.check_free(manifest.space_for(Some(&edit))).and_then(|()| self.load_ranges(&edit));
         let mut ranges = prepared.inspect_err(|_| {
             // The log has recorded the tables of an ingest.
@@ -102,7 +103,6 @@ impl Store {
         })?;
         let unowned = Unowned::take_from(&mut edit, &manifest.state);
         ranges.retain(|(id, _)| manifest.state.keyspaces.contains_key(id));
-        self.complete(&mut edit, manifest.state.expired_by);
         let written = self.shape.catalog.write(&mut manifest, self.fs(), self.dir(), &edit);
         let mut dead_values = written.map_err(|error| self.poison(error))?;
         if let Some(flushed) = edit.flushed_seqno {
@@ -134,6 +134,13 @@ impl Store {
         restated.map_err(|error| self.poison(error))?;
         self.change_view(|view| view.trees.rename(keyspace, Arc::from(name)));
         Ok(())
+    }
+
+    /// Fails if the disk is known to have no space for an edit, before what it would be awkward to
+    /// take back.
+    pub(crate) fn check_space_of(&self, edit: &VersionEdit) -> Result<()> {
+        let needed = self.shape.catalog.lock()?.space_for(Some(edit));
+        self.check_free(needed)
     }
 
     /// Fails if the disk is known to have too little space for an edit that must not fail, or that

@@ -336,8 +336,9 @@ impl Store {
         }
         progress.complete(&mut written);
         let mut edit = edit_of(keyspace, task, done, written, now);
-        progress.note_stage(&mut edit, keyspace, task, next, || self.shape.catalog().new_file_number());
+        let note = progress.note_stage(&mut edit, keyspace, task, next, || self.shape.catalog().new_file_number());
         self.install_outputs(keyspace, edit)?;
+        progress.go_on(note);
         read.into_iter().for_each(|(level, bytes)| traffic.add_read(level, bytes));
         traffic.add_written(task.output_level, bytes);
         self.report.counters().add(Count::CompactedBytesIn, replaced);

@@ -185,6 +185,7 @@ impl Store {
     }
 
     fn replace_ranges(&self, tree: &Tree, former: &[Arc<RangeTable>], needed: Vec<Fragment>) -> Result<()> {
+        self.check_space(former.iter().map(|table| table.meta().size).sum())?;
         let (new_number, turn) = (|| self.shape.catalog().new_file_number(), |_| Turn::GoOn);
         let mut context = self.output_context(tree, TableFilters::NONE, Compression::None, &new_number, &turn);
         context.origin.level = RANGE_LEVEL;

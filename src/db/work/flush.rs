@@ -124,13 +124,8 @@ impl Store {
         let newer = view.sealed.len().checked_sub(2).and_then(|at| view.sealed.get(at)).unwrap_or(&view.active);
         // A log that only lacked a feature may leave an empty memtable.
         let flushed = memtable.last_seqno().max(self.sequence.flushed());
-        self.report.counters().add(Count::Flushes, 1);
-        let bytes = files.sizes().map(|(_, bytes)| bytes).sum();
-        self.report.counters().add(Count::FlushedBytes, bytes);
-        self.workers.rate.note_flush(bytes, self.report.counters().amplification());
-        for (keyspace, bytes) in files.sizes() {
-            view.tree(keyspace).iter().for_each(|tree| tree.traffic.add_written(0, bytes));
-        }
+        let sizes: Vec<(u32, u64)> = files.sizes().collect();
+        let bytes = sizes.iter().map(|(_, bytes)| bytes).sum();
         let edit = VersionEdit {
             min_log: Some(newer.log_number()),
             flushed_seqno: Some(flushed),
@@ -140,6 +135,12 @@ impl Store {
         };
         let number = memtable.log_number();
         self.install(edit, |view| {
+            // Before a thread that waits for the flush sees that it is done.
+            self.report.counters().add(Count::Flushes, 1);
+            self.report.counters().add(Count::FlushedBytes, bytes);
+            for (keyspace, bytes) in sizes {
+                view.tree(keyspace).iter().for_each(|tree| tree.traffic.add_written(0, bytes));
+            }
             view.sealed.retain(|memtable| memtable.log_number() != number);
             // Entries that ranges deleted are in no table, and the ranges perhaps neither. What new
             // scans note of their keys does not hold for older iterators.
@@ -147,6 +148,7 @@ impl Store {
                 view.trees.change(keyspace, |tree| tree.gaps = Arc::new(tree.gaps.emptied()));
             }
         })?;
+        self.workers.rate.note_flush(bytes, self.report.counters().amplification());
         // A recovered memtable may come from several logs.
         self.writer.logs().note_durable_before(newer.log_number());
         let gone: Vec<u64> = self.writer.logs().take_before(newer.log_number());

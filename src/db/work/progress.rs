@@ -50,7 +50,7 @@ impl TaskProgress {
     }
 
     /// Notes in the edit of a stage, which removes inputs, that the task goes on with the stage
-    /// `next`, or that it is over.
+    /// `next`, or that it is over. Returns the note that holds when the edit is durable.
     pub(super) fn note_stage(
         &mut self,
         edit: &mut VersionEdit,
@@ -58,15 +58,20 @@ impl TaskProgress {
         task: &Task,
         next: Option<KeySpan<Vec<u8>>>,
         new_id: impl FnOnce() -> u64,
-    ) {
+    ) -> Option<UnfinishedTask> {
         self.left.retain(|(level, number)| !edit.removed.contains(&(keyspace, *level, *number)));
         let Some(stage) = next else {
-            edit.ended.extend(self.note.take().map(|note| note.id));
-            return;
+            edit.ended.extend(self.note.as_ref().map(|note| note.id));
+            return None;
         };
         let note = self.begin_note(keyspace, task, stage, new_id);
         edit.unfinished.push(note.clone());
-        self.note = Some(note);
+        Some(note)
+    }
+
+    /// The edit of a stage is durable: from now on `note` holds.
+    pub(super) fn go_on(&mut self, note: Option<UnfinishedTask>) {
+        self.note = note;
     }
 
     fn begin_note(
@@ -111,10 +116,12 @@ impl Store {
         Ok(self.shape.catalog().lock()?.state.unfinished.get(&id).cloned())
     }
 
-    /// Notes that a task does not go on from where it is.
+    /// Notes that a task does not go on from where it is. If that fails, it does go on: a task that
+    /// the manifest knows has its inputs.
     pub(super) fn forget(&self, progress: &TaskProgress) -> Result<()> {
         let Some(note) = &progress.note else { return Ok(()) };
-        self.install(VersionEdit { ended: vec![note.id], ..VersionEdit::default() }, |_| ())
+        let forgotten = self.install(VersionEdit { ended: vec![note.id], ..VersionEdit::default() }, |_| ());
+        forgotten.inspect_err(|_| self.resume_later(note))
     }
 
     /// Notes which parts of a stage are finished, in `written`, for the next opening. `now` is the
@@ -187,10 +194,37 @@ pub(super) fn remaining(spans: &[KeySpan<&[u8]>], done: &[KeySpan<Vec<u8>>]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::event::CompactionReason;
 
     fn span(lower: u8, upper: u8) -> KeySpan<Vec<u8>> {
         let end = |at: u8| (at != b'.').then(|| vec![at]);
         KeySpan { lower: end(lower), upper: end(upper) }
+    }
+
+    /// If the edit is refused, the note is to be forgotten.
+    #[test]
+    fn a_note_holds_until_the_edit_that_ends_it_is_durable() {
+        let task = Task {
+            start_level: 1,
+            output_level: 2,
+            inputs: vec![(1, 5)],
+            keys: KeySpan::default(),
+            bytes: 0,
+            is_move: false,
+            is_drop: false,
+            runs: (0, 0),
+            reason: CompactionReason::LevelSize,
+            resumes: None,
+        };
+        let (mut progress, mut edit) = (TaskProgress::new(&task, None), VersionEdit::default());
+        let first = progress.note_stage(&mut edit, 3, &task, Some(span(b'c', b'.')), || 9);
+        assert!(progress.note.is_none() && edit.unfinished.len() == 1);
+        progress.go_on(first);
+        let mut last = VersionEdit { removed: vec![(3, 1, 5)], ..VersionEdit::default() };
+        let none = progress.note_stage(&mut last, 3, &task, None, || unreachable!("the note has an id"));
+        assert_eq!((last.ended, progress.note.as_ref().map(|note| note.id)), (vec![9], Some(9)));
+        progress.go_on(none);
+        assert!(progress.note.is_none());
     }
 
     #[test]

@@ -170,9 +170,14 @@ impl LiveLogs {
         }
     }
 
-    /// Takes `files` for all logs that there are.
+    /// Takes `files` for all logs that there are, unless others are known that end later: those
+    /// were looked for later.
     pub(crate) fn replace(&self, files: Vec<StoreLog>) {
-        self.files.lock().files = files;
+        let end = |files: &[StoreLog]| files.last().map_or(0, |file| file.end);
+        let mut logs = self.files.lock();
+        if end(&files) >= end(&logs.files) {
+            logs.files = files;
+        }
     }
 
     /// Their numbers, ascending.
