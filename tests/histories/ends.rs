@@ -326,7 +326,10 @@ impl World {
                 }
                 if end == End::Repair {
                     let dir = Path::new(&self.dir);
-                    fs.remove(&dir.join("CURRENT")).unwrap();
+                    // Without CURRENT, a manifest that was just begun may have been in force.
+                    if fs.paths().iter().filter(|path| path.to_string_lossy().contains("MANIFEST-")).count() == 1 {
+                        fs.remove(&dir.join("CURRENT")).unwrap();
+                    }
                     let report = tamis::repair(dir, RepairOptions::new().file_system(Arc::new(fs.clone()))).unwrap();
                     assert!(!report.has_losses(), "{report}");
                     (self.reader, self.lost_logs) = (None, true);
