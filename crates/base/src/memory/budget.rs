@@ -180,24 +180,31 @@ impl MemoryBudget {
         if bytes == 0 {
             return;
         }
-        let shortage = || match self.limit {
-            usize::MAX => 0,
-            limit => self.total().saturating_add(bytes).saturating_sub(limit),
+        let used = &self.used[of as usize];
+        if self.limit == usize::MAX {
+            used.fetch_add(bytes, Ordering::Relaxed);
+            return;
+        }
+        // First: of two threads that charge at a time, the second sees what the first will take.
+        // Who does not see it here any more, because it is used, finds it there.
+        self.coming.fetch_add(bytes, Ordering::AcqRel);
+        let shortage = || {
+            let coming = self.coming.load(Ordering::Acquire);
+            self.total().saturating_add(coming).saturating_sub(self.limit)
         };
         let short = shortage();
         if short > 0 && self.idle.load(Ordering::Relaxed) > 0 {
             self.free_idle(short);
         }
-        let is_short = short > 0 && shortage() > 0;
-        let relief = self.relief.get().filter(|_| is_short && self.used(MemoryUse::Cache) > 0);
-        if let Some(relief) = relief {
-            self.coming.fetch_add(bytes, Ordering::Relaxed);
+        if short > 0
+            && shortage() > 0
+            && self.used(MemoryUse::Cache) > 0
+            && let Some(relief) = self.relief.get()
+        {
             relief();
         }
-        self.used[of as usize].fetch_add(bytes, Ordering::Relaxed);
-        if relief.is_some() {
-            self.coming.fetch_sub(bytes, Ordering::Relaxed);
-        }
+        used.fetch_add(bytes, Ordering::Relaxed);
+        self.coming.fetch_sub(bytes, Ordering::Release);
     }
 
     /// Counts `bytes` less for a use.
