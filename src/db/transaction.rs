@@ -322,15 +322,22 @@ impl Transaction {
         let hash = self.hash(key);
         match self.own_or_note(of, key, hash) {
             None => self.get_stored(of, key, hash, deadline, |hit| hit.into_value()),
-            Some(own) => self.get_own(of, key, &own, deadline),
+            Some(own) => self.get_own(of, key, hash, &own, deadline),
         }
     }
 
     /// [`Transaction::get_of`] of a key to which the transaction has written.
     #[cold]
-    fn get_own(&self, of: &ReadIn, key: &[u8], own: &OwnWrite, deadline: &mut LeastDeadline) -> Result<Option<Value>> {
+    fn get_own(
+        &self,
+        of: &ReadIn,
+        key: &[u8],
+        hash: KeyHash,
+        own: &OwnWrite,
+        deadline: &mut LeastDeadline,
+    ) -> Result<Option<Value>> {
         let stored = match own.needs_stored() {
-            true => self.get_stored(of, key, self.hash(key), deadline, |hit| hit.into_value())?,
+            true => self.get_stored(of, key, hash, deadline, |hit| hit.into_value())?,
             false => None,
         };
         if stored.is_none() {

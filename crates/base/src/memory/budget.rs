@@ -272,6 +272,8 @@ impl Drop for MemoryCharge {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::*;
 
     #[test]
@@ -298,6 +300,44 @@ mod tests {
         drop((memtables, scan, tables));
         budget.note_cache(400, 0);
         assert_eq!((budget.left_for_cache(), budget.total()), (1500, 0));
+    }
+
+    /// Each alone would fit beside the cache.
+    #[test]
+    fn two_charges_at_a_time_do_not_exceed_the_limit_together() {
+        let budget = MemoryBudget::new(1600);
+        let relieved = Arc::downgrade(&budget);
+        let relieving = Mutex::new(());
+        budget.on_excess(move || {
+            let _one = relieving.lock();
+            let budget = relieved.upgrade().expect("it is being charged");
+            let (cached, left) = (budget.used(MemoryUse::Cache), budget.left_for_cache());
+            budget.note_cache(cached, cached.min(left));
+        });
+        let (barrier, begun, most) = (Barrier::new(2), AtomicUsize::new(0), AtomicUsize::new(0));
+        let charges = || {
+            for round in 1..=if cfg!(miri) { 20 } else { 5_000 } {
+                if barrier.wait().is_leader() {
+                    budget.note_cache(budget.used(MemoryUse::Cache), 1450);
+                }
+                barrier.wait();
+                // A barrier wakes one thread long after the other.
+                begun.fetch_add(1, Ordering::SeqCst);
+                while begun.load(Ordering::SeqCst) < 2 * round {
+                    std::hint::spin_loop();
+                }
+                let charge = MemoryCharge::new(&budget, MemoryUse::Scans, 100);
+                barrier.wait();
+                most.fetch_max(budget.total(), Ordering::Relaxed);
+                barrier.wait();
+                drop(charge);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(charges);
+            charges();
+        });
+        assert!(most.into_inner() <= 1600);
     }
 
     #[test]

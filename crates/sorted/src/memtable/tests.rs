@@ -480,7 +480,7 @@ fn a_jump_stops_at_the_first_entry_that_is_newer_or_past_its_end() {
 #[test]
 fn fast_steps_lead_to_values_of_one_version_that_are_seen_and_come_before_the_bound() {
     let mut rng = fastrand::Rng::with_seed(11);
-    let (mut planned, mut refused, mut taken) = (0, 0, 0);
+    let (mut planned, mut refused, mut taken, mut firsts) = (0, 0, 0, 0);
     for _ in 0..if cfg!(miri) { 4 } else { 400 } {
         let memtable = new(1 << 16);
         let mut model: Vec<(Vec<u8>, SeqNo, ValueKind)> = Vec::new();
@@ -529,6 +529,7 @@ fn fast_steps_lead_to_values_of_one_version_that_are_seen_and_come_before_the_bo
                 }
                 cursor.end_fast_steps().unwrap();
                 let is_alone = |(i, other): (usize, &(Vec<u8>, SeqNo, ValueKind))| i >= at || other.0 != model[at].0;
+                firsts += usize::from(cursor.is_first_of_key());
                 assert!(!cursor.is_first_of_key() || model.iter().enumerate().all(is_alone));
                 if forward { cursor.next() } else { cursor.prev() }.unwrap();
                 match Direction::new(forward).step_from(at).filter(|&at| at < model.len()) {
@@ -545,6 +546,7 @@ fn fast_steps_lead_to_values_of_one_version_that_are_seen_and_come_before_the_bo
         }
     }
     assert!(cfg!(miri) || (taken > 15_000 && refused > 1_000 && planned > taken), "{planned}, {taken}, {refused}");
+    assert!(cfg!(miri) || firsts > 5_000, "{firsts}");
 }
 
 /// Law 2: what a flush of range deletes takes grows with their number, not with that of snapshots.
