@@ -2,6 +2,7 @@
 //! stay equal to its source?
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tamis::operator::Add;
@@ -225,6 +226,38 @@ fn a_read_only_store_gives_out_what_a_refresh_found_before_the_first_read() {
         assert_eq!(numbers(&mut unread), expected, "{mode:?}, {before} batches");
         drop(pin);
     }
+}
+
+/// A feed that is made looks for the logs, and so does one that finds more: the older list must not
+/// take the place of the newer one.
+#[test]
+fn feeds_of_a_read_only_store_lose_no_log_to_each_other() {
+    let fs = SimFileSystem::new();
+    let db = open(&fs);
+    let pin = db.pin_log(0).unwrap();
+    fill(&db, 1);
+    let beside = options(&fs).open_read_only("/db").unwrap();
+    let mut feed = beside.changes_since(0).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(beside.changes_since(beside.last_seqno()).unwrap());
+                }
+            });
+        }
+        let told: Result<Vec<_>> = (0..3000)
+            .map(|_| {
+                fill(&db, 1);
+                beside.refresh()?;
+                feed.by_ref().try_for_each(|batch| batch.map(drop)).map(|()| feed.seqno())
+            })
+            .collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(told.unwrap().last(), Some(&db.last_seqno()));
+    });
+    drop(pin);
 }
 
 #[test]
