@@ -12,7 +12,8 @@ use crate::vfs::Mapping;
 /// A key or value read from a store: owned, cheap to clone, and valid for as long as it is kept.
 ///
 /// A value of 4 KiB or more from a data block keeps the block alive instead of being copied. All
-/// other values are copied, including those in mapped files.
+/// other values are copied, including those in mapped files. Short ones that one `multi_get`
+/// returns share pieces of memory of up to 4 KiB, which stay until the last of them is dropped.
 #[derive(Clone)]
 pub struct Value(Repr);
 
@@ -30,16 +31,16 @@ enum Repr {
     },
     /// A clone copies the bytes, which takes no longer than counting a reference up and down.
     Owned(Box<[u8]>),
-    Shared(Arc<[u8]>),
+    /// Part of bytes that clones and other values share.
+    Shared {
+        bytes: Arc<Vec<u8>>,
+        start: usize,
+        len: usize,
+    },
     InBlock {
         block: BlockRef,
         start: u32,
         len: u32,
-    },
-    /// From `start` to the end.
-    InRecord {
-        record: Arc<Vec<u8>>,
-        start: usize,
     },
 }
 
@@ -58,7 +59,8 @@ impl Value {
             return Value::copy_of(value.bytes());
         }
         let (record, start) = value.into_parts();
-        Value(Repr::InRecord { record: Arc::new(record), start })
+        let len = record.len() - start;
+        Value(Repr::Shared { bytes: Arc::new(record), start, len })
     }
 
     #[inline]
@@ -70,8 +72,67 @@ impl Value {
                 Value(Repr::Inline { len, bytes: inline })
             }
             (_, ..KEEP_FROM) => Value(Repr::Owned(bytes.into())),
-            _ => Value(Repr::Shared(bytes.into())),
+            (_, len) => Value(Repr::Shared { bytes: Arc::new(bytes.to_vec()), start: 0, len }),
         }
+    }
+}
+
+/// The values of one read of many keys, by position. Short ones share their memory: to allocate and
+/// free each took 8 % of a read of a hundred.
+pub struct ValueBatch {
+    values: Vec<Option<Value>>,
+    /// Of the values in `parts`, one after the other.
+    bytes: Vec<u8>,
+    /// Position of a value, and where it begins.
+    parts: Vec<(usize, usize)>,
+}
+
+impl ValueBatch {
+    /// Most bytes that values share: what a long value keeps alive is no less.
+    const PIECE: usize = KEEP_FROM;
+    /// Longest value that shares them.
+    const SHARED: usize = ValueBatch::PIECE / 4;
+
+    /// A batch of `len` positions without values.
+    pub fn new(len: usize) -> ValueBatch {
+        ValueBatch { values: vec![None; len], bytes: Vec::new(), parts: Vec::new() }
+    }
+
+    pub fn set(&mut self, i: usize, value: Option<Value>) {
+        self.values[i] = value;
+    }
+
+    /// Sets a value that stands at `bytes`, unless a value of their length has its memory to
+    /// itself.
+    pub fn try_copy(&mut self, i: usize, bytes: &[u8]) -> bool {
+        if !(INLINE + 1..=ValueBatch::SHARED).contains(&bytes.len()) {
+            return false;
+        }
+        if self.bytes.len() + bytes.len() > ValueBatch::PIECE {
+            self.end_piece();
+        }
+        if self.bytes.is_empty() {
+            // As if the others were as long.
+            self.bytes.reserve_exact(ValueBatch::PIECE.min(bytes.len() * (self.values.len() - i)));
+        }
+        self.parts.push((i, self.bytes.len()));
+        self.bytes.extend_from_slice(bytes);
+        true
+    }
+
+    /// Gives the values in `parts` their bytes.
+    fn end_piece(&mut self) {
+        let bytes = Arc::new(std::mem::take(&mut self.bytes));
+        let mut end = bytes.len();
+        for (i, start) in self.parts.drain(..).rev() {
+            self.values[i] = Some(Value(Repr::Shared { bytes: Arc::clone(&bytes), start, len: end - start }));
+            end = start;
+        }
+    }
+
+    pub fn into_values(mut self) -> Vec<Option<Value>> {
+        self.end_piece();
+        self.values
     }
 }
 
@@ -193,9 +254,8 @@ impl Deref for Value {
         match &self.0 {
             Repr::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
             Repr::Owned(bytes) => bytes,
-            Repr::Shared(bytes) => bytes,
+            Repr::Shared { bytes, start, len } => &bytes[*start..*start + *len],
             Repr::InBlock { block, start, len } => block.block().part(*start, *len),
-            Repr::InRecord { record, start } => &record[*start..],
         }
     }
 }
@@ -227,7 +287,7 @@ impl From<Value> for Vec<u8> {
     }
 }
 
-/// Copies only values of up to 30 bytes. A longer one that keeps its block keeps it on.
+/// Copies only values of up to 30 bytes. A longer one keeps on what it keeps.
 #[cfg(feature = "bytes")]
 impl From<Value> for bytes::Bytes {
     fn from(value: Value) -> bytes::Bytes {
@@ -297,10 +357,41 @@ mod tests {
         }
     }
 
+    #[test]
+    fn values_of_a_batch_are_those_set_and_share_pieces() {
+        let lens = [0, INLINE, INLINE + 1, 100, ValueBatch::SHARED, ValueBatch::SHARED + 1, KEEP_FROM];
+        let bytes: Vec<Option<Vec<u8>>> =
+            (0..=u8::MAX).map(|i| (i % 11 != 3).then(|| vec![i; lens[usize::from(i) % lens.len()]])).collect();
+        let mut batch = ValueBatch::new(bytes.len());
+        // In any order.
+        for i in (0..bytes.len()).step_by(2).chain((0..bytes.len()).skip(1).step_by(2)) {
+            match &bytes[i] {
+                Some(bytes) if batch.try_copy(i, bytes) => {}
+                other => batch.set(i, other.as_deref().map(Value::from)),
+            }
+        }
+        let values = batch.into_values();
+        assert!(values.iter().zip(&bytes).all(|(value, bytes)| value.as_deref() == bytes.as_deref()));
+        let shared: Vec<&Arc<Vec<u8>>> = values
+            .iter()
+            .flatten()
+            .filter_map(|value| match &value.0 {
+                Repr::Shared { bytes, .. } if value.len() <= ValueBatch::SHARED => Some(bytes),
+                _ => None,
+            })
+            .collect();
+        assert!(shared.iter().any(|piece| Arc::strong_count(piece) > 10));
+        assert!(shared.iter().all(|piece| piece.capacity() <= ValueBatch::PIECE));
+        // One that is kept stays when the others are dropped.
+        let kept = values[100].clone().unwrap();
+        drop(values);
+        assert_eq!(Some(kept.into_vec()), bytes[100]);
+    }
+
     #[cfg(feature = "bytes")]
     #[test]
     fn shared_bytes_are_those_of_the_value_if_it_is_not_short() {
-        let record = Value(Repr::InRecord { record: Arc::new(vec![7; KEEP_FROM + 5]), start: 5 });
+        let record = Value(Repr::Shared { bytes: Arc::new(vec![7; KEEP_FROM + 5]), start: 5, len: KEEP_FROM });
         let lens = [0, 1, INLINE, INLINE + 1, KEEP_FROM - 1, KEEP_FROM, 100_000];
         for value in lens.map(|len| Value::copy_of(&vec![7; len])).into_iter().chain([record]) {
             let (at, len) = (value.as_ptr(), value.len());

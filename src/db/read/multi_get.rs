@@ -13,7 +13,7 @@ use crate::filter::KeyHash;
 use crate::format::key::{ValueKind, Window};
 use crate::sorted::table::PointRead;
 use crate::sorted::trace::Untraced;
-use crate::sorted::value::Value;
+use crate::sorted::value::{Value, ValueBatch};
 use crate::tree::version::MultiGet;
 
 impl Store {
@@ -36,13 +36,16 @@ impl Store {
         let reads: Vec<PointRead<'_>> = keys.iter().map(|key| read(key.as_ref())).collect();
 
         let at = target.at().or_else(|| Some(self.clock.time_of_read()));
-        let mut values = vec![None; keys.len()];
+        let mut values = ValueBatch::new(keys.len());
         // Keys whose newest version is an operand.
         let mut merged = Vec::new();
         let mut take = |i: usize, kind: ValueKind, hit: Hit<'_>| {
             match kind {
                 ValueKind::Merge => merged.push(i),
-                _ => values[i] = view.see(tree, &reads[i], at, &mut Untraced, kind, hit)?.map(Hit::into_value),
+                _ => match view.see(tree, &reads[i], at, &mut Untraced, kind, hit)? {
+                    Some(hit) if values.try_copy(i, hit.bytes()) => {}
+                    hit => values.set(i, hit.map(Hit::into_value)),
+                },
             }
             Ok(())
         };
@@ -64,8 +67,8 @@ impl Store {
             ReadView::count_covered(tree, &mut Untraced);
         }
         for i in merged {
-            values[i] = view.merged(tree, &reads[i], at, &mut Untraced)?.map(Value::from);
+            values.set(i, view.merged(tree, &reads[i], at, &mut Untraced)?.map(Value::from));
         }
-        Ok(values)
+        Ok(values.into_values())
     }
 }
