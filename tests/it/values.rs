@@ -449,6 +449,34 @@ fn a_value_that_cannot_be_moved_stops_no_other_compaction() {
     assert!(damaged.iter().all(|&i| db.get(key(i)).is_err()));
 }
 
+/// The file with a damaged value is the first to be emptied, and nothing is written after that has
+/// failed.
+#[test]
+fn in_an_idle_store_a_value_that_cannot_be_moved_keeps_no_garbage_of_other_files() {
+    let (fs, db) = store();
+    (0..1000).for_each(|i| _ = db.put(key(i), long(i, 1)).unwrap());
+    db.compact_range(..).unwrap();
+    let (damaged, _) = value_files(&fs)[0];
+    fs.corrupt(FileKind::Values(damaged).path(Path::new("/db")), 100, 1).unwrap();
+    let lost = (0..1000).find(|&i| db.get(key(i)).is_err()).unwrap();
+    let is_new = |i: u32| i != lost && (i.abs_diff(lost) < 50 || i % 2 == 0);
+    (0..1000).filter(|&i| is_new(i)).for_each(|i| _ = db.put(key(i), long(i, 2)).unwrap());
+    db.flush().unwrap();
+    // A caller that waits meanwhile is told of the damage, but not again and again.
+    if let Err(error) = db.wait_for_compactions() {
+        assert!(matches!(error, Error::Corruption { .. }), "{error}");
+    }
+    db.wait_for_compactions().unwrap();
+    for i in (0..1000).filter(|&i| i != lost) {
+        assert_eq!(db.get(key(i)).unwrap().unwrap(), long(i, 1 + u32::from(is_new(i))));
+    }
+    let files = value_files(&fs);
+    let of_damaged = files.iter().find(|(number, _)| *number == damaged).unwrap().1;
+    let stored: u64 = files.iter().map(|(_, len)| len).sum();
+    let live: u64 = (0..1000).map(|i| long(i, 1).len() as u64 + 60).sum();
+    assert!(stored - of_damaged < live * 12 / 10, "{stored} {of_damaged} {live}");
+}
+
 #[test]
 fn a_missing_value_file_is_named_and_costs_its_values_alone() {
     let fs = closed_store();

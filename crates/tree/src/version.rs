@@ -75,10 +75,7 @@ pub struct Version {
     has_deadlines: bool,
     /// Value files that were being emptied before this version.
     begun: Arc<HashSet<u64>>,
-    /// Computed when first asked for.
-    value_garbage: OnceLock<ValueGarbage>,
-    /// What takes its place once the store has been idle with this version.
-    idle_value_garbage: OnceLock<ValueGarbage>,
+    value_garbage: Mutex<Option<FoundGarbage>>,
     /// The last weights that a picker computed, with the oldest snapshot that they are for.
     weights: Mutex<(SeqNo, Arc<TombstoneWeights>)>,
     /// Shared by all versions of the keyspace.
@@ -87,6 +84,14 @@ pub struct Version {
     surveyed: AtomicU64,
     /// Shared by all versions of the keyspace.
     hidden: Arc<Mutex<Arc<HiddenBytes>>>,
+}
+
+/// What [`Version::value_garbage`] found last.
+struct FoundGarbage {
+    /// How many value files were known to be unreadable. They only become more.
+    unreadable: usize,
+    is_idle: bool,
+    garbage: Arc<ValueGarbage>,
 }
 
 /// By table number: bytes of the table that hold entries which range deletes have deleted for all
@@ -292,8 +297,8 @@ impl Version {
         let levels = levels.map(Level::new);
         let sorted = SortedLevel::all_of(&levels);
         let has_deadlines = levels.iter().flat_map(Level::tables).any(|table| table.meta().deadlines.count > 0);
-        let known = self.idle_value_garbage.get().or(self.value_garbage.get());
-        let begun = known.map_or_else(|| Arc::clone(&self.begun), ValueGarbage::begun);
+        let known = self.value_garbage.lock().as_ref().map(|known| known.garbage.begun());
+        let begun = known.unwrap_or_else(|| Arc::clone(&self.begun));
         Version {
             levels,
             ranges: Arc::clone(&self.ranges),
@@ -303,8 +308,7 @@ impl Version {
             largest_seqno,
             has_deadlines,
             begun,
-            value_garbage: OnceLock::new(),
-            idle_value_garbage: OnceLock::new(),
+            value_garbage: Mutex::default(),
             weights: Mutex::default(),
             deleted: Arc::clone(&self.deleted),
             surveyed: AtomicU64::new(surveyed),
@@ -335,26 +339,25 @@ impl Version {
         &self.values
     }
 
-    /// Which value files are emptied.
-    pub fn value_garbage(&self) -> &ValueGarbage {
-        let usual = || self.value_garbage.get_or_init(|| self.find_value_garbage(false));
-        self.idle_value_garbage.get().unwrap_or_else(usual)
-    }
-
-    /// Which value files are emptied from now on, as the store is idle: more may be.
-    pub fn value_garbage_when_idle(&self) -> &ValueGarbage {
-        let usual = self.value_garbage();
-        if usual.leaving.is_empty() {
-            self.idle_value_garbage.get_or_init(|| self.find_value_garbage(true))
-        } else {
-            usual
-        }
-    }
-
-    fn find_value_garbage(&self, is_idle: bool) -> ValueGarbage {
+    /// Which value files are emptied. Once the store has been idle with this version, more may be.
+    pub fn value_garbage(&self, is_idle: bool) -> Arc<ValueGarbage> {
+        let Some((_, table)) = self.tables().next() else { return Arc::default() };
+        let unreadable = table.unreadable_value_files();
         let metas = || self.tables().map(|(_, table)| table.meta());
-        let is_unreadable = |number| self.tables().next().is_some_and(|(_, table)| table.is_unreadable(number));
-        ValueGarbage::of(metas, &self.values, &self.begun, is_idle, is_unreadable)
+        let find = |is_idle| {
+            let is_unreadable = |number| table.is_unreadable(number);
+            let garbage = ValueGarbage::of(metas, &self.values, &self.begun, is_idle, is_unreadable);
+            FoundGarbage { unreadable, is_idle, garbage: Arc::new(garbage) }
+        };
+        let mut known = self.value_garbage.lock();
+        let mut found = match known.take() {
+            Some(known) if known.unreadable == unreadable => known,
+            former => find(former.is_some_and(|former| former.is_idle)),
+        };
+        if is_idle && !found.is_idle && found.garbage.leaving.is_empty() {
+            found = find(true);
+        }
+        Arc::clone(&known.insert(found).garbage)
     }
 
     /// Tables all of whose keys a span has.

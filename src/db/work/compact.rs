@@ -312,7 +312,7 @@ impl Store {
         // The current tree, so as not to keep tables that earlier stages have replaced.
         let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(None) };
         let levels = tree.version.metas();
-        let leaving = &tree.version.value_garbage().leaving;
+        let leaving = &tree.version.value_garbage(false).leaving;
         self.check_space(stages::space_needed(task, &levels, stage.borrowed(), leaving))?;
         let done = stages::finished_inputs(task, &levels, stage.upper.as_deref());
         let replaced: u64 = done.iter().map(|(_, table)| table.size).sum();
@@ -494,7 +494,7 @@ impl Store {
         context.origin.level = task.output_level;
         context.now = merge.now;
         context.hook = tree.options.compaction_filter.clone();
-        context.values.leaving = Arc::clone(&tree.version.value_garbage().leaving);
+        context.values.leaving = Arc::clone(&tree.version.value_garbage(false).leaving);
         context.values.must_move = task.reason == CompactionReason::ValueGarbage;
         context.origin.inputs.clone_from(&merge.inputs);
         if task.output_level == 0 {

@@ -38,7 +38,6 @@ use crate::sync::{thread, time};
 use crate::tree::compaction::filters::fixed;
 use crate::tree::compaction::picker::{Debt, L0_SLOWDOWN, L0_TRIGGER, Picker, Requested, Shape, has_garbage};
 use crate::tree::compaction::task::Task;
-use crate::tree::version::ValueGarbage;
 
 /// The longest time, in milliseconds, until a store looks again for what has expired.
 const LONGEST_SLEEP: Deadline = 60 * 60 * 1000;
@@ -427,14 +426,6 @@ impl Store {
         pick: impl FnOnce(&Picker<'_>) -> R,
     ) -> R {
         let Conditions { is_idle, flushed, oldest_snapshot } = conditions;
-        // A value that cannot be moved must not keep other work from being done.
-        let has_failed = jobs.failed.contains_key(&WorkKind::Compaction(tree.id));
-        let none = ValueGarbage::default();
-        let value_garbage = match is_idle {
-            _ if has_failed => &none,
-            true => tree.version.value_garbage_when_idle(),
-            false => tree.version.value_garbage(),
-        };
         let run = self.table_options(tree, fixed(&tree.options, 0), Compression::None);
         pick(&Picker {
             levels: &tree.version.metas(),
@@ -446,7 +437,7 @@ impl Store {
             oldest_snapshot,
             now: if tree.version.has_deadlines() { self.expiry_time() } else { 0 },
             weights: &tree.version.weights(oldest_snapshot),
-            value_garbage,
+            value_garbage: &tree.version.value_garbage(is_idle),
             deleted: &tree.version.deleted(),
             hidden: &tree.version.hidden(),
             flushed,

@@ -220,6 +220,11 @@ impl Table {
         self.fetcher.context.values().is_unreadable(value_file)
     }
 
+    /// How many value files of the store [are unreadable](Table::is_unreadable).
+    pub fn unreadable_value_files(&self) -> usize {
+        self.fetcher.context.values().unreadable_count()
+    }
+
     /// Reads the value of a key to which an entry of this table points.
     pub fn separate_value(&self, key: &[u8], pointer: &[u8]) -> Result<SeparateValue> {
         self.fetcher.context.values().read(key, pointer)

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,7 +17,7 @@ use crate::format::pointer::ValuePointer;
 use crate::memory::budget::MemoryBudget;
 use crate::operator::ReadValue;
 use crate::sync::{Mutex, OnceLock};
-use crate::vfs::ReadableFile;
+use crate::vfs::{ReadableFile, is_out_of_descriptors};
 
 /// The rule that a file breaks which is shorter than a record.
 pub(super) const SHORT: &str = "the file ends inside a value";
@@ -128,9 +129,18 @@ impl ValueFiles {
         }
     }
 
-    /// Notes that a compaction could not read a value in a file.
-    pub fn note_unreadable(&self, number: u64) {
-        self.unreadable.lock().insert(number);
+    /// Notes that a compaction could not read a value in a file, unless the reason passes: that
+    /// the process lacks descriptors or memory.
+    pub fn note_unreadable(&self, number: u64, error: &Error) {
+        let passes = |source: &io::Error| is_out_of_descriptors(source) || source.kind() == io::ErrorKind::OutOfMemory;
+        if !matches!(error, Error::Io { source, .. } if passes(source)) {
+            self.unreadable.lock().insert(number);
+        }
+    }
+
+    /// Number of files in which a compaction could not read a value.
+    pub fn unreadable_count(&self) -> usize {
+        self.unreadable.lock().len()
     }
 
     /// Whether a compaction could not read a value in a file.

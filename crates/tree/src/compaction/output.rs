@@ -506,7 +506,7 @@ impl<'a> RunWriter<'a> {
             Err(error) => error,
         };
         if let Ok(pointer) = ValuePointer::decode(pointer) {
-            values.note_unreadable(pointer.file);
+            values.note_unreadable(pointer.file, &error);
         }
         if self.context.values.must_move && self.is_leaving(pointer) { Err(error) } else { Ok(None) }
     }

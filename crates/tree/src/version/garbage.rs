@@ -96,7 +96,9 @@ impl ValueGarbage {
         if files.is_empty() {
             return ValueGarbage::default();
         }
+        // Neither counts nor goes what cannot be read: it would have all others emptied.
         let mut shares = Share::of(tables(), files);
+        shares.retain(|share| !is_unreadable(share.file));
         let sum = |bytes: fn(&Share) -> u64| shares.iter().map(bytes).fold(0, u64::saturating_add);
         let (all_live, all_dead) = (sum(|share| share.live), sum(|share| share.dead));
         let is_dead = |percentage: u64| {
@@ -106,7 +108,6 @@ impl ValueGarbage {
         if !begun.is_empty() && !begun.iter().any(|number| is_unreadable(*number)) {
             return ValueGarbage::emptying(begun, u64::MAX, tables(), is_dead(URGENT));
         }
-        shares.retain(|share| !is_unreadable(share.file));
         if all_dead == 0 || !is_dead(if is_idle { BEGIN_IDLE } else { BEGIN }) {
             return ValueGarbage::of_small(tables, files, is_unreadable);
         }
@@ -204,17 +205,21 @@ mod tests {
 
     /// The files and tables of [`ValueGarbage`], ascending, where file i has `sizes[i]` bytes of
     /// records.
-    const UNREADABLE: u64 = 40;
-
     fn found(tables: &[TableMeta], sizes: &[u64]) -> (Vec<u64>, Vec<u64>, bool) {
         found_after(&[], tables, sizes)
     }
 
     fn found_after(begun: &[u64], tables: &[TableMeta], sizes: &[u64]) -> (Vec<u64>, Vec<u64>, bool) {
-        found_when(false, begun, tables, sizes)
+        found_when(false, None, begun, tables, sizes)
     }
 
-    fn found_when(is_idle: bool, begun: &[u64], tables: &[TableMeta], sizes: &[u64]) -> (Vec<u64>, Vec<u64>, bool) {
+    fn found_when(
+        is_idle: bool,
+        unreadable: Option<u64>,
+        begun: &[u64],
+        tables: &[TableMeta],
+        sizes: &[u64],
+    ) -> (Vec<u64>, Vec<u64>, bool) {
         let file = |(number, bytes): (u64, &u64)| {
             let meta = ValueFileMeta { number, size: bytes + 96, checksum: 0, count: 1 };
             assert_eq!(meta.record_bytes(), *bytes);
@@ -225,7 +230,7 @@ mod tests {
             &(0..).zip(sizes).map(file).collect(),
             &begun.iter().copied().collect(),
             is_idle,
-            |number| number == UNREADABLE,
+            |number| Some(number) == unreadable,
         );
         let sorted = |set: &HashSet<u64>| {
             let mut list: Vec<u64> = set.iter().copied().collect();
@@ -242,7 +247,7 @@ mod tests {
         assert_eq!(found(&[table(7, &[(0, 73)])], &[100]), (vec![], vec![], false));
         assert_eq!(found(&[table(7, &[(0, 72)])], &[100]), (vec![0], vec![7], false));
         assert_eq!(found(&[table(7, &[(0, 68)])], &[100]), (vec![0], vec![7], true));
-        let when_idle = |live| found_when(true, &[], &[table(7, &[(0, live)])], &[100]);
+        let when_idle = |live| found_when(true, None, &[], &[table(7, &[(0, live)])], &[100]);
         assert_eq!([85, 84].map(when_idle), [(vec![], vec![], false), (vec![0], vec![7], false)]);
     }
 
@@ -271,11 +276,17 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_is_not_emptied() {
-        let tables = [table(7, &[(UNREADABLE, 10)]), table(8, &[(1, 50)]), table(9, &[(0, 100), (2, 100)])];
-        let mut sizes = [0; 41];
-        [0, 1, 2, 40].into_iter().for_each(|file: usize| sizes[file] = 100);
-        assert_eq!(found(&tables, &sizes).0, [1]);
-        assert_eq!(found_after(&[UNREADABLE], &tables, &sizes).0, [1]);
+        let after = |live, begun: &[u64]| {
+            let tables = [table(7, &[(3, 10)]), table(8, &[(1, live)]), table(9, &[(0, 100), (2, 100)])];
+            let (leaving, _, is_urgent) = found_when(false, Some(3), begun, &tables, &[100; 4]);
+            (leaving, is_urgent)
+        };
+        for begun in [&[][..], &[3]] {
+            assert_eq!(after(10, begun), (vec![1], false));
+            // What is dead in it does not count: 50 of 300 are not enough, 90 of 300 are.
+            assert_eq!(after(50, begun), (vec![], false));
+        }
+        assert_eq!(after(50, &[1]), (vec![1], false));
     }
 
     #[test]
