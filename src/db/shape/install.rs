@@ -144,9 +144,9 @@ impl Store {
     }
 
     /// Fails if the disk is known to have too little space for an edit that must not fail, or that
-    /// can be left out.
-    pub(crate) fn check_ample_space(&self) -> Result<()> {
-        self.check_free(self.shape.catalog().ample_space())
+    /// can be left out, and `beyond` that many bytes.
+    pub(crate) fn check_ample_space(&self, beyond: u64) -> Result<()> {
+        self.check_free(self.shape.catalog().ample_space().saturating_add(beyond))
     }
 
     /// Fails if the disk is known to have less space than that.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tamis::inspect::Inspector;
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{
-    Db, Error, IngestMode, IngestOptions, KeyspaceOptions, LossKind, PrefixExtractor, RepairOptions, SstFormat,
-    SstWriter, repair,
+    Db, Environment, EnvironmentOptions, Error, IngestMode, IngestOptions, KeyspaceOptions, LossKind, PrefixExtractor,
+    RepairOptions, SstFormat, SstWriter, repair,
 };
 
 use super::{check_sound, file_system, get, ingest, open, write, write_ranges};
@@ -155,6 +155,51 @@ fn a_read_error_or_a_full_disk_leaves_nothing_behind() {
     assert!(error.is_no_space() && fs.paths() == paths, "{error}");
     fs.set_capacity(None);
     db.ingest(["/in/file"], IngestOptions::new().mode(IngestMode::Copy)).unwrap();
+}
+
+/// What the log and the manifest say of the tables takes more space than is left.
+#[test]
+fn an_ingest_finds_no_space_for_its_edit_before_it_is_logged() {
+    let fs = file_system();
+    let (format, long) = (open(&fs).sst_format().unwrap(), [b'k'; 8 << 10]);
+    let files: Vec<PathBuf> = (0..60).map(|i| Path::new("/in").join(i.to_string())).collect();
+    for (i, path) in (0u8..).zip(&files) {
+        let mut writer = SstWriter::create_in(Arc::new(fs.clone()), path, &format).unwrap();
+        writer.put([&[i], &long[..]].concat(), "value").unwrap();
+        writer.put([&[i], &long[..], b"z"].concat(), "value").unwrap();
+        writer.finish().unwrap();
+    }
+    let empty = fs.kill();
+    let mut refused = 0;
+    for space in (0..).map(|i| (1 << 20) + i * (100 << 10)) {
+        let fs = empty.kill();
+        let db = open(&fs);
+        let used: u64 = fs.paths().iter().map(|path| fs.file_len(path).unwrap()).sum();
+        fs.set_capacity(Some(used + space));
+        let result = db.ingest(&files, IngestOptions::new());
+        fs.set_capacity(None);
+        db.put("after", "a failure").unwrap_or_else(|error| panic!("{space} bytes: {error}, after {result:?}"));
+        match result {
+            Ok(_) => break,
+            Err(error) => assert!(error.is_no_space(), "{error}"),
+        }
+        refused += 1;
+    }
+    assert!(refused > 5, "{refused}");
+}
+
+#[test]
+fn a_refused_file_is_not_held_open() {
+    let fs = file_system();
+    let environment = Environment::new(EnvironmentOptions::new()).unwrap();
+    let db = stepped_options(&fs).0.environment(&environment).open("/db").unwrap();
+    write(&fs, &db.sst_format().unwrap(), "file", 0..2000, Some("some value"));
+    fs.corrupt(Path::new("/in/file"), 3000, 1).unwrap();
+    let open = environment.stats().open_files;
+    for mode in [IngestMode::Copy, IngestMode::Move] {
+        db.ingest(["/in/file"], IngestOptions::new().mode(mode)).unwrap_err();
+        assert_eq!(environment.stats().open_files, open);
+    }
 }
 
 #[test]

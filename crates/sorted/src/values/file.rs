@@ -106,6 +106,7 @@ impl ValueFiles {
     ///
     /// [`TableContext::remove_file`]: crate::table::TableContext::remove_file
     pub fn remove_new(&self, number: u64) {
+        self.pool.remove(number);
         let _ = self.pool.fs.remove(&FileKind::Values(number).path(&self.pool.dir));
     }
 
