@@ -10,6 +10,7 @@
 //! (`Picker::pick_wholly_expired`). An idle store has the executor wake it when the next table is
 //! due (`Store::plan_wake`).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -45,9 +46,16 @@ impl Clock {
         Clock { source, ttl_keyspaces, has_deadlines, mark: Mark(AtomicU64::new(mark.min(NEVER - 1))) }
     }
 
-    /// What the source shows.
+    /// What the source shows; the latest time shown before, if it panics. It is asked under locks,
+    /// and in threads that write for others.
     fn shown(&self) -> Deadline {
-        let time = self.source.as_ref().map_or_else(time::system_time, |source| source());
+        let time = match &self.source {
+            None => time::system_time(),
+            Some(source) => match catch_unwind(AssertUnwindSafe(|| source())) {
+                Ok(time) => time,
+                Err(_) => return self.mark(),
+            },
+        };
         deadline_at(time).min(NEVER - 1)
     }
 
@@ -142,6 +150,23 @@ mod tests {
             assert_eq!(clock.lag(), Duration::from_millis(shown - set));
         }
         assert_eq!(Clock::new(None, NEVER).now(), NEVER - 1, "what never expires has not expired");
+    }
+
+    #[test]
+    fn a_source_that_panics_stops_the_clock() {
+        let panics = Arc::new(AtomicBool::new(false));
+        let fails = Arc::clone(&panics);
+        let source = move || {
+            assert!(!fails.load(Ordering::Relaxed), "as requested");
+            SystemTime::UNIX_EPOCH + Duration::from_millis(50)
+        };
+        let clock = Clock::new(Some(Arc::new(source)), 40);
+        for is_broken in [true, false, true] {
+            let before = clock.mark();
+            panics.store(is_broken, Ordering::Relaxed);
+            assert_eq!(clock.now(), if is_broken { before } else { 50 });
+            assert_eq!(clock.lag(), Duration::ZERO);
+        }
     }
 
     #[test]

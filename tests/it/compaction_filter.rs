@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tamis::inspect::{Finding, FindingKind, Inspector};
 use tamis::operator::{Append, CompactionDecision};
 use tamis::vfs::{FileSystem, SimFileSystem};
-use tamis::{Db, Error, KeyspaceOptions, Options, Value};
+use tamis::{Db, Error, KeyspaceOptions, MAX_VALUE_LEN, Options, Value};
 
 use crate::support::for_each_seed;
 
@@ -157,6 +158,25 @@ fn a_filter_that_panics_fails_its_compaction_and_loses_nothing() {
     assert_eq!(db.iter().count(), 21);
     assert!(calls.load(Ordering::Relaxed) > 21);
     db.close().unwrap();
+}
+
+#[test]
+fn a_filter_that_gives_too_long_a_value_fails_its_compaction() {
+    for (is_too_long, ttl) in [(false, None), (true, None), (true, Some(Duration::from_secs(60)))] {
+        let len = MAX_VALUE_LEN + 1 - ttl.map_or(0, |_| 8);
+        let filter = move |_: &[u8], _: &[u8]| match is_too_long {
+            true => CompactionDecision::Replace(vec![0; len]),
+            false => CompactionDecision::Keep,
+        };
+        let keyspace = KeyspaceOptions::new().compaction_filter(filter).separate_values(1000).ttl(ttl);
+        let db = options(&SimFileSystem::new()).default_keyspace(keyspace).open("/db").unwrap();
+        db.put("key", "value").unwrap();
+        match db.default_keyspace().compact_range(..) {
+            Ok(()) => assert!(!is_too_long),
+            Err(error) => assert!(matches!(&error, Error::CompactionFilter { key, .. } if key == b"key"), "{error}"),
+        }
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+    }
 }
 
 /// Stages leave inputs behind that hold what the filter has dropped or replaced.

@@ -178,9 +178,13 @@ pub enum Error {
         /// What the operator said.
         reason: String,
     },
-    /// The compaction filter of a keyspace panicked, and its compaction ended. It is tried again
-    /// later; while none succeeds, writers wait for it in the end.
-    #[error("the compaction filter of keyspace {keyspace:?} panicked at key {}", key.escape_ascii())]
+    /// The compaction filter of a keyspace panicked, or gave a value that is too long, and its
+    /// compaction ended. It is tried again later; while none succeeds, writers wait for it in the
+    /// end.
+    #[error(
+        "the compaction filter of keyspace {keyspace:?} panicked, or gave a value that is too long, at key {}",
+        key.escape_ascii()
+    )]
     CompactionFilter {
         /// The keyspace.
         keyspace: String,

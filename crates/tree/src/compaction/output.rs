@@ -24,7 +24,7 @@ use super::retention::Retention;
 use crate::error::{Error, Result};
 use crate::format::deadline::{DEADLINE_LEN, Deadline, put_expiring, split_expiring};
 use crate::format::effect::{Effect, Put, ValuePlace};
-use crate::format::key::{MAX_SEQNO, SeqNo, ValueKind, common_prefix_len};
+use crate::format::key::{MAX_SEQNO, MAX_VALUE_LEN, SeqNo, ValueKind, common_prefix_len};
 use crate::format::pointer::{ValuePointer, split_separate};
 use crate::format::span::KeySpan;
 use crate::manifest::LEVEL_COUNT;
@@ -468,7 +468,12 @@ impl<'a> RunWriter<'a> {
             }
             _ => (whole, None),
         };
-        match (self.context.hook.decide(key, value), deadline) {
+        let longest = MAX_VALUE_LEN - deadline.map_or(0, |_| DEADLINE_LEN);
+        let is_sound = |made: &CompactionDecision| match made {
+            CompactionDecision::Replace(value) => value.len() <= longest,
+            CompactionDecision::Keep | CompactionDecision::Drop => true,
+        };
+        match (self.context.hook.decide(key, value).filter(is_sound), deadline) {
             (Some(CompactionDecision::Keep), _) => self.write(lower, key, seqno, kind, stored),
             (Some(CompactionDecision::Replace(value)), None) => self.write(lower, key, seqno, ValueKind::Put, &value),
             (Some(CompactionDecision::Replace(value)), Some(deadline)) => {
