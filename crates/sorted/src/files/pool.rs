@@ -36,6 +36,16 @@ impl OpenFiles {
         Arc::new(OpenFiles { files: Mutex::new(files), pools: AtomicU64::new(0) })
     }
 
+    /// Closes an eighth of the files, those read least recently. Returns whether there was one.
+    fn close_some(&self) -> bool {
+        let mut files = self.files.lock();
+        let count = files.len().div_ceil(8);
+        let closed: Vec<_> = (0..count).filter_map(|_| files.pop_lru()).collect();
+        // Closing a file takes a system call: not under the lock.
+        drop(files);
+        !closed.is_empty()
+    }
+
     /// Number of files that are held open.
     pub fn count(&self) -> usize {
         self.files.lock().len()
@@ -82,15 +92,14 @@ impl FilePool {
         }
         // Opened without the lock: of two racing readers, the later file stays in the pool.
         let mut opened = open();
-        // Other parts of the program may have used up the descriptors. All that are held here are
-        // closed before another attempt.
-        if opened.as_ref().is_err_and(is_out_of_descriptors) {
-            self.shared.files.lock().clear();
+        // Other parts of the program may have used up the descriptors. Those that are held here are
+        // given back, a few at a time.
+        while opened.as_ref().is_err_and(is_out_of_descriptors) && self.shared.close_some() {
             opened = open();
         }
         let file = opened?;
         let evicted = self.shared.files.lock().push((self.id, number), Arc::clone(&file));
-        // Closing a file takes a system call: not under the lock.
+        // Not under the lock, either.
         drop(evicted);
         Ok(file)
     }
@@ -133,21 +142,32 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_pool_gives_its_files_back_when_descriptors_run_out() {
-        let pool = pool(&OpenFiles::new(8));
-        for number in 0..5 {
-            pool.get(number, || Ok(file())).unwrap();
+    fn the_pool_gives_files_back_when_descriptors_run_out_until_one_is_free() {
+        for (most, attempts, left) in [(0, 13, 1), (11, 4, 11), (15, 2, 15), (16, 1, 17)] {
+            let pool = pool(&OpenFiles::new(20));
+            (0..16).for_each(|number| _ = pool.get(number, || Ok(file())).unwrap());
+            let made = std::cell::Cell::new(0);
+            let open = || {
+                made.set(made.get() + 1);
+                if pool.open_files() <= most { Ok(file()) } else { Err(rustix::io::Errno::MFILE.into()) }
+            };
+            pool.get(99, open).unwrap();
+            assert_eq!((made.get(), pool.open_files()), (attempts, left));
+            assert_eq!(pool.get_if_open(15).is_some(), left > 1, "the newest are closed last");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn without_files_to_give_back_a_lack_of_descriptors_is_an_error() {
+        let pool = pool(&OpenFiles::new(8));
         let attempts = std::cell::Cell::new(0);
-        let out_of_descriptors = || {
+        let open = || {
             attempts.set(attempts.get() + 1);
-            match pool.open_files() {
-                0 => Ok(file()),
-                _ => Err(rustix::io::Errno::MFILE.into()),
-            }
+            Err(rustix::io::Errno::MFILE.into())
         };
-        pool.get(9, out_of_descriptors).unwrap();
-        assert_eq!((attempts.get(), pool.open_files()), (2, 1));
+        assert!(pool.get(1, open).is_err_and(|error| is_out_of_descriptors(&error)));
+        assert_eq!(attempts.get(), 1);
     }
 
     #[test]
