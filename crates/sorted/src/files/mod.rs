@@ -10,7 +10,7 @@ pub use graveyard::Graveyard;
 pub use janitor::Janitor;
 pub use pool::{FilePool, OpenFiles};
 pub use stored::StoredFile;
-pub use writer::{FileWriter, WRITE_LEN};
+pub use writer::{CHARGE_STEP, FileWriter, WRITE_LEN};
 
 /// How blocks of tables, and separate values, are read from disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

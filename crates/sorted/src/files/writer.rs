@@ -10,6 +10,9 @@ use crate::vfs::{FileSystem, WritableFile};
 /// Bytes buffered before they are appended to the file, unless a rate limit asks for less.
 pub const WRITE_LEN: usize = 1 << 20;
 
+/// What is charged for a file being written grows by this many bytes at a time.
+pub const CHARGE_STEP: usize = 64 << 10;
+
 /// A file being written. Its user appends to `buffer`, and calls
 /// [`append_if_full`](FileWriter::append_if_full) between records, so that one `write` takes about
 /// `write_len` bytes. Written bytes go to the device while the rest is made, so that the final

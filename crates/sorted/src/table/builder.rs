@@ -17,7 +17,7 @@ use crate::block::BlockBuilder;
 use crate::compress::Compression;
 use crate::compress::compress;
 use crate::error::{Error, Result};
-use crate::files::{FileWriter, WRITE_LEN};
+use crate::files::{CHARGE_STEP, FileWriter, WRITE_LEN};
 use crate::filter::KeyHash;
 use crate::format::checksum::bound_crc;
 use crate::format::coding::put_u32;
@@ -55,14 +55,15 @@ pub struct TableBuilder<'a> {
     deadlines: DeadlineCounter,
     /// Encoded [`Origin`]; empty if unknown.
     origin: Vec<u8>,
-    /// For the buffers, if somebody counts them.
+    /// For the buffers, if somebody counts them, and the least of it.
     charge: Option<MemoryCharge>,
+    reserved: usize,
+    /// Bytes that the entry added last takes in it, if it is long beside what a table being written
+    /// takes otherwise.
+    long: usize,
     /// Bytes of memory that the index and filters took when the last block ended.
     growing: usize,
 }
-
-/// The charge for a table being written grows by this many bytes at a time.
-const CHARGE_STEP: usize = 64 << 10;
 
 impl<'a> TableBuilder<'a> {
     /// Creates the file of table `number` in `dir`.
@@ -104,6 +105,8 @@ impl<'a> TableBuilder<'a> {
             deadlines: DeadlineCounter::default(),
             origin: Vec::new(),
             charge: None,
+            reserved: 0,
+            long: 0,
             growing: 0,
             output,
         };
@@ -113,7 +116,7 @@ impl<'a> TableBuilder<'a> {
 
     /// Charges what the builder takes to `budget`: `reserved` bytes from the beginning.
     pub fn charging(self, budget: &Arc<MemoryBudget>, reserved: usize) -> TableBuilder<'a> {
-        TableBuilder { charge: Some(MemoryCharge::new(budget, MemoryUse::Jobs, reserved)), ..self }
+        TableBuilder { charge: Some(MemoryCharge::new(budget, MemoryUse::Jobs, reserved)), reserved, ..self }
     }
 
     /// Sets how many bytes are written at a time.
@@ -125,7 +128,8 @@ impl<'a> TableBuilder<'a> {
     pub fn with_options(self, options: TableOptions) -> TableBuilder<'a> {
         let is_unnumbered = self.properties.is_unnumbered;
         let former = TableBuilder::of(self.output, options);
-        let mut builder = TableBuilder { origin: self.origin, charge: self.charge, ..former };
+        let (charge, reserved) = (self.charge, self.reserved);
+        let mut builder = TableBuilder { origin: self.origin, charge, reserved, ..former };
         builder.properties.is_unnumbered = is_unnumbered;
         builder
     }
@@ -182,6 +186,13 @@ impl<'a> TableBuilder<'a> {
             let hash = KeyHash::new(self.options.seed, key);
             self.filters.add_key(key, hash);
             self.fingerprint = hash.fingerprint();
+        }
+        self.long = 0;
+        if key.len() + value.len() >= WRITE_LEN {
+            // It is moved from the block to the file's buffer, or packed into that.
+            let copies = if self.options.compression == Compression::None { 1 } else { 2 };
+            self.long = copies * (key.len() + value.len());
+            self.charge();
         }
         if !self.block.add(key, seqno, kind, value, self.fingerprint, self.block_limit) {
             let last = self.end_block(Some(key))?;
@@ -243,22 +254,28 @@ impl<'a> TableBuilder<'a> {
                 (Compression::None, self.output.file.buffer.len() - start)
             }
             compression => {
-                self.raw.clear();
-                self.raw.shrink_to(WRITE_LEN);
                 self.block.finish(&mut self.raw);
                 let used = compress(compression, &self.raw, &mut self.output.file.buffer);
-                (used, self.raw.len())
+                let raw_len = self.raw.len();
+                self.raw.clear();
+                self.raw.shrink_to(WRITE_LEN);
+                (used, raw_len)
             }
         };
         let handle = self.output.end_block(start, compression)?;
         self.index.end(handle);
         self.properties.count_block(raw_len);
         self.growing = self.index.size() + self.filters.memory();
-        if let Some(charge) = &mut self.charge {
-            let bytes = self.output.file.buffer.capacity() + self.growing;
-            charge.resize(charge.bytes().max(bytes.next_multiple_of(CHARGE_STEP)));
-        }
+        self.charge();
         Ok(handle)
+    }
+
+    fn charge(&mut self) {
+        if let Some(charge) = &mut self.charge {
+            let buffers = self.output.file.buffer.capacity() + self.raw.capacity();
+            let bytes = (buffers + self.growing + self.long).next_multiple_of(CHARGE_STEP);
+            charge.resize(bytes.max(self.reserved));
+        }
     }
 
     /// Completes the file and syncs it. On failure the file is removed as by

@@ -24,6 +24,7 @@ use crate::filter::{FilterPolicy, FilterState, KeyHash, PrefixExtractor, RangeFi
 use crate::format::checksum::FileChecksum;
 use crate::format::key::{MAX_KEY_LEN, MAX_SEQNO, ValueKind, Window, compare_entries};
 use crate::iter::{InternalCursor, MergeCursor, Stamped};
+use crate::memory::budget::{MemoryBudget, MemoryUse};
 use crate::sync::Mutex;
 use crate::table::FilterMode;
 use crate::trace::{ReadTrace, Untraced};
@@ -546,4 +547,37 @@ fn a_table_written_by_the_real_file_system_reads_back() {
     let table = Arc::new(Table::new(context, meta));
     table.verify().unwrap();
     assert_eq!(entries_of(&table, false).unwrap(), entries);
+}
+
+#[test]
+fn a_long_entry_is_charged_while_it_is_in_a_builders_memory() {
+    const MIB: usize = 1 << 20;
+    let kinds = [
+        Compression::None,
+        #[cfg(feature = "lz4")]
+        Compression::Lz4,
+    ];
+    for compression in kinds {
+        let (fs, budget) = (file_system(), MemoryBudget::unlimited());
+        let options = TableOptions { compression, ..options() };
+        let builder = TableBuilder::new(&fs, Path::new("/db"), NUMBER, options).unwrap();
+        let mut builder = builder.charging(&budget, 2 * MIB);
+        let charged = || budget.used(MemoryUse::Jobs);
+        let mut add = |key: &str, len: usize| {
+            // No byte of it can be left out by compression.
+            let value: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(len).collect();
+            builder.add(key.as_bytes(), 1, ValueKind::Put, &value).unwrap();
+            charged()
+        };
+        assert_eq!(add("a", 100), 2 * MIB);
+        let copies = if compression == Compression::None { 1 } else { 2 };
+        for key in ["b", "c"] {
+            let charged = add(key, 9 * MIB);
+            assert!((9 * copies * MIB..(9 * copies + 4) * MIB).contains(&charged), "{compression:?}: {charged}");
+        }
+        let after = (0..3000).map(|i| add(&format!("d{i:04}"), 1000)).last();
+        assert!(after.unwrap() <= 4 * MIB, "{compression:?}: {after:?}");
+        builder.abandon();
+        assert_eq!(charged(), 0);
+    }
 }

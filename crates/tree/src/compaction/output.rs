@@ -211,9 +211,9 @@ pub fn write_run(
 ) -> Result<Option<Written>> {
     let from = part.lower.map(<[u8]>::to_vec);
     let (done, current, cleared) = (Vec::new(), CurrentKey::default(), context.cleared);
-    let (fs, dir) = (context.tables.fs(), context.tables.dir());
+    let (fs, dir, budget) = (context.tables.fs(), context.tables.dir(), context.tables.budget());
     let (keyspace, compression) = (context.options.keyspace, context.values.compression);
-    let values = ValueWriter::new(fs, dir, keyspace, compression, VALUE_FILE_LEN, context.write_len);
+    let values = ValueWriter::new(fs, dir, keyspace, compression, VALUE_FILE_LEN, context.write_len, budget);
     let (since_yield, written) = (0, 0);
     let mut writer = RunWriter { context, builder: None, values, from, done, current, cleared, since_yield, written };
     let written = writer.write_all(cursor, part, lower).and_then(|end| match end {
