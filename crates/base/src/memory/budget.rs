@@ -12,7 +12,9 @@
 //!
 //! A sixteenth of the limit is kept for scans and jobs, which come and go: free of cached blocks,
 //! so that they evict none. Scans have as much also where whole filters and indexes, and tables
-//! being written, have taken all else: otherwise they would read block by block for good.
+//! being written, have taken all else: otherwise they would read block by block for good. Scans
+//! that wait keep what they have read ahead: all of them have a quarter of the limit at most. What
+//! jobs read ahead has room as long as the cache can give way.
 
 use std::sync::Arc;
 
@@ -25,6 +27,9 @@ const RESERVE: usize = 16;
 /// The most eighths of the limit that what can be done without, and all others but the cache and
 /// memtables, fill.
 const ROOM: usize = 3;
+
+/// The most eighths of the limit that scans fill.
+const SCANS: usize = 2;
 
 /// The most eighths of the limit that memtables take, with what they exceed their quarter by.
 const MEMTABLES: usize = 3;
@@ -44,7 +49,7 @@ pub enum MemoryUse {
     Ranges,
     /// What scans have read ahead, and the blocks that they hold.
     Scans,
-    /// Tables being written.
+    /// Tables being written, and what is read for them.
     Jobs,
 }
 
@@ -159,13 +164,16 @@ impl MemoryBudget {
 
     /// Whether there is room for `bytes` of a use that can be done without.
     fn has_room(&self, of: MemoryUse, bytes: usize) -> bool {
-        let is_in_reserve = || {
-            let scans = self.used(MemoryUse::Scans).saturating_add(bytes);
-            scans <= self.limit / RESERVE && bytes <= self.left_for_jobs()
-        };
+        let has_room = || self.others().saturating_add(bytes) <= self.limit / 8 * ROOM;
+        let can_give_way = || bytes <= self.left_for_jobs();
+        let scans = || self.used(MemoryUse::Scans).saturating_add(bytes);
         self.limit == usize::MAX
-            || self.others().saturating_add(bytes) <= self.limit / 8 * ROOM
-            || of == MemoryUse::Scans && is_in_reserve()
+            || match of {
+                MemoryUse::Scans if scans() <= self.limit / RESERVE => has_room() || can_give_way(),
+                MemoryUse::Scans => scans() <= self.limit / 8 * SCANS && has_room(),
+                MemoryUse::Jobs => can_give_way(),
+                _ => has_room(),
+            }
     }
 
     /// Whether memory is kept for the next memtables when `bytes` more are: while all uses but the
@@ -291,7 +299,11 @@ mod tests {
         scan.resize(60);
         assert!(!index.try_resize(541));
         index.resize(0);
-        assert!(scan.try_resize(600) && !scan.try_resize(601) && scan.try_resize(400));
+        assert!(scan.try_resize(400) && !scan.try_resize(401), "scans leave room for what lasts");
+        assert!(index.try_resize(200) && !index.try_resize(201));
+        let mut job = MemoryCharge::new(&budget, MemoryUse::Jobs, 0);
+        assert!(job.try_resize(400) && !job.try_resize(401), "the cache gives way to a job");
+        (index.resize(0), job.resize(0));
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 800));
         budget.note_cache(0, 400);
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 1200));

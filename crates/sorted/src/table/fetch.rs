@@ -277,6 +277,7 @@ pub(super) struct ReadAhead {
     has_waited: bool,
     /// Blocks of a long scan for which the cache is not asked for free space.
     unasked: u32,
+    charged_as: MemoryUse,
     charge: Option<ScanCharge>,
 }
 
@@ -318,14 +319,15 @@ impl ReadAhead {
             prefetched: 0..0,
             has_waited: false,
             unasked: 0,
+            charged_as: MemoryUse::Scans,
             charge: None,
         }
     }
 
-    /// For a cursor over a whole table: reads ahead from the first block on.
+    /// For a job that reads a whole table: reads ahead from the first block on.
     pub(super) fn for_whole_table(limit: u64) -> ReadAhead {
-        let window = ReadAhead::WHOLE_TABLE;
-        ReadAhead { patience: 0, window, least: window, most: window, ..ReadAhead::new(limit, false) }
+        let (window, charged_as) = (ReadAhead::WHOLE_TABLE, MemoryUse::Jobs);
+        ReadAhead { patience: 0, window, least: window, most: window, charged_as, ..ReadAhead::new(limit, false) }
     }
 
     /// Notes that the scan has reached the block at position `i`.
@@ -396,7 +398,7 @@ impl ReadAhead {
 
     fn charge(&mut self, fetcher: &Fetcher) -> &mut ScanCharge {
         self.charge.get_or_insert_with(|| {
-            let charge = MemoryCharge::new(fetcher.context.budget(), MemoryUse::Scans, 0);
+            let charge = MemoryCharge::new(fetcher.context.budget(), self.charged_as, 0);
             ScanCharge { charge, held: 0 }
         })
     }
