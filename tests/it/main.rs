@@ -60,4 +60,5 @@ mod unlogged;
 mod unused_blocks;
 mod update;
 mod values;
+mod versions;
 mod waits;

@@ -432,12 +432,7 @@ impl Cursor {
                 };
                 if let Some(state) = state {
                     self.note(&hidden, true, true, end);
-                    if state == CursorState::Merged {
-                        self.merge_forward()?;
-                    } else if state == CursorState::Separate {
-                        self.read_forward()?;
-                    }
-                    self.state = state;
+                    self.take_entry(state)?;
                     return Ok(true);
                 }
                 skip_key = true;
@@ -467,6 +462,17 @@ impl Cursor {
         }
         self.note(&hidden, false, true, end);
         Ok(false)
+    }
+
+    /// Ends a move to the current entry, the newest version of its key that the snapshot sees.
+    fn take_entry(&mut self, state: CursorState) -> Result<()> {
+        match state {
+            CursorState::Merged => self.merge_forward()?,
+            CursorState::Separate => self.read_forward()?,
+            _ => {}
+        }
+        self.state = state;
+        Ok(())
     }
 
     /// The state of a cursor on the current entry, the newest version of its key that the snapshot
@@ -524,6 +530,7 @@ impl Cursor {
             // The newest visible version comes last: the newest value, unless that is a delete, and
             // the operands since.
             let (mut newest, mut base, mut operands) = (0, None, Vec::new());
+            let mut passed = 0;
             loop {
                 if window.sees(self.inner.seqno()) {
                     newest = self.inner.seqno();
@@ -549,6 +556,24 @@ impl Cursor {
                 if !self.inner.valid() || !self.marked.is_at(&self.inner) {
                     break;
                 }
+                passed += 1;
+                if passed > SEEK_AFTER {
+                    // A memtable may hold any number of them.
+                    (base, newest) = (None, 0);
+                    operands.clear();
+                    if self.seek_newest(cover)? {
+                        newest = self.inner.seqno();
+                        if let Some(state) = self.state_on_entry(&mut hidden)? {
+                            self.key = self.take_marked_key();
+                            self.note(&hidden, true, false, end);
+                            self.take_entry(state)?;
+                            return Ok(true);
+                        }
+                        self.count_tombstone();
+                    }
+                    self.inner.seek_before(self.marked.key(&mut [0; HEAD16_LEN]), SeqNo::MAX)?;
+                    break;
+                }
             }
             if base.is_some() || !operands.is_empty() {
                 self.take_backward(base, &operands)?;
@@ -570,6 +595,14 @@ impl Cursor {
         }
         self.note(&hidden, false, false, end);
         Ok(false)
+    }
+
+    /// Moves to the newest version of the marked key that the snapshot sees. Returns whether there
+    /// is one above its `cover`.
+    #[cold]
+    fn seek_newest(&mut self, cover: SeqNo) -> Result<bool> {
+        self.inner.seek(self.marked.key(&mut [0; HEAD16_LEN]), self.snapshot)?;
+        Ok(self.inner.valid() && self.marked.is_at(&self.inner) && self.inner.seqno() > cover)
     }
 
     /// Passes the marked key, which is invisible. `newest` is the largest number among its entries

@@ -146,7 +146,7 @@ impl Cursor {
     }
 
     /// The marked key, in the buffer of `key`.
-    fn take_marked_key(&mut self) -> Vec<u8> {
+    pub(super) fn take_marked_key(&mut self) -> Vec<u8> {
         let mut key = std::mem::take(&mut self.key);
         key.clear();
         key.extend_from_slice(self.marked.key(&mut [0; HEAD16_LEN]));
