@@ -321,7 +321,12 @@ fn operands_change_separate_values() {
     agrees(&db);
     db.compact_range(..).unwrap();
     agrees(&db);
-    assert_eq!(value_files(&fs).len(), 1);
+    // A thread that ends its work may be the last to see the former version.
+    let is_removed = || value_files(&fs).len() == 1;
+    assert!((0..1000).any(|_| is_removed() || {
+        std::thread::sleep(Duration::from_millis(10));
+        false
+    }));
 }
 
 #[test]
