@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::format::key::{SeqNo, Window};
+use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::sync::Mutex;
 
 /// Chains from this length on are folded.
@@ -37,6 +38,13 @@ pub struct FoldedChain {
     pub made_of: usize,
 }
 
+impl FoldedChain {
+    /// Bytes that it takes, about.
+    fn memory(&self) -> usize {
+        size_of::<FoldedChain>() + self.stored.capacity()
+    }
+}
+
 /// Those of a key: the last two that reads have left.
 type OfKey = [Option<Arc<FoldedChain>>; 2];
 
@@ -44,21 +52,36 @@ type OfKey = [Option<Arc<FoldedChain>>; 2];
 type ChainKey = (u32, Box<[u8]>);
 
 /// The folded chains of a memtable, by keyspace and key.
-#[derive(Default)]
 pub(super) struct FoldedChains {
-    by_key: Mutex<HashMap<ChainKey, OfKey>>,
+    kept: Mutex<KeptChains>,
     /// Whether there are any. Reads of a memtable without them take no lock.
     any: AtomicBool,
 }
 
+struct KeptChains {
+    by_key: HashMap<ChainKey, OfKey>,
+    charge: MemoryCharge,
+}
+
 impl FoldedChains {
+    pub(super) fn new(budget: &Arc<MemoryBudget>) -> FoldedChains {
+        let charge = MemoryCharge::new(budget, MemoryUse::Memtables, 0);
+        let kept = KeptChains { by_key: HashMap::new(), charge };
+        FoldedChains { kept: Mutex::new(kept), any: AtomicBool::new(false) }
+    }
+
+    /// Bytes that they take.
+    pub(super) fn allocated(&self) -> usize {
+        self.kept.lock().charge.bytes()
+    }
+
     /// The newest of a key that holds for a read with this window.
     pub(super) fn find(&self, keyspace: u32, key: &[u8], window: Window) -> Option<Arc<FoldedChain>> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        let by_key = self.by_key.lock();
-        let chains = by_key.get(&(keyspace, Box::from(key)))?.iter().flatten();
+        let kept = self.kept.lock();
+        let chains = kept.by_key.get(&(keyspace, Box::from(key)))?.iter().flatten();
         let holds = |chain: &&Arc<FoldedChain>| chain.newest <= window.newest && window.oldest <= chain.oldest;
         chains.filter(holds).max_by_key(|chain| chain.newest).cloned()
     }
@@ -68,9 +91,16 @@ impl FoldedChains {
         if chain.stored.len().saturating_mul(LEAST_GAIN) > chain.made_of {
             return;
         }
-        let mut by_key = self.by_key.lock();
-        let [newer, older] = by_key.entry((keyspace, Box::from(key))).or_default();
-        *older = newer.replace(Arc::new(chain));
+        let mut kept = self.kept.lock();
+        let KeptChains { by_key, charge } = &mut *kept;
+        let mut bytes = charge.bytes() + chain.memory();
+        let [newer, older] = by_key.entry((keyspace, Box::from(key))).or_insert_with(|| {
+            bytes += size_of::<(ChainKey, OfKey)>() + key.len();
+            OfKey::default()
+        });
+        let dropped = std::mem::replace(older, newer.replace(Arc::new(chain)));
+        bytes -= dropped.map_or(0, |chain| chain.memory());
+        charge.resize(bytes);
         self.any.store(true, Ordering::Relaxed);
     }
 }

@@ -92,9 +92,9 @@ impl Memtable {
         Memtable {
             entries: EntryList::new(size, pool),
             index: HashIndex::new(size, pool),
-            order: LazyOrder::default(),
+            order: LazyOrder::new(pool.budget()),
             ranges: RangeHistory::new(pool.budget()),
-            folded: FoldedChains::default(),
+            folded: FoldedChains::new(pool.budget()),
             pool: Arc::clone(pool),
             seed,
             log_number,
@@ -131,10 +131,11 @@ impl Memtable {
         self.entries.used() + self.index.grown() + self.ranges.used()
     }
 
-    /// Bytes taken from the pool, and those of range deletes: their trees, older ones that readers
-    /// need, and what a flush takes to order them.
+    /// Bytes taken from the pool, those of folded chains, and of range deletes: their trees, older
+    /// ones that readers need, and what a flush takes to order them.
     pub fn allocated(&self) -> usize {
-        self.entries.allocated() + self.index.allocated() + self.order.allocated() + self.ranges.allocated()
+        let beside = self.order.allocated() + self.ranges.allocated() + self.folded.allocated();
+        self.entries.allocated() + self.index.allocated() + beside
     }
 
     /// Sequence number of the last write; 0 if there is none.

@@ -7,7 +7,6 @@
 //!
 //! Runs are immutable. A cursor keeps the runs it started with.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,6 +14,7 @@ use std::sync::Arc;
 
 use super::entries::{EntryList, EntryRef, Position};
 use crate::format::key::{HEAD12_LEN, MAX_SEQNO, SeqNo, common_prefix_len, compare, compare_entries, head12};
+use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::memory::pool::{MemtableChunk, MemtablePool};
 use crate::sync::Mutex;
 
@@ -41,16 +41,16 @@ fn class(len: usize) -> u32 {
 }
 
 /// The sorted runs of all keyspaces, as far as they were needed.
-#[derive(Default)]
 pub(super) struct LazyOrder {
     known: Mutex<OrderState>,
 }
 
-#[derive(Default)]
 struct OrderState {
     /// Entries before this position are in `keyspaces`.
     end: u32,
     keyspaces: BTreeMap<u32, KeyspaceRuns>,
+    /// For the lists of entries that are not in a run yet.
+    charge: MemoryCharge,
 }
 
 #[derive(Default)]
@@ -66,6 +66,11 @@ struct KeyspaceRuns {
 pub(super) type SortedRuns = Vec<Arc<SortedRun>>;
 
 impl LazyOrder {
+    pub(super) fn new(budget: &Arc<MemoryBudget>) -> LazyOrder {
+        let charge = MemoryCharge::new(budget, MemoryUse::Memtables, 0);
+        LazyOrder { known: Mutex::new(OrderState { end: 0, keyspaces: BTreeMap::new(), charge }) }
+    }
+
     /// Ids of the keyspaces that have entries, ascending, each with its number of distinct keys.
     pub(super) fn keyspaces(&self, entries: &EntryList) -> Vec<(u32, u64)> {
         let mut known = self.known.lock();
@@ -93,9 +98,12 @@ impl LazyOrder {
     ) -> Arc<SortedRuns> {
         let mut known = self.known.lock();
         known.catch_up(entries);
-        let Some(keyspace) = known.keyspaces.get_mut(&keyspace) else { return Arc::default() };
+        let OrderState { keyspaces, charge, .. } = &mut *known;
+        let Some(keyspace) = keyspaces.get_mut(&keyspace) else { return Arc::default() };
         if !keyspace.unsorted.is_empty() {
-            let run = SortedRun::sorted(entries, pool, &std::mem::take(&mut keyspace.unsorted));
+            let unsorted = std::mem::take(&mut keyspace.unsorted);
+            let run = SortedRun::sorted(entries, pool, &unsorted);
+            charge.resize(charge.bytes() - memory_of(&unsorted));
             Arc::make_mut(&mut keyspace.runs).push(Arc::new(run));
         }
         while let [.., a, b] = &keyspace.runs[..]
@@ -109,11 +117,12 @@ impl LazyOrder {
         Arc::clone(&keyspace.runs)
     }
 
-    /// Bytes of the current runs, without replaced ones that cursors still hold.
+    /// Bytes of the current runs, without replaced ones that cursors still hold, and of what is not
+    /// in one yet.
     pub(super) fn allocated(&self) -> usize {
         let known = self.known.lock();
         let runs = known.keyspaces.values().flat_map(|keyspace| keyspace.runs.iter());
-        runs.map(|run| run.memory.len()).sum()
+        runs.map(|run| run.memory.len()).sum::<usize>() + known.charge.bytes()
     }
 }
 
@@ -123,10 +132,12 @@ impl OrderState {
         let mut walk = entries.walk(self.end);
         self.end = walk.end();
         let mut next = walk.next();
+        let mut bytes = self.charge.bytes();
         while let Some((_, first)) = next {
             // Consecutive entries are mostly of one keyspace.
             let id = first.keyspace();
             let keyspace = self.keyspaces.entry(id).or_default();
+            bytes -= memory_of(&keyspace.unsorted);
             while let Some((position, entry)) = next
                 && entry.keyspace() == id
             {
@@ -137,8 +148,15 @@ impl OrderState {
                 }
                 next = walk.next();
             }
+            bytes += memory_of(&keyspace.unsorted);
         }
+        self.charge.resize(bytes);
     }
+}
+
+/// Bytes that a list takes.
+fn memory_of(positions: &Vec<Position>) -> usize {
+    positions.capacity() * size_of::<Position>()
 }
 
 /// The entries of a keyspace, sorted.
@@ -208,26 +226,35 @@ impl SortedRun {
             false => compare_entries(sort_key(entry(entries, a)), sort_key(entry(entries, b))).is_lt(),
         };
         let out = &mut run.memory.slice_mut::<u128>()[..a.len + b.len];
-        merge(&a.with_prefix_len(prefix_len), &b.with_prefix_len(prefix_len), out, precedes);
+        let [wide_a, wide_b] = [a, b].map(|run| run.widened(pool, prefix_len));
+        merge(a.elements_in(wide_a.as_ref()), b.elements_in(wide_b.as_ref()), out, precedes);
         run
     }
 
-    /// The elements, recomputed for a prefix of only `len` bytes.
-    fn with_prefix_len(&self, len: usize) -> Cow<'_, [u128]> {
+    /// The elements for a prefix of only `len` bytes, if the run's is longer.
+    fn widened(&self, pool: &Arc<MemtablePool>, len: usize) -> Option<MemtableChunk> {
         let taken = &self.prefix[len..];
         if taken.is_empty() {
-            return Cow::Borrowed(self.elements());
+            return None;
         }
         let taken_head = head12(taken);
         let widen = |&element: &u128| {
             let rest_head = if taken.len() < HEAD12_LEN { (element >> POSITION_BITS) >> (8 * taken.len()) } else { 0 };
             taken_head | rest_head << POSITION_BITS | u128::from(low_half(element))
         };
-        self.elements().iter().map(widen).collect()
+        let mut memory = pool.take(self.len * size_of::<u128>());
+        let pairs = memory.slice_mut::<u128>().iter_mut().zip(self.elements());
+        pairs.for_each(|(wide, element)| *wide = widen(element));
+        Some(memory)
     }
 
     fn elements(&self) -> &[u128] {
-        &self.memory.slice()[..self.len]
+        self.elements_in(None)
+    }
+
+    /// The elements, or what [`widened`](SortedRun::widened) has made of them.
+    fn elements_in<'a>(&'a self, widened: Option<&'a MemtableChunk>) -> &'a [u128] {
+        &widened.unwrap_or(&self.memory).slice()[..self.len]
     }
 
     /// Number of entries.

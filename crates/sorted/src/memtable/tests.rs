@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::format::key::{MAX_SEQNO, Window, compare_entries, head16};
 use crate::iter::{Direction, InternalCursor, MergeCursor, Stamped};
+use crate::memory::budget::{MemoryBudget, MemoryUse};
 use crate::memory::pool::CHUNK_LEN;
 use crate::ranges::{fold, steps};
 
@@ -60,6 +61,36 @@ fn every_snapshot_finds_its_version_of_a_key_that_is_written_often() {
         assert_eq!(get(&memtable, 0, b"k", snapshot).map(|e| e.seqno), Some(snapshot & !1));
     }
     assert_eq!(memtable.keyspaces(), [(0, 1)]);
+}
+
+#[test]
+fn what_a_memtable_keeps_beside_its_entries_is_charged() {
+    let budget = MemoryBudget::unlimited();
+    let pool = MemtablePool::charging(&budget, 0);
+    let memtable = Arc::new(Memtable::new(1, 1 << 20, SEED, &pool));
+    let mut writer = memtable.writer();
+    for i in 0..200 {
+        writer.insert(i / 100, &i.to_be_bytes(), u64::from(i) + 1, ValueKind::Put, b"value");
+    }
+    drop(writer);
+    let beside = || budget.used(MemoryUse::Memtables) - pool.taken();
+    assert_eq!(beside(), 0);
+    // Lists the entries of both keyspaces; a cursor sorts those of its own.
+    memtable.keyspaces();
+    let listed = beside();
+    assert!((200 * 4..=200 * 8).contains(&listed), "{listed}");
+    for (keyspace, left) in [(0, listed / 2), (1, 0)] {
+        memtable.cursor(keyspace).seek_to_last().unwrap();
+        assert_eq!(beside(), left);
+    }
+    // The last two of a key stay.
+    for (newest, len) in [(10, 100), (20, 300), (30, 200)] {
+        let chain = FoldedChain { newest, oldest: 1, stored: vec![0; len], made_of: 10_000 };
+        memtable.keep_folded(0, b"key", chain);
+    }
+    assert!((500..800).contains(&beside()), "{}", beside());
+    drop(memtable);
+    assert_eq!(budget.used(MemoryUse::Memtables), 0);
 }
 
 #[test]
