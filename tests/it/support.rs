@@ -119,15 +119,20 @@ pub fn count_entries(mut entries: impl Iterator<Item = tamis::Result<(tamis::Val
     entries.try_fold(0, |count, entry| entry.map(|_| count + 1)).unwrap()
 }
 
-/// The simulated file system with a wrapper around each opened table.
+/// The simulated file system with a wrapper around each opened table, or other kind of file.
 pub(crate) struct OpenedBy<W> {
     fs: SimFileSystem,
+    extension: &'static str,
     wrap: W,
 }
 
 impl<W: Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile>> OpenedBy<W> {
     pub(crate) fn new(fs: SimFileSystem, wrap: W) -> OpenedBy<W> {
-        OpenedBy { fs, wrap }
+        OpenedBy::of_kind("sst", fs, wrap)
+    }
+
+    pub(crate) fn of_kind(extension: &'static str, fs: SimFileSystem, wrap: W) -> OpenedBy<W> {
+        OpenedBy { fs, extension, wrap }
     }
 }
 
@@ -144,7 +149,7 @@ impl<W: Fn(Arc<dyn ReadableFile>) -> Arc<dyn ReadableFile> + Send + Sync> FileSy
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadableFile>> {
         let file = self.fs.open(path)?;
-        if path.extension().is_none_or(|extension| extension != "sst") {
+        if path.extension().is_none_or(|extension| extension != self.extension) {
             return Ok(file);
         }
         Ok((self.wrap)(file))

@@ -1,14 +1,23 @@
 //! Do values in value files come back by every read, and does their space, once they are dead?
 
+#[cfg(unix)]
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+#[cfg(unix)]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tamis::inspect::{FileKind, Inspector};
 use tamis::operator::{Append, CompactionDecision};
+#[cfg(unix)]
+use tamis::vfs::ReadableFile;
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{Compression, Db, Error, Found, KeyspaceOptions, Options, RepairOptions, RepairReport, WriteBatch, repair};
+
+#[cfg(unix)]
+use crate::support::OpenedBy;
 
 fn keyspace() -> KeyspaceOptions {
     KeyspaceOptions::new().separate_values(100).compression(Compression::None)
@@ -454,6 +463,66 @@ fn a_value_that_cannot_be_moved_stops_no_other_compaction() {
     assert!(damaged.iter().all(|&i| db.get(key(i)).is_err()));
 }
 
+/// A value file that cannot be read for now.
+#[cfg(unix)]
+#[derive(Debug)]
+struct Failing {
+    file: Arc<dyn ReadableFile>,
+    fails: Arc<AtomicBool>,
+}
+
+#[cfg(unix)]
+impl ReadableFile for Failing {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self.fails.load(Ordering::Relaxed) {
+            true => Err(io::Error::from_raw_os_error(24)),
+            false => self.file.read_at(buf, offset),
+        }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+}
+
+/// For want of descriptors no value can be moved, again and again. Once there are some, all that is
+/// dead goes.
+#[cfg(unix)]
+#[test]
+fn values_that_cannot_be_moved_for_now_are_moved_later() {
+    let (fs, fails) = (SimFileSystem::new(), Arc::new(AtomicBool::new(false)));
+    let given = Arc::clone(&fails);
+    let wrap = move |file| -> Arc<dyn ReadableFile> { Arc::new(Failing { file, fails: Arc::clone(&given) }) };
+    let opened: Arc<dyn FileSystem> = Arc::new(OpenedBy::of_kind("val", fs.clone(), wrap));
+    let db = options(&fs).file_system(opened).open("/db").unwrap();
+    (0..1000).for_each(|i| _ = db.put(key(i), long(i, 1)).unwrap());
+    db.compact_range(..).unwrap();
+    fails.store(true, Ordering::Relaxed);
+    // Every value but some of the first version is dead in the end.
+    for version in 2..7 {
+        (0..1000u32).filter(|i| !i.is_multiple_of(50)).for_each(|i| _ = db.put(key(i), long(i, version)).unwrap());
+        db.flush().unwrap();
+    }
+    let soon = |is_so: &dyn Fn() -> bool| {
+        (0..3000).any(|_| {
+            is_so() || {
+                std::thread::sleep(Duration::from_millis(10));
+                false
+            }
+        })
+    };
+    assert!(soon(&|| db.stats().keyspaces[0].levels[0].tables.len() < 8), "level 0 is merged down");
+    fails.store(false, Ordering::Relaxed);
+    let is_small = || {
+        let stored: u64 = value_files(&fs).iter().map(|(_, len)| len).sum();
+        let live: u64 = (0..1000).map(|i| long(i, 1).len() as u64 + 60).sum();
+        stored < live * 13 / 10
+    };
+    assert!(soon(&is_small), "{:?}", value_files(&fs));
+    let expected = |i: u32| long(i, if i.is_multiple_of(50) { 1 } else { 6 });
+    assert!((0..1000).all(|i| db.get(key(i)).unwrap().unwrap() == expected(i)));
+}
+
 /// The file with a damaged value is the first to be emptied, and nothing is written after that has
 /// failed.
 #[test]
@@ -464,7 +533,7 @@ fn in_an_idle_store_a_value_that_cannot_be_moved_keeps_no_garbage_of_other_files
     let (damaged, _) = value_files(&fs)[0];
     fs.corrupt(FileKind::Values(damaged).path(Path::new("/db")), 100, 1).unwrap();
     let lost = (0..1000).find(|&i| db.get(key(i)).is_err()).unwrap();
-    let is_new = |i: u32| i != lost && (i.abs_diff(lost) < 50 || i % 2 == 0);
+    let is_new = |i: u32| i != lost && (i.abs_diff(lost) < 50 || i.is_multiple_of(2));
     (0..1000).filter(|&i| is_new(i)).for_each(|i| _ = db.put(key(i), long(i, 2)).unwrap());
     db.flush().unwrap();
     // A caller that waits meanwhile is told of the damage, but not again and again.

@@ -90,8 +90,11 @@ pub struct Version {
 struct FoundGarbage {
     /// How many value files were known to be unreadable. They only become more.
     unreadable: usize,
-    is_idle: bool,
-    garbage: Arc<ValueGarbage>,
+    usual: Arc<ValueGarbage>,
+    /// In an idle store, if somebody asked.
+    idle: Option<Arc<ValueGarbage>>,
+    /// Whether a compaction has begun to empty files of `idle`.
+    has_begun_idle: bool,
 }
 
 /// By table number: bytes of the table that hold entries which range deletes have deleted for all
@@ -297,8 +300,8 @@ impl Version {
         let levels = levels.map(Level::new);
         let sorted = SortedLevel::all_of(&levels);
         let has_deadlines = levels.iter().flat_map(Level::tables).any(|table| table.meta().deadlines.count > 0);
-        let known = self.value_garbage.lock().as_ref().map(|known| known.garbage.begun());
-        let begun = known.unwrap_or_else(|| Arc::clone(&self.begun));
+        let is_known = self.value_garbage.lock().is_some();
+        let begun = if is_known { self.value_garbage(false).begun() } else { Arc::clone(&self.begun) };
         Version {
             levels,
             ranges: Arc::clone(&self.ranges),
@@ -339,25 +342,40 @@ impl Version {
         &self.values
     }
 
-    /// Which value files are emptied. Once the store has been idle with this version, more may be.
+    /// Which value files are emptied. In an idle store more may be; in this version also once that
+    /// [has begun](Version::begin_emptying).
     pub fn value_garbage(&self, is_idle: bool) -> Arc<ValueGarbage> {
+        self.find_value_garbage(is_idle, false)
+    }
+
+    /// [`value_garbage`](Version::value_garbage) for a compaction that empties value files, which
+    /// begins.
+    pub fn begin_emptying(&self) -> Arc<ValueGarbage> {
+        self.find_value_garbage(true, true)
+    }
+
+    fn find_value_garbage(&self, is_idle: bool, begins: bool) -> Arc<ValueGarbage> {
         let Some((_, table)) = self.tables().next() else { return Arc::default() };
         let unreadable = table.unreadable_value_files();
         let metas = || self.tables().map(|(_, table)| table.meta());
         let find = |is_idle| {
             let is_unreadable = |number| table.is_unreadable(number);
-            let garbage = ValueGarbage::of(metas, &self.values, &self.begun, is_idle, is_unreadable);
-            FoundGarbage { unreadable, is_idle, garbage: Arc::new(garbage) }
+            Arc::new(ValueGarbage::of(metas, &self.values, &self.begun, is_idle, is_unreadable))
         };
         let mut known = self.value_garbage.lock();
-        let mut found = match known.take() {
+        let found = match known.take() {
             Some(known) if known.unreadable == unreadable => known,
-            former => find(former.is_some_and(|former| former.is_idle)),
+            former => {
+                let has_begun_idle = former.is_some_and(|former| former.has_begun_idle);
+                FoundGarbage { unreadable, usual: find(false), idle: None, has_begun_idle }
+            }
         };
-        if is_idle && !found.is_idle && found.garbage.leaving.is_empty() {
-            found = find(true);
+        let found = known.insert(found);
+        if !found.usual.leaving.is_empty() || !is_idle && !found.has_begun_idle {
+            return Arc::clone(&found.usual);
         }
-        Arc::clone(&known.insert(found).garbage)
+        found.has_begun_idle |= begins;
+        Arc::clone(found.idle.get_or_insert_with(|| find(true)))
     }
 
     /// Tables all of whose keys a span has.

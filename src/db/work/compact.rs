@@ -47,6 +47,15 @@ const LEAST_PART_SHARE: u64 = 8;
 /// A requested compaction begins again after range deletes at most so many times.
 const MAX_ROUNDS: u32 = 3;
 
+/// The value files from which a task moves the values that it meets.
+fn leaving_files(tree: &Tree, task: &Task) -> Arc<HashSet<u64>> {
+    let garbage = match task.reason {
+        CompactionReason::ValueGarbage => tree.version.begin_emptying(),
+        _ => tree.version.value_garbage(false),
+    };
+    Arc::clone(&garbage.leaving)
+}
+
 /// The tables that a task takes.
 fn tables_of<'a>(tree: &'a Tree, task: &'a Task) -> impl Iterator<Item = &'a TableMeta> {
     let taken = tree.version.tables().filter(|(level, table)| task.takes(*level, table.meta().number));
@@ -312,8 +321,8 @@ impl Store {
         // The current tree, so as not to keep tables that earlier stages have replaced.
         let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(None) };
         let levels = tree.version.metas();
-        let leaving = &tree.version.value_garbage(false).leaving;
-        self.check_space(stages::space_needed(task, &levels, stage.borrowed(), leaving))?;
+        let leaving = leaving_files(&tree, task);
+        self.check_space(stages::space_needed(task, &levels, stage.borrowed(), &leaving))?;
         let done = stages::finished_inputs(task, &levels, stage.upper.as_deref());
         let replaced: u64 = done.iter().map(|(_, table)| table.size).sum();
         let inputs = inputs_of(task, &levels, &stage, &done);
@@ -494,7 +503,7 @@ impl Store {
         context.origin.level = task.output_level;
         context.now = merge.now;
         context.hook = tree.options.compaction_filter.clone();
-        context.values.leaving = Arc::clone(&tree.version.value_garbage(false).leaving);
+        context.values.leaving = leaving_files(tree, task);
         context.values.must_move = task.reason == CompactionReason::ValueGarbage;
         context.origin.inputs.clone_from(&merge.inputs);
         if task.output_level == 0 {

@@ -426,6 +426,11 @@ impl Store {
         pick: impl FnOnce(&Picker<'_>) -> R,
     ) -> R {
         let Conditions { is_idle, flushed, oldest_snapshot } = conditions;
+        let mut value_garbage = tree.version.value_garbage(is_idle);
+        // A value or a table that cannot be moved must not keep other work from being done.
+        if value_garbage.is_urgent && jobs.failed.contains_key(&WorkKind::Compaction(tree.id)) {
+            value_garbage = Arc::new(value_garbage.not_urgent());
+        }
         let run = self.table_options(tree, fixed(&tree.options, 0), Compression::None);
         pick(&Picker {
             levels: &tree.version.metas(),
@@ -437,7 +442,7 @@ impl Store {
             oldest_snapshot,
             now: if tree.version.has_deadlines() { self.expiry_time() } else { 0 },
             weights: &tree.version.weights(oldest_snapshot),
-            value_garbage: &tree.version.value_garbage(is_idle),
+            value_garbage: &value_garbage,
             deleted: &tree.version.deleted(),
             hidden: &tree.version.hidden(),
             flushed,

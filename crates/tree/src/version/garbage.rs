@@ -104,8 +104,9 @@ impl ValueGarbage {
         let is_dead = |percentage: u64| {
             all_dead.saturating_mul(100) >= all_live.saturating_add(all_dead).saturating_mul(percentage)
         };
-        let begun: HashSet<u64> = begun.iter().copied().filter(|number| files.contains_key(number)).collect();
-        if !begun.is_empty() && !begun.iter().any(|number| is_unreadable(*number)) {
+        let goes_on = |number: &u64| files.contains_key(number) && !is_unreadable(*number);
+        let begun: HashSet<u64> = begun.iter().copied().filter(goes_on).collect();
+        if !begun.is_empty() {
             return ValueGarbage::emptying(begun, u64::MAX, tables(), is_dead(URGENT));
         }
         if all_dead == 0 || !is_dead(if is_idle { BEGIN_IDLE } else { BEGIN }) {
@@ -134,6 +135,11 @@ impl ValueGarbage {
         let (tables, cost) = pointing(tables, &leaving);
         let tables = if cost <= gain.saturating_mul(MAX_COST) { tables } else { HashSet::new() };
         ValueGarbage { leaving: Arc::new(leaving), tables, is_urgent }
+    }
+
+    /// The same, to be emptied after all other compactions.
+    pub fn not_urgent(&self) -> ValueGarbage {
+        ValueGarbage { leaving: Arc::clone(&self.leaving), tables: self.tables.clone(), is_urgent: false }
     }
 
     /// The files that versions after this one go on emptying, until they are gone.
@@ -286,7 +292,9 @@ mod tests {
             // What is dead in it does not count: 50 of 300 are not enough, 90 of 300 are.
             assert_eq!(after(50, begun), (vec![], false));
         }
-        assert_eq!(after(50, &[1]), (vec![1], false));
+        for begun in [&[1][..], &[1, 3]] {
+            assert_eq!(after(50, begun), (vec![1], false), "the others that have been begun go on");
+        }
     }
 
     #[test]

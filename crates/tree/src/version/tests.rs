@@ -3,9 +3,11 @@ mod deferred;
 use std::path::Path;
 
 use super::*;
+use crate::error::Error;
 use crate::filter::KeyHash;
 use crate::filter::{FilterPolicy, PrefixExtractor, RangeFilterPolicy};
 use crate::format::key::{ValueKind, Window, compare_entries, head16};
+use crate::format::pointer::ValuePointer;
 use crate::options::Compression;
 use crate::report::stats::{FilterLedger, ReadCounters, ReadStats};
 use crate::sorted::iter::{MergeCursor, SkippedRun, is_within};
@@ -72,6 +74,29 @@ fn a_prefix_scan_takes_from_each_level_the_tables_that_may_hold_it_and_copies_no
             .collect();
         assert_eq!(found, expected, "{prefix}");
     }
+}
+
+/// In a version 20 % of whose values are dead: enough when the store is idle.
+#[test]
+fn to_ask_what_an_idle_store_empties_empties_nothing() {
+    let context = Arc::new(TableContext::new(Arc::new(SimFileSystem::new()), Path::new("/db"), 0, 8));
+    let mut meta = table(&context, 7, "a", "b").meta().clone();
+    meta.references.count(&ValuePointer { file: 9, offset: 64, record_len: 80, value_len: 1 });
+    let table = Arc::new(Table::new(Arc::clone(&context), meta));
+    let file = ValueFileMeta { number: 9, size: 196, checksum: 0, count: 1 };
+    assert_eq!(file.record_bytes(), 100);
+    let version = Version::default().edited(&[], vec![(6, table)]).with_values(&[file], &[]);
+    let files = |garbage: Arc<ValueGarbage>| garbage.leaving.iter().copied().collect::<Vec<u64>>();
+    let next = |version: &Version| files(version.edited(&[], Vec::new()).value_garbage(false));
+    assert_eq!(files(version.value_garbage(false)), [0; 0]);
+    assert_eq!(files(version.value_garbage(true)), [9]);
+    assert_eq!((files(version.value_garbage(false)), next(&version)), (vec![], vec![]));
+    // It goes on once it has begun, in this version and the next.
+    assert_eq!(files(version.begin_emptying()), [9]);
+    assert_eq!((files(version.value_garbage(false)), next(&version)), (vec![9], vec![9]));
+    // Until a value in it cannot be read.
+    context.values().note_unreadable(9, &Error::corruption(Path::new("/db/000009.val"), 64, "damaged"));
+    assert_eq!((files(version.value_garbage(true)), next(&version)), (vec![], vec![]));
 }
 
 #[test]
