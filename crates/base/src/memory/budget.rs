@@ -14,7 +14,8 @@
 //! so that they evict none. Scans have as much also where whole filters and indexes, and tables
 //! being written, have taken all else: otherwise they would read block by block for good. Scans
 //! that wait keep what they have read ahead: all of them have a quarter of the limit at most. What
-//! jobs read ahead has room as long as the cache can give way.
+//! jobs read ahead has room as long as the cache can give way and an eighth is left: for scans, and
+//! for merges of runs.
 
 use std::sync::Arc;
 
@@ -171,7 +172,7 @@ impl MemoryBudget {
             || match of {
                 MemoryUse::Scans if scans() <= self.limit / RESERVE => has_room() || can_give_way(),
                 MemoryUse::Scans => scans() <= self.limit / 8 * SCANS && has_room(),
-                MemoryUse::Jobs => can_give_way(),
+                MemoryUse::Jobs => has_room() || bytes.saturating_add(self.limit / 8) <= self.left_for_jobs(),
                 _ => has_room(),
             }
     }
@@ -302,8 +303,12 @@ mod tests {
         assert!(scan.try_resize(400) && !scan.try_resize(401), "scans leave room for what lasts");
         assert!(index.try_resize(200) && !index.try_resize(201));
         let mut job = MemoryCharge::new(&budget, MemoryUse::Jobs, 0);
-        assert!(job.try_resize(400) && !job.try_resize(401), "the cache gives way to a job");
-        (index.resize(0), job.resize(0));
+        assert!(job.try_resize(200) && !job.try_resize(201), "the cache gives way to a job");
+        scan.resize(0);
+        assert!(scan.try_resize(100), "and to a scan");
+        index.resize(0);
+        job.resize(0);
+        scan.resize(400);
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 800));
         budget.note_cache(0, 400);
         assert_eq!((budget.left_for_cache(), budget.total()), (800, 1200));

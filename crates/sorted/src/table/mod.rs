@@ -291,7 +291,7 @@ impl TableContext {
     /// Removes the file of a table that no version has ever named. For callers that hold the
     /// store's lock. If the removal fails, the next open of the store removes the file.
     pub fn remove_file(&self, number: u64) {
-        // Who has checked the file may have left it open.
+        // A check of the file may have left it open.
         self.files.remove(number);
         self.graveyard.bury(number);
         self.graveyard.remove_file(self.fs(), self.dir(), number);
