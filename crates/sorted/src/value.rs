@@ -85,6 +85,8 @@ pub struct ValueBatch {
     bytes: Vec<u8>,
     /// Position of a value, and where it begins.
     parts: Vec<(usize, usize)>,
+    /// Number of positions that have not been set.
+    left: usize,
 }
 
 impl ValueBatch {
@@ -95,11 +97,13 @@ impl ValueBatch {
 
     /// A batch of `len` positions without values.
     pub fn new(len: usize) -> ValueBatch {
-        ValueBatch { values: vec![None; len], bytes: Vec::new(), parts: Vec::new() }
+        ValueBatch { values: vec![None; len], bytes: Vec::new(), parts: Vec::new(), left: len }
     }
 
+    /// Sets a position that has not been set.
     pub fn set(&mut self, i: usize, value: Option<Value>) {
         self.values[i] = value;
+        self.left = self.left.saturating_sub(1);
     }
 
     /// Sets a value that stands at `bytes`, unless a value of their length has its memory to
@@ -111,18 +115,25 @@ impl ValueBatch {
         if self.bytes.len() + bytes.len() > ValueBatch::PIECE {
             self.end_piece();
         }
-        if self.bytes.is_empty() {
+        if self.bytes.capacity() - self.bytes.len() < bytes.len() {
             // As if the others were as long.
-            self.bytes.reserve_exact(ValueBatch::PIECE.min(bytes.len() * (self.values.len() - i)));
+            let room = ValueBatch::PIECE - self.bytes.len();
+            self.bytes.reserve_exact(room.min(bytes.len() * self.left.max(1)));
         }
         self.parts.push((i, self.bytes.len()));
         self.bytes.extend_from_slice(bytes);
+        self.left = self.left.saturating_sub(1);
         true
     }
 
     /// Gives the values in `parts` their bytes.
     fn end_piece(&mut self) {
-        let bytes = Arc::new(std::mem::take(&mut self.bytes));
+        let mut bytes = std::mem::take(&mut self.bytes);
+        // Others were not there, or longer.
+        if bytes.len() < bytes.capacity() / 2 {
+            bytes.shrink_to_fit();
+        }
+        let bytes = Arc::new(bytes);
         let mut end = bytes.len();
         for (i, start) in self.parts.drain(..).rev() {
             self.values[i] = Some(Value(Repr::Shared { bytes: Arc::clone(&bytes), start, len: end - start }));
@@ -362,16 +373,39 @@ mod tests {
         let lens = [0, INLINE, INLINE + 1, 100, ValueBatch::SHARED, ValueBatch::SHARED + 1, KEEP_FROM];
         let bytes: Vec<Option<Vec<u8>>> =
             (0..=u8::MAX).map(|i| (i % 11 != 3).then(|| vec![i; lens[usize::from(i) % lens.len()]])).collect();
-        let mut batch = ValueBatch::new(bytes.len());
-        // In any order.
-        for i in (0..bytes.len()).step_by(2).chain((0..bytes.len()).skip(1).step_by(2)) {
-            match &bytes[i] {
-                Some(bytes) if batch.try_copy(i, bytes) => {}
-                other => batch.set(i, other.as_deref().map(Value::from)),
+        let positions = 0..bytes.len();
+        let orders: [Vec<usize>; 3] = [
+            positions.clone().collect(),
+            positions.clone().rev().collect(),
+            positions.clone().step_by(2).chain(positions.skip(1).step_by(2)).collect(),
+        ];
+        let [.., values] = orders.map(|order| {
+            let mut batch = ValueBatch::new(bytes.len());
+            for i in order {
+                match &bytes[i] {
+                    Some(bytes) if batch.try_copy(i, bytes) => {}
+                    // Not found: never set.
+                    None if i % 2 == 0 => {}
+                    other => batch.set(i, other.as_deref().map(Value::from)),
+                }
             }
-        }
-        let values = batch.into_values();
-        assert!(values.iter().zip(&bytes).all(|(value, bytes)| value.as_deref() == bytes.as_deref()));
+            let values = batch.into_values();
+            check_batch(&values, &bytes);
+            values
+        });
+        // One that is kept stays when the others are dropped.
+        let kept = values[100].clone().unwrap();
+        drop(values);
+        assert_eq!(Some(kept.into_vec()), bytes[100]);
+        // One among many that are absent.
+        let mut batch = ValueBatch::new(1000);
+        assert!(batch.try_copy(0, &[7; 40]));
+        assert!(matches!(&batch.into_values()[0], Some(Value(Repr::Shared { bytes, .. })) if bytes.capacity() < 100));
+    }
+
+    /// The values are those of `bytes`, and share pieces.
+    fn check_batch(values: &[Option<Value>], bytes: &[Option<Vec<u8>>]) {
+        assert!(values.iter().zip(bytes).all(|(value, bytes)| value.as_deref() == bytes.as_deref()));
         let shared: Vec<&Arc<Vec<u8>>> = values
             .iter()
             .flatten()
@@ -382,10 +416,6 @@ mod tests {
             .collect();
         assert!(shared.iter().any(|piece| Arc::strong_count(piece) > 10));
         assert!(shared.iter().all(|piece| piece.capacity() <= ValueBatch::PIECE));
-        // One that is kept stays when the others are dropped.
-        let kept = values[100].clone().unwrap();
-        drop(values);
-        assert_eq!(Some(kept.into_vec()), bytes[100]);
     }
 
     #[cfg(feature = "bytes")]
