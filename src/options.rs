@@ -346,7 +346,8 @@ impl Options {
     }
 
     /// Tells by `clock` what has expired, instead of by the system's clock; for tests. It must
-    /// return soon and must not use the store. When it panics, the latest time seen goes on.
+    /// return soon and must not use the store. When it panics, the store
+    /// keeps the latest time that it has seen, or the system's if it has seen none.
     ///
     /// Either clock may go back: the store goes on with the latest time that it has seen, so that
     /// what has expired does not come back. Flushes, compactions and closing store that time. After

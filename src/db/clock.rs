@@ -46,14 +46,15 @@ impl Clock {
         Clock { source, ttl_keyspaces, has_deadlines, mark: Mark(AtomicU64::new(mark.min(NEVER - 1))) }
     }
 
-    /// What the source shows; the latest time shown before, if it panics. It is asked under locks,
-    /// and in threads that write for others.
+    /// What the source shows. If it panics: the latest time shown before, or that of the system. It
+    /// is asked under locks, and in threads that write for others.
     fn shown(&self) -> Deadline {
         let time = match &self.source {
             None => time::system_time(),
             Some(source) => match catch_unwind(AssertUnwindSafe(|| source())) {
                 Ok(time) => time,
-                Err(_) => return self.mark(),
+                Err(_) if self.mark() > 0 => return self.mark(),
+                Err(_) => time::system_time(),
             },
         };
         deadline_at(time).min(NEVER - 1)
@@ -167,6 +168,14 @@ mod tests {
             assert_eq!(clock.now(), if is_broken { before } else { 50 });
             assert_eq!(clock.lag(), Duration::ZERO);
         }
+        panics.store(true, Ordering::Relaxed);
+        let fails = Arc::clone(&panics);
+        let source = move || {
+            assert!(!fails.load(Ordering::Relaxed), "as requested");
+            SystemTime::UNIX_EPOCH
+        };
+        // What expires an hour from now has not expired when the source works again.
+        assert!(Clock::new(Some(Arc::new(source)), 0).now() >= deadline_at(time::system_time()) - 60_000);
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn the_last_key_costs_no_more_the_more_versions_it_has() {
         let before = passed();
         let (key, _) = db.iter().next_back().unwrap().unwrap();
         assert_eq!(key, last);
-        assert!(passed() - before < 20, "{}", passed() - before);
+        assert!(passed() - before < 50, "{}", passed() - before);
     }
 }
 

@@ -35,6 +35,9 @@ use crate::tree::version::ScanSource;
 /// stepping.
 const SEEK_AFTER: u32 = 8;
 
+/// [`SEEK_AFTER`] for a step backward, which seeks once more when it goes on.
+const SEEK_BACK_AFTER: u32 = 32;
+
 /// A cursor asks [`Gaps`] after this many invisible keys in a row. Stepping over them costs about
 /// as much as asking and jumping.
 const ASK_AFTER: u32 = 16;
@@ -519,7 +522,8 @@ impl Cursor {
     }
 
     /// Handles keys with several versions. Copies the visible value: only after passing all
-    /// versions is it known to be the newest.
+    /// versions is it known to be the newest. Those of a key with many are not passed: the cursor
+    /// then stands on the newest, as one that goes forward.
     fn settle_backward_over_versions(&mut self, end: Option<&[u8]>) -> Result<bool> {
         let mut hidden = HiddenKeys::default();
         let mut deleted = 0;
@@ -557,7 +561,7 @@ impl Cursor {
                     break;
                 }
                 passed += 1;
-                if passed > SEEK_AFTER {
+                if passed > SEEK_BACK_AFTER {
                     // A memtable may hold any number of them.
                     (base, newest) = (None, 0);
                     operands.clear();
