@@ -121,10 +121,10 @@ impl EnvironmentOptions {
     ///
     /// Within it are memtables, cached blocks, filters and indexes of open tables, range deletes,
     /// what scans have read ahead, and tables being written, with what is read for them:
-    /// [`EnvironmentStats::usage`] has the sum of each. The cache has what the others leave, and gives way to them. Memtables are an
-    /// eighth of it long at most, tables a sixteenth. Scans read ahead a quarter of it at most, and
-    /// not where there is no room for it; filters and indexes for which there is none are read in
-    /// pages through the cache.
+    /// [`EnvironmentStats::usage`] has the sum of each. The cache has what the others leave, and
+    /// gives way to them. Memtables are an eighth of it long at most, tables a sixteenth. Scans
+    /// read ahead a quarter of it at most, and not where there is no room for it; filters and
+    /// indexes for which there is none are read in pages through the cache.
     ///
     /// What stores cannot do without is taken even if it exceeds the limit: of the tables in use, 9
     /// bytes per data block and their binary fuse filters, and range deletes. Not counted are what

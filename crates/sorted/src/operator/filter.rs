@@ -14,9 +14,10 @@ use std::sync::Arc;
 /// decision. Flushes do not ask. An entry may be asked about several times, or not for a long time:
 /// `compact_range` asks about all of a range.
 ///
-/// Several threads ask at once, each in ascending order of keys. If the filter panics, the
-/// compaction fails with [`Error::CompactionFilter`](crate::error::Error::CompactionFilter),
-/// nothing is lost, and the compaction is tried again later. It must not use the store.
+/// Several threads ask at once, each in ascending order of keys. If the filter panics, or gives too
+/// long a value, the compaction fails with
+/// [`Error::CompactionFilter`](crate::error::Error::CompactionFilter), nothing is lost, and the
+/// compaction is tried again later. It must not use the store.
 ///
 /// Any function from key and value to a [`CompactionDecision`] is one.
 pub trait CompactionFilter: Send + Sync {
