@@ -79,6 +79,7 @@ pub(crate) fn perform<E: Engine>(
         if fill.is_none() && work.is_empty() {
             continue;
         }
+        std::fs::create_dir_all(&task.dir)?;
         let dir = tempfile::Builder::new().prefix("tamis-bench-").tempdir_in(&task.dir)?;
         let durable = matches!(fill, Some(Workload::FillSync | Workload::FillSync8));
         let stage = Stage {
