@@ -116,7 +116,7 @@ impl ValueBatch {
             self.end_piece();
         }
         if self.bytes.capacity() - self.bytes.len() < bytes.len() {
-            // As if the others were as long.
+            // For the values that are left, if they are as long as this one.
             let room = ValueBatch::PIECE - self.bytes.len();
             self.bytes.reserve_exact(room.min(bytes.len() * self.left.max(1)));
         }
@@ -129,7 +129,7 @@ impl ValueBatch {
     /// Gives the values in `parts` their bytes.
     fn end_piece(&mut self) {
         let mut bytes = std::mem::take(&mut self.bytes);
-        // Others were not there, or longer.
+        // Other keys were absent, or their values long.
         if bytes.len() < bytes.capacity() / 2 {
             bytes.shrink_to_fit();
         }

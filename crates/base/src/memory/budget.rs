@@ -194,8 +194,8 @@ impl MemoryBudget {
             used.fetch_add(bytes, Ordering::Relaxed);
             return;
         }
-        // First: of two threads that charge at a time, the second sees what the first will take.
-        // Who does not see it here any more, because it is used, finds it there.
+        // First: of two threads that charge at a time, the second sees what the first will take. A
+        // thread that no longer finds it in `coming` finds it in `used`.
         self.coming.fetch_add(bytes, Ordering::AcqRel);
         let shortage = || {
             let coming = self.coming.load(Ordering::Acquire);

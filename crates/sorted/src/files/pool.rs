@@ -26,8 +26,8 @@ pub struct OpenFiles {
     pools: AtomicU64,
 }
 
-/// How often a file is opened again when descriptors run out. Of thousands of files, an eighth less
-/// each time, none is open by then.
+/// How often opening a file is tried again when descriptors run out: by then all files are closed,
+/// even of thousands, an eighth at a time.
 const MOST_ATTEMPTS: u32 = 64;
 
 impl OpenFiles {

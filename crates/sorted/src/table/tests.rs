@@ -549,6 +549,29 @@ fn a_table_written_by_the_real_file_system_reads_back() {
     assert_eq!(entries_of(&table, false).unwrap(), entries);
 }
 
+/// What a compaction reads ahead is charged to jobs, what a scan does to scans.
+#[test]
+fn what_is_read_ahead_is_charged_to_who_reads() {
+    let fs = file_system();
+    let meta = build(&fs, options(), &even_keys(20_000));
+    for reads_whole_table in [false, true] {
+        let table = open(&fs, &meta, 0);
+        let budget = Arc::clone(table.fetcher().context.budget());
+        let charged = || [MemoryUse::Scans, MemoryUse::Jobs].map(|of| budget.used(of));
+        assert_eq!(charged(), [0, 0]);
+        let cursor = table.cursor(false);
+        let mut cursor = if reads_whole_table { cursor.for_compaction() } else { cursor };
+        cursor.seek_to_first().unwrap();
+        while cursor.valid() {
+            cursor.next().unwrap();
+        }
+        let [scans, jobs] = charged();
+        assert_eq!((scans > 0, jobs > 0), (!reads_whole_table, reads_whole_table), "{scans} {jobs}");
+        drop(cursor);
+        assert_eq!(charged(), [0, 0]);
+    }
+}
+
 #[test]
 fn a_long_entry_is_charged_while_it_is_in_a_builders_memory() {
     const MIB: usize = 1 << 20;

@@ -137,7 +137,7 @@ impl ValueGarbage {
         ValueGarbage { leaving: Arc::new(leaving), tables, is_urgent }
     }
 
-    /// The same, to be emptied after all other compactions.
+    /// These files and tables, to be emptied after all other compactions.
     pub fn not_urgent(&self) -> ValueGarbage {
         ValueGarbage { leaving: Arc::clone(&self.leaving), tables: self.tables.clone(), is_urgent: false }
     }
