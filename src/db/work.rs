@@ -12,6 +12,7 @@ mod compact;
 mod covered;
 mod flush;
 mod progress;
+mod quiet;
 pub(crate) mod refilter;
 mod schedule;
 pub(crate) mod throttle;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tamis::vfs::{ReadableFile, SimFileSystem};
 use tamis::{Compression, Db, Executor, FilterPolicy, KeyspaceOptions, Options, SteppedExecutor, ThreadPool};
 
-use crate::support::{OpenedBy, stepped_options};
+use crate::support::{Delaying, OpenedBy, stepped_options};
 
 const DIR: &str = "/db";
 /// Number of runs at which level 0 is compacted.
@@ -280,4 +280,43 @@ fn neither_close_nor_wait_for_compactions_waits_for_another_store() {
         }
         db.close().unwrap();
     });
+}
+
+/// Many writes between two looks keep level 0 as it is; few do not.
+#[test]
+fn a_store_that_takes_few_writes_is_merged_as_an_idle_one() {
+    const MEMTABLE: usize = 64 << 10;
+    let executor = Arc::new(Delaying::default());
+    let options = Options::new().executor(executor.clone()).file_system(Arc::new(SimFileSystem::new())).hash_seed(7);
+    let db = with_memtables_of(options, MEMTABLE).open(DIR).unwrap();
+    let work = || while executor.step() {};
+    let look = || {
+        let planned = executor.take_delayed();
+        assert_eq!(planned.iter().map(|(delay, _)| delay.as_secs()).collect::<Vec<_>>(), [10], "one look");
+        planned.into_iter().for_each(|(_, look)| look());
+        work();
+    };
+    for round in 0..3 {
+        let flushes = db.stats().flushes;
+        write(&db, MEMTABLE * 11 / 2, 100 * round);
+        work();
+        let (full, after) = (runs(&db), db.stats().flushes);
+        assert!(full >= 5 && after >= flushes + 5, "{full} runs after {} flushes", after - flushes);
+        for seed in 1..4 {
+            write(&db, MEMTABLE / 32, 100 * round + seed);
+            look();
+            assert_eq!(runs(&db), full, "many writes");
+        }
+        write(&db, MEMTABLE / 64, 100 * round + 4);
+        look();
+        assert!(runs(&db) <= 1, "{} runs are left", runs(&db));
+        assert_eq!(db.stats().flushes, after, "the memtable stays");
+        assert!(executor.take_delayed().is_empty(), "nothing is left to do");
+    }
+    write(&db, MEMTABLE * 11 / 2, 4);
+    work();
+    let look = executor.take_delayed();
+    db.close().unwrap();
+    look.into_iter().for_each(|(_, look)| look());
+    assert!(executor.take_delayed().is_empty());
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tamis::vfs::{FileLock, FileSystem, ReadableFile, SimFileSystem, WritableFile};
-use tamis::{Db, Executor, Options, SteppedExecutor, WalMode};
+use tamis::{Db, Executor, Job, Options, Priority, SteppedExecutor, WalMode};
 
 /// The number in environment variable `name`, or `default`.
 pub(crate) fn count_from_env(name: &str, default: u64) -> u64 {
@@ -101,6 +102,38 @@ pub(crate) fn stepped_options(fs: &SimFileSystem) -> (Options, Arc<SteppedExecut
     let executor = Arc::new(SteppedExecutor::new());
     let shared: Arc<dyn Executor> = executor.clone();
     (Options::new().file_system(Arc::new(fs.clone())).executor(shared).hash_seed(7), executor)
+}
+
+/// An executor whose jobs run only when stepped, and whose delayed jobs the test runs.
+#[derive(Default)]
+pub struct Delaying {
+    jobs: SteppedExecutor,
+    delayed: Mutex<Vec<(Duration, Job)>>,
+}
+
+impl Delaying {
+    /// The delayed jobs of which none has run.
+    pub fn take_delayed(&self) -> Vec<(Duration, Job)> {
+        std::mem::take(&mut *self.delayed.lock())
+    }
+}
+
+impl Executor for Delaying {
+    fn spawn(&self, priority: Priority, job: Job) {
+        self.jobs.spawn(priority, job);
+    }
+
+    fn spawn_after(&self, delay: Duration, job: Job) {
+        self.delayed.lock().push((delay, job));
+    }
+
+    fn parallelism(&self) -> usize {
+        1
+    }
+
+    fn step(&self) -> bool {
+        self.jobs.step()
+    }
 }
 
 /// A store in `/db` with memtables of 4 KiB, whose background work waits to be stepped.

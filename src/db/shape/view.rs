@@ -332,7 +332,7 @@ impl ReadView {
     }
 
     /// Whether no memtable holds an entry.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.sealed.is_empty() && self.active.is_empty()
     }
 

@@ -24,7 +24,7 @@ use crate::tree::compaction::picker::Debt;
 /// What of the whole store decides which compactions its keyspaces need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Conditions {
-    /// No memtable holds an entry.
+    /// No memtable holds an entry, or the store is [quiet](super::quiet).
     pub(super) is_idle: bool,
     /// Tables hold everything up to this number.
     pub(super) flushed: SeqNo,
@@ -242,6 +242,12 @@ impl Agenda {
     /// Whether of a keyspace it is not known how much its tables hide.
     pub(super) fn has_unsampled(&self) -> bool {
         !self.unsampled.is_empty()
+    }
+
+    /// Whether there is work for when the store is idle.
+    pub(super) fn has_work_for_idle(&self) -> bool {
+        let waiting = (Due::Idle(true), 0)..=(Due::Idle(true), u32::MAX);
+        self.has_unsampled() || self.due.range(waiting).next().is_some()
     }
 
     /// Takes the keyspaces of which that is not known.

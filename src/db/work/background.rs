@@ -37,6 +37,11 @@ pub(super) struct Background {
     pub(super) stopping: AtomicBool,
     /// When the next wake is planned, as a deadline; [`NEVER`] if none is.
     pub(super) wake_at: AtomicU64,
+    /// The log number of the active memtable in which the store has become [quiet](super::quiet); 0
+    /// if in none.
+    pub(super) quiet_in: AtomicU64,
+    /// Whether a look is planned, which may find the store quiet.
+    pub(super) look_planned: AtomicBool,
 }
 
 impl Default for Background {
@@ -48,6 +53,8 @@ impl Default for Background {
             retry_planned: AtomicBool::default(),
             stopping: AtomicBool::default(),
             wake_at: AtomicU64::new(NEVER),
+            quiet_in: AtomicU64::default(),
+            look_planned: AtomicBool::default(),
         }
     }
 }

@@ -151,7 +151,7 @@ impl Store {
         for &keyspace in &unsampled {
             let go_on = |read: u64| {
                 self.pace(usize::try_from(read).unwrap_or(usize::MAX));
-                !self.workers.is_stopping() && self.shape.view().is_idle()
+                !self.workers.is_stopping() && self.is_idle(&self.shape.view())
             };
             view.tree(keyspace).inspect(|tree| tree.version.sample(go_on));
         }

@@ -13,7 +13,8 @@
 //!
 //! Every event that can make work due calls [`Store::schedule`]: sealing a memtable, the end of
 //! work, the end of a reservation, dropping a snapshot that held garbage, changing or dropping a
-//! keyspace, opening the store, and the time at which a table has enough entries that have expired.
+//! keyspace, opening the store, the time at which a table has enough entries that have expired, and
+//! a while without many writes (`quiet`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -82,7 +83,8 @@ impl Store {
             }
             // A snapshot may have been dropped since the picker looked.
             if !self.note_held_garbage() {
-                return self.plan_wake();
+                self.plan_wake();
+                return self.plan_look();
             }
         }
     }
@@ -114,7 +116,7 @@ impl Store {
     }
 
     /// Has something done after a time, unless the store is gone by then.
-    fn do_after(self: &Arc<Self>, delay: Duration, work: impl FnOnce(&Arc<Store>) + Send + 'static) {
+    pub(super) fn do_after(self: &Arc<Self>, delay: Duration, work: impl FnOnce(&Arc<Store>) + Send + 'static) {
         let store = Arc::downgrade(self);
         let job = move || _ = store.upgrade().map(|store| work(&store));
         self.executor().spawn_after(delay, Box::new(job));
@@ -408,9 +410,9 @@ impl Store {
         // being made visible just now.
         let flushed = self.sequence.flushed();
         let view = self.shape.view();
-        let is_idle = view.is_idle();
+        let is_idle = self.is_idle(&view);
         let is_being_shown = view.sealed.iter().any(|memtable| memtable.last_seqno() <= flushed);
-        let flushed = match is_idle {
+        let flushed = match view.is_flushed() {
             true => SeqNo::MAX,
             false if is_being_shown => 0,
             false => flushed,

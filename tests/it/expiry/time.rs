@@ -1,18 +1,19 @@
 //! Clocks that go back, what time each operation takes, and what an idle store does as time goes
 //! on.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tamis::operator::Append;
 use tamis::vfs::SimFileSystem;
 use tamis::{
-    Db, Error, Executor, Expiry, Job, KeyspaceOptions, OperationKind, Options, Priority, RepairOptions,
-    SteppedExecutor, WriteBatch, WriteOptions, repair,
+    Db, Error, Executor, Expiry, KeyspaceOptions, OperationKind, Options, RepairOptions, WriteBatch, WriteOptions,
+    repair,
 };
 
 use super::{ALL, Clock, at, check, options, put_all, store, tables, text};
+use crate::support::Delaying;
 
 #[test]
 fn a_clock_that_goes_back_loses_nothing_and_revives_nothing() {
@@ -278,31 +279,6 @@ fn a_follower_keeps_the_deadlines_of_its_source() {
     assert_eq!(copy.keys(..).count(), 1, "its own puts have the ttl");
 }
 
-/// An executor whose jobs run only when stepped, and whose delayed jobs the test runs.
-#[derive(Default)]
-struct Delaying {
-    jobs: SteppedExecutor,
-    delayed: Mutex<Vec<(Duration, Job)>>,
-}
-
-impl Executor for Delaying {
-    fn spawn(&self, priority: Priority, job: Job) {
-        self.jobs.spawn(priority, job);
-    }
-
-    fn spawn_after(&self, delay: Duration, job: Job) {
-        self.delayed.lock().unwrap().push((delay, job));
-    }
-
-    fn parallelism(&self) -> usize {
-        1
-    }
-
-    fn step(&self) -> bool {
-        self.jobs.step()
-    }
-}
-
 #[test]
 fn an_idle_store_drops_what_expires_as_time_goes_on() {
     let (fs, clock, executor) = (SimFileSystem::new(), Clock::default(), Arc::new(Delaying::default()));
@@ -320,7 +296,7 @@ fn an_idle_store_drops_what_expires_as_time_goes_on() {
     let mut woken = 0;
     let mut sleep = |millis: u64| {
         clock.set(millis);
-        let pending = std::mem::take(&mut *executor.delayed.lock().unwrap());
+        let pending = executor.take_delayed();
         assert!(!pending.is_empty(), "nothing wakes the store after {millis}");
         for (delay, wake) in pending {
             assert!((1..=20).contains(&delay.as_secs()), "{delay:?}");
@@ -333,7 +309,7 @@ fn an_idle_store_drops_what_expires_as_time_goes_on() {
     assert_eq!(expiring(&db), 700);
     sleep(20_000);
     assert_eq!((expiring(&db), tables(&db).len()), (0, 0));
-    assert!(executor.delayed.lock().unwrap().is_empty(), "nothing is left to wake for");
+    assert!(executor.take_delayed().is_empty(), "nothing is left to wake for");
     assert!(woken <= 4, "{woken} wakes");
     db.close().unwrap();
 }

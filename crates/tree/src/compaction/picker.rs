@@ -93,7 +93,7 @@ pub struct Picker<'a> {
     pub base_size: u64,
     /// Whether there is memory to write all entries of these tables as one.
     pub fits_one_table: &'a dyn Fn(&[&TableMeta]) -> bool,
-    /// Whether the store is idle: no data is in memory that a flush would bring to level 0.
+    /// Whether the store is idle: no data is in memory that a flush will soon bring to level 0.
     pub is_idle: bool,
     /// Whether operands can be combined: the keyspace has no merge operator, or one that is known.
     /// Otherwise a rewrite of the last level would leave them as they are.
