@@ -271,6 +271,7 @@ pub(crate) struct BatchMark {
     keyspaces: usize,
     merged: usize,
     features: u32,
+    origin: Option<u64>,
     is_violated: bool,
 }
 
@@ -283,25 +284,23 @@ impl WriteBatch {
             keyspaces: self.keyspaces.len(),
             merged: self.merged.len(),
             features: self.features,
+            origin: self.origin,
             is_violated: self.violation.is_some(),
         }
     }
 
-    /// Removes the operations after `mark`. Returns false, and does nothing, if the batch is
-    /// shorter.
-    pub(crate) fn rewind(&mut self, mark: &BatchMark) -> bool {
-        if mark.count > self.count {
-            return false;
-        }
+    /// Removes the operations after `mark`: the batch must not have been cut before it since.
+    pub(crate) fn rewind(&mut self, mark: &BatchMark) {
+        debug_assert!(mark.bytes <= self.payload.len() && mark.count <= self.count, "no mark of this batch");
         self.payload.truncate(mark.bytes);
         self.count = mark.count;
         self.keyspaces.truncate(mark.keyspaces);
         self.merged.truncate(mark.merged);
         self.features = mark.features;
+        self.origin = mark.origin;
         if !mark.is_violated {
             self.violation = None;
         }
-        true
     }
 
     /// The operations after `mark`: keyspace, key, kind, and where the value or operand, as entries
@@ -580,11 +579,10 @@ mod tests {
         assert_eq!(listed(&batch, &start), [&earlier[..], &later[..]].concat());
         assert_eq!(listed(&batch, &after), []);
         for _ in 0..2 {
-            assert!(batch.rewind(&mark));
+            batch.rewind(&mark);
             assert_eq!((batch.payload(), batch.len()), (before.payload(), 2));
             assert_eq!((batch.keyspaces(), batch.merged()), (&[7][..], &[][..]));
         }
-        assert!(!batch.rewind(&after), "the batch is shorter");
         assert_eq!((batch.payload(), batch.mark()), (before.payload(), mark));
     }
 
@@ -594,7 +592,9 @@ mod tests {
         let start = batch.mark();
         batch.put(vec![0; MAX_KEY_LEN + 1], "");
         let violated = batch.mark();
-        assert!(batch.rewind(&violated) && batch.validate(7).is_err());
-        assert!(batch.rewind(&start) && batch.validate(7).is_ok());
+        batch.rewind(&violated);
+        assert!(batch.validate(7).is_err());
+        batch.rewind(&start);
+        assert!(batch.validate(7).is_ok());
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod premise;
 mod read_set;
 pub(crate) mod retry;
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{OnceCell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,8 +87,6 @@ use crate::sorted::value::Value;
 /// # Ok(()) }
 /// ```
 pub struct Transaction {
-    /// Unique within the process, once it has a savepoint; else 0.
-    id: Cell<u64>,
     pinned: Pinned,
     /// Made when it is asked for.
     snapshot: OnceCell<Snapshot>,
@@ -96,6 +94,9 @@ pub struct Transaction {
     /// What was guarded, which the commit asks for its deadlines. Empty where the snapshot sees
     /// none.
     guarded: Vec<(ReadIn, Guarded)>,
+    /// The savepoints that were not taken back, with their numbers, in their order. No two of them
+    /// at the same point.
+    savepoints: RefCell<Vec<(u64, BatchMark)>>,
 }
 
 /// A transaction's view of one keyspace: it reads what the transaction reads there. See
@@ -115,8 +116,8 @@ enum Guarded {
 /// [`Transaction::savepoint`].
 #[derive(Clone, Debug)]
 pub struct Savepoint {
-    transaction: u64,
-    mark: BatchMark,
+    /// Unique within the process.
+    number: u64,
 }
 
 impl fmt::Debug for Transaction {
@@ -243,7 +244,8 @@ impl Transaction {
     fn new(keyspace: &Keyspace) -> Transaction {
         let pinned = Pinned::new(&keyspace.handle);
         let overlay = Overlay::take(pinned.point().at);
-        Transaction { id: Cell::new(0), pinned, snapshot: OnceCell::new(), overlay, guarded: Vec::new() }
+        let savepoints = RefCell::default();
+        Transaction { pinned, snapshot: OnceCell::new(), overlay, guarded: Vec::new(), savepoints }
     }
 
     fn store(&self) -> &Arc<Store> {
@@ -621,21 +623,27 @@ impl Transaction {
 
     /// Marks a point to which [`rollback_to`](Transaction::rollback_to) takes back later writes.
     pub fn savepoint(&self) -> Savepoint {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        if self.id.get() == 0 {
-            self.id.set(NEXT_ID.fetch_add(1, Ordering::Relaxed));
+        static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+        let (mut savepoints, mark) = (self.savepoints.borrow_mut(), self.overlay.batch.mark());
+        if let Some(&(number, _)) = savepoints.last().filter(|(_, last)| *last == mark) {
+            return Savepoint { number };
         }
-        Savepoint { transaction: self.id.get(), mark: self.overlay.batch.mark() }
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        savepoints.push((number, mark));
+        Savepoint { number }
     }
 
-    /// Takes back all writes since `savepoint`. What was read since still counts as read: it may
-    /// have decided what happens next.
+    /// Takes back all writes since `savepoint`, and the savepoints made after them. What was read
+    /// since still counts as read: it may have decided what happens next.
     ///
     /// Fails if the savepoint is of another transaction, or was itself taken back.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
-        if savepoint.transaction != self.id.get() || !self.overlay.rewind(&savepoint.mark) {
+        let savepoints = self.savepoints.get_mut();
+        let Ok(at) = savepoints.binary_search_by_key(&savepoint.number, |(number, _)| *number) else {
             return Err(Error::invalid("the savepoint is not one of this transaction, or was rolled back"));
-        }
+        };
+        savepoints.truncate(at + 1);
+        self.overlay.rewind(&savepoints[at].1);
         Ok(())
     }
 

@@ -57,7 +57,10 @@ pub(super) struct Tx {
     pub(super) moment: Moment,
     pub(super) acts: Vec<Act>,
     reads: Vec<Read>,
+    /// With the number of acts before each.
     savepoints: Vec<(Savepoint, usize)>,
+    /// Those that were taken back.
+    taken_back: Vec<Savepoint>,
 }
 
 fn bounds(range: &(Bytes, Option<Bytes>)) -> (Bound<Bytes>, Bound<Bytes>) {
@@ -66,7 +69,7 @@ fn bounds(range: &(Bytes, Option<Bytes>)) -> (Bound<Bytes>, Bound<Bytes>) {
 
 impl Tx {
     pub(super) fn new(tx: Transaction, moment: Moment) -> Tx {
-        Tx { tx, moment, acts: Vec::new(), reads: Vec::new(), savepoints: Vec::new() }
+        Tx { tx, moment, acts: Vec::new(), reads: Vec::new(), savepoints: Vec::new(), taken_back: Vec::new() }
     }
 
     /// Its view of a range.
@@ -185,7 +188,14 @@ impl Tx {
         if self.savepoints.is_empty() {
             return Ok(());
         }
-        self.savepoints.truncate(1 + usize::from(n) % self.savepoints.len());
+        for savepoint in &self.taken_back {
+            assert!(self.tx.rollback_to(savepoint).is_err(), "it was taken back");
+        }
+        let left = 1 + usize::from(n) % self.savepoints.len();
+        let (_, acts) = self.savepoints[left - 1];
+        // One at the same point is the same.
+        let gone = self.savepoints.drain(left..).filter(|(_, later)| *later > acts);
+        self.taken_back.extend(gone.map(|(savepoint, _)| savepoint));
         let (savepoint, len) = self.savepoints.last().expect("at least one");
         self.acts.truncate(*len);
         self.tx.rollback_to(savepoint)

@@ -215,7 +215,11 @@ fn a_savepoint_takes_back_writes_and_no_reads() {
     assert_eq!((read(&transaction, "x"), keys(transaction.range(..))), ("1".into(), "x y z".into()));
     assert!(transaction.rollback_to(&later).is_err(), "it was rolled back itself");
     assert!(db.begin().rollback_to(&savepoint).is_err(), "it is of another transaction");
-    transaction.put("a", "3");
+    for value in ["3", "a longer one"] {
+        transaction.put("a", value);
+        assert!(transaction.rollback_to(&later).is_err(), "it was rolled back, and other writes came since");
+        assert_eq!(read(&transaction, "a"), value);
+    }
     transaction.rollback_to(&savepoint).unwrap();
     db.put("y", "9").unwrap();
     assert!(is_conflict(&transaction.commit()), "y was read");
@@ -228,6 +232,16 @@ fn a_savepoint_takes_back_writes_and_no_reads() {
     transaction.rollback_to(&savepoint).unwrap();
     transaction.commit().unwrap();
     assert_eq!(text(db.get("b").unwrap()), "1");
+
+    // And so is the keyspace of another store.
+    let stranger = store();
+    let mut transaction = db.begin();
+    let savepoint = transaction.savepoint();
+    transaction.put_in(stranger.default_keyspace(), "b", "2");
+    transaction.rollback_to(&savepoint).unwrap();
+    transaction.put("b", "3");
+    transaction.commit().unwrap();
+    assert_eq!(text(db.get("b").unwrap()), "3");
 }
 
 #[test]

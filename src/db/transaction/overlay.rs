@@ -128,14 +128,10 @@ impl Overlay {
         }
     }
 
-    /// Takes back the writes after `mark`. Returns false, and does nothing, if there is no such
-    /// point any more.
-    pub(super) fn rewind(&mut self, mark: &BatchMark) -> bool {
-        let is_done = self.batch.rewind(mark);
-        if is_done {
-            *self.own.get_mut() = OwnWrites::default();
-        }
-        is_done
+    /// Takes back the writes after `mark`, which none that remains has passed.
+    pub(super) fn rewind(&mut self, mark: &BatchMark) {
+        self.batch.rewind(mark);
+        *self.own.get_mut() = OwnWrites::default();
     }
 }
 
