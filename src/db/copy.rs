@@ -25,7 +25,7 @@ use super::open::sync_names_above;
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::tree::manifest::LOST_AND_FOUND;
-use crate::vfs::{FileLock, FileSystem, read_small_file};
+use crate::vfs::{FileLock, FileSystem, HeldDir, read_small_file};
 
 /// Content of `PARTIAL`. Part of the format.
 const MARKER: &str = "tamis: an unfinished copy of a store\n";
@@ -35,6 +35,7 @@ const MARKER: &str = "tamis: an unfinished copy of a store\n";
 pub struct StoreCopy {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
+    held: Option<Box<dyn HeldDir>>,
     /// Against others who copy to this directory, or open it.
     _lock: Box<dyn FileLock>,
 }
@@ -116,12 +117,19 @@ impl StoreCopy {
         let lock = fs.lock(&path).during("lock", &path)?;
         let lock = lock.ok_or_else(|| Error::Locked { path: given.to_owned(), holder: holder() })?;
         let place = check_place(&*fs, &dir)?;
-        let copy = StoreCopy { fs, dir, _lock: lock };
+        // The last sync must not fail for want of a descriptor: the copy is whole by then.
+        let held = fs.hold_dir(&dir).during("open", &dir)?;
+        let copy = StoreCopy { fs, dir, held, _lock: lock };
         if place != Place::Marked {
             copy.mark()?;
         }
         copy.clear()?;
         Ok(copy)
+    }
+
+    fn sync_dir(&self) -> Result<()> {
+        let synced = self.held.as_ref().map_or_else(|| self.fs.sync_dir(&self.dir), |held| held.sync());
+        synced.during("sync", &self.dir)
     }
 
     /// Puts a durable `PARTIAL` in place.
@@ -132,7 +140,7 @@ impl StoreCopy {
         let file = self.fs.create(&path).during("create", &path)?;
         file.append(MARKER.as_bytes()).during("write", &path)?;
         file.sync().during("sync", &path)?;
-        self.fs.sync_dir(&self.dir).during("sync", &self.dir)
+        self.sync_dir()
     }
 
     /// Removes what an interrupted copy left, durably.
@@ -146,11 +154,11 @@ impl StoreCopy {
         for path in left.map(|kind| kind.path(&self.dir)) {
             self.fs.remove(&path).during("remove", &path)?;
         }
-        self.fs.sync_dir(&self.dir).during("sync", &self.dir)
+        self.sync_dir()
     }
 
     fn sync_names(&self) -> Result<()> {
-        self.fs.sync_dir(&self.dir).during("sync", &self.dir)?;
+        self.sync_dir()?;
         sync_names_above(&*self.fs, &self.dir)
     }
 
@@ -158,7 +166,7 @@ impl StoreCopy {
     fn finish(&self) -> Result<()> {
         let path = FileKind::Partial.path(&self.dir);
         self.fs.remove(&path).during("remove", &path)?;
-        self.fs.sync_dir(&self.dir).during("sync", &self.dir)
+        self.sync_dir()
     }
 }
 

@@ -62,6 +62,7 @@ impl Store {
         let seat = environment.enter(options.memtable_size);
         let events = environment.delivery().connect(&options.listener);
         let tables = new_tables(&options, &environment, &dir, &events);
+        tables.hold_dir()?;
         let sources = Sources { dir: &dir, manifest: start.found, files: &files, tables: &tables };
         sources.check_tables(&start.state)?;
         let manifest_time = phases.next();
@@ -91,10 +92,10 @@ impl Store {
         };
         let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), sealed)?;
         let tables_time = phases.next();
-        let manifest = start.put_in_force(&*options.file_system, &dir, recovered.flushed, min_log)?;
-        remove_void(&*options.file_system, &dir, &void)?;
+        let manifest = start.put_in_force(tables.fs(), &dir, recovered.flushed, min_log)?;
+        remove_void(tables.fs(), &dir, &void)?;
         logs.take_before(manifest.state.min_log);
-        remove_unneeded(&*options.file_system, &dir, &files, &manifest, &logs, &tables)?;
+        remove_unneeded(tables.fs(), &dir, &files, &manifest, &logs, &tables)?;
         let next_file = manifest.state.next_file_number;
         let opening = OpeningStats {
             manifest: manifest_time,

@@ -8,6 +8,8 @@ mod closing;
 mod compaction_filter;
 mod concurrency;
 mod damage;
+#[cfg(unix)]
+mod descriptors;
 mod documents;
 mod environment;
 mod estimates;

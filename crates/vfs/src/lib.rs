@@ -83,6 +83,13 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
+    /// Opens a directory for [`sync_dir`](FileSystem::sync_dir)s to come: these then cannot fail
+    /// for want of a file descriptor. `None` where they need none, and by default.
+    fn hold_dir(&self, dir: &Path) -> io::Result<Option<Box<dyn HeldDir>>> {
+        let _ = dir;
+        Ok(None)
+    }
+
     /// Takes the exclusive lock on the file at `path`, creating it if absent, and writes this
     /// process's id into it. Fails if that is a symbolic link, or no regular file. Returns `None`
     /// if another process, or another handle in this process, holds the lock. It ends at once when
@@ -99,6 +106,12 @@ pub trait FileSystem: Send + Sync + Debug {
 
     /// Bytes that can still be written to the file system of `dir`.
     fn free_space(&self, dir: &Path) -> io::Result<u64>;
+}
+
+/// An open directory; see [`FileSystem::hold_dir`].
+pub trait HeldDir: Send + Sync {
+    /// Makes the names in it durable.
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// A file being written, only at its end. One thread appends; any thread may sync meanwhile.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::Mapping;
 #[cfg(target_os = "linux")]
 use super::Window;
-use super::{FileLock, FileSystem, ReadableFile, WritableFile};
+use super::{FileLock, FileSystem, HeldDir, ReadableFile, WritableFile};
 use tamis_base::sync::thread;
 
 #[cfg(target_os = "linux")]
@@ -54,6 +54,11 @@ impl OsFileSystem {
     pub fn new() -> OsFileSystem {
         OsFileSystem
     }
+}
+
+/// A directory by a name that the system takes.
+fn named(dir: &Path) -> &Path {
+    if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
 }
 
 impl FileSystem for OsFileSystem {
@@ -139,7 +144,11 @@ impl FileSystem for OsFileSystem {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        platform::sync_dir(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })
+        platform::sync_dir(named(dir))
+    }
+
+    fn hold_dir(&self, dir: &Path) -> io::Result<Option<Box<dyn HeldDir>>> {
+        platform::hold_dir(named(dir))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

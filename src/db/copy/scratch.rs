@@ -9,7 +9,7 @@ use crate::db::Db;
 use crate::error::Result;
 use crate::format::filename::FileKind;
 use crate::options::Options;
-use crate::vfs::{FileLock, FileSystem, ReadableFile, WritableFile};
+use crate::vfs::{FileLock, FileSystem, HeldDir, ReadableFile, WritableFile};
 
 impl StoreCopy {
     /// Makes a copy in `dir` as [`make`](StoreCopy::make) does, has `read` read it, and removes it
@@ -75,6 +75,10 @@ impl FileSystem for Unmarked {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.0.sync_dir(dir)
+    }
+
+    fn hold_dir(&self, dir: &Path) -> io::Result<Option<Box<dyn HeldDir>>> {
+        self.0.hold_dir(dir)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

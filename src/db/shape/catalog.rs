@@ -53,10 +53,15 @@ impl Manifest {
         self.writer.as_mut().filter(|writer| writer.len() < rotate_at && writer.admits(edit))
     }
 
+    /// Whether a new manifest begins with `edit`, or without one.
+    pub(super) fn begins_anew(&mut self, edit: Option<&VersionEdit>) -> bool {
+        edit.is_none_or(|edit| self.writer_of(edit).is_none())
+    }
+
     /// Bytes of disk space for writing `edit` or, without one, for stating all in a new manifest.
     pub(super) fn space_for(&mut self, edit: Option<&VersionEdit>) -> u64 {
         let len = edit.map_or(0, |edit| edit.encode().len()) as u64;
-        if edit.is_some_and(|edit| self.writer_of(edit).is_some()) {
+        if !self.begins_anew(edit) {
             return len + EDIT_OVERHEAD;
         }
         len + self.state.snapshot_edit().encode().len() as u64 + MANIFEST_OVERHEAD

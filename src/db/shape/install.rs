@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::catalog::LockedManifest;
 use super::view::{ReadView, Tree};
 use crate::db::store::Store;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::format::deadline::Deadline;
 use crate::format::filename::FileKind;
 use crate::sorted::memtable::Memtable;
@@ -23,6 +23,7 @@ use crate::sorted::values::ValueFileMeta;
 use crate::sync::atomic::Ordering;
 use crate::tree::compaction::filters::hand_on;
 use crate::tree::manifest::{ManifestState, RANGE_LEVEL, UnfinishedTask, VersionEdit};
+use crate::vfs::is_out_of_descriptors;
 
 /// The tables that an edit removes from a keyspace, and those that it adds, with their levels.
 #[derive(Default)]
@@ -77,7 +78,7 @@ impl Store {
 
     /// Makes `edit` durable, then visible, together with what `change` does to the view.
     ///
-    /// Without disk space for the edit, nothing changes, and the files of new tables are removed.
+    /// Without disk space for the edit, or file descriptors, nothing changes, and the files of new tables are removed.
     /// Any failure to write it poisons the store: whether the manifest holds the edit is unknown
     /// until it is read again.
     pub(crate) fn install(&self, edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
@@ -94,7 +95,7 @@ impl Store {
         self.gate.check_poison()?;
         self.check_lock()?;
         self.complete(&mut edit, manifest.state.expired_by);
-        let prepared = self.check_free(manifest.space_for(Some(&edit))).and_then(|()| self.load_ranges(&edit));
+        let prepared = self.check_means(&mut manifest, Some(&edit)).and_then(|()| self.load_ranges(&edit));
         let mut ranges = prepared.inspect_err(|_| {
             // The log has recorded the tables of an ingest.
             if edit.ingested.is_none() {
@@ -128,7 +129,7 @@ impl Store {
         let mut manifest = self.shape.catalog.lock()?;
         self.gate.check_poison()?;
         self.check_lock()?;
-        self.check_free(manifest.space_for(None))?;
+        self.check_means(&mut manifest, None)?;
         manifest.state.rename_keyspace(keyspace, name).map_err(Error::invalid)?;
         let restated = self.shape.catalog.restate(&mut manifest, self.fs(), self.dir());
         restated.map_err(|error| self.poison(error))?;
@@ -147,6 +148,20 @@ impl Store {
     /// can be left out, and `beyond` that many bytes.
     pub(crate) fn check_ample_space(&self, beyond: u64) -> Result<()> {
         self.check_free(self.shape.catalog().ample_space().saturating_add(beyond))
+    }
+
+    /// Fails if there is not what it takes to write an edit, or to begin a manifest: disk space, and
+    /// file descriptors.
+    fn check_means(&self, manifest: &mut LockedManifest<'_>, edit: Option<&VersionEdit>) -> Result<()> {
+        self.check_free(manifest.space_for(edit))?;
+        if manifest.begins_anew(edit) {
+            // A manifest that begins, and the file that names it, are open at the same time.
+            let current = FileKind::Current.path(self.dir());
+            let opened = [(); 2].map(|()| self.fs().open(&current));
+            let lacking = opened.into_iter().find_map(|file| file.err().filter(is_out_of_descriptors));
+            lacking.map_or(Ok(()), Err).during("open", &current)?;
+        }
+        Ok(())
     }
 
     /// Fails if the disk is known to have less space than that.

@@ -4,12 +4,14 @@ mod graveyard;
 mod janitor;
 mod pool;
 mod stored;
+mod thrifty;
 mod writer;
 
 pub use graveyard::Graveyard;
 pub use janitor::Janitor;
 pub use pool::{FilePool, OpenFiles};
 pub use stored::StoredFile;
+pub use thrifty::ThriftyFileSystem;
 pub use writer::{CHARGE_STEP, FileWriter, WRITE_LEN};
 
 /// How blocks of tables, and separate values, are read from disk.

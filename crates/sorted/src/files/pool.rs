@@ -13,7 +13,7 @@ use lru::LruCache;
 
 use super::ReadMode;
 use crate::sync::Mutex;
-use crate::vfs::{FileSystem, ReadableFile, is_out_of_descriptors};
+use crate::vfs::{FileSystem, ReadableFile};
 
 /// A store, by the order in which pools were made, and the number of a file, which no two files of
 /// a store share.
@@ -26,10 +26,6 @@ pub struct OpenFiles {
     pools: AtomicU64,
 }
 
-/// How often opening a file is tried again when descriptors run out: by then all files are closed,
-/// even of thousands, an eighth at a time.
-const MOST_ATTEMPTS: u32 = 64;
-
 impl OpenFiles {
     /// At most `limit` files, and one at least.
     pub fn new(limit: usize) -> Arc<OpenFiles> {
@@ -41,7 +37,7 @@ impl OpenFiles {
     }
 
     /// Closes an eighth of the files, those read least recently. Returns whether there was one.
-    fn close_some(&self) -> bool {
+    pub(super) fn close_some(&self) -> bool {
         let mut files = self.files.lock();
         let count = files.len().div_ceil(8);
         let closed: Vec<_> = (0..count).filter_map(|_| files.pop_lru()).collect();
@@ -89,22 +85,13 @@ impl FilePool {
     pub fn get(
         &self,
         number: u64,
-        open: impl Fn() -> io::Result<Arc<dyn ReadableFile>>,
+        open: impl FnOnce() -> io::Result<Arc<dyn ReadableFile>>,
     ) -> io::Result<Arc<dyn ReadableFile>> {
         if let Some(file) = self.get_if_open(number) {
             return Ok(file);
         }
         // Opened without the lock: of two racing readers, the later file stays in the pool.
-        let mut opened = open();
-        // Other parts of the program may have used up the descriptors. Those that are held here are
-        // given back, a few at a time.
-        for _ in 0..MOST_ATTEMPTS {
-            if !(opened.as_ref().is_err_and(is_out_of_descriptors) && self.shared.close_some()) {
-                break;
-            }
-            opened = open();
-        }
-        let file = opened?;
+        let file = open()?;
         let evicted = self.shared.files.lock().push((self.id, number), Arc::clone(&file));
         // Closed without the lock.
         drop(evicted);
@@ -149,36 +136,6 @@ mod tests {
         fs.open(path).unwrap()
     }
 
-    #[cfg(unix)]
-    #[test]
-    fn the_pool_gives_files_back_when_descriptors_run_out_until_one_is_free() {
-        for (most, attempts, left) in [(0, 13, 1), (11, 4, 11), (15, 2, 15), (16, 1, 17)] {
-            let pool = pool(&OpenFiles::new(20));
-            (0..16).for_each(|number| _ = pool.get(number, || Ok(file())).unwrap());
-            let made = std::cell::Cell::new(0);
-            let open = || {
-                made.set(made.get() + 1);
-                if pool.open_files() <= most { Ok(file()) } else { Err(rustix::io::Errno::MFILE.into()) }
-            };
-            pool.get(99, open).unwrap();
-            assert_eq!((made.get(), pool.open_files()), (attempts, left));
-            assert_eq!(pool.get_if_open(15).is_some(), left > 1, "the newest are closed last");
-        }
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn without_files_to_give_back_a_lack_of_descriptors_is_an_error() {
-        let pool = pool(&OpenFiles::new(8));
-        let attempts = std::cell::Cell::new(0);
-        let open = || {
-            attempts.set(attempts.get() + 1);
-            Err(rustix::io::Errno::MFILE.into())
-        };
-        assert!(pool.get(1, open).is_err_and(|error| is_out_of_descriptors(&error)));
-        assert_eq!(attempts.get(), 1);
-    }
-
     #[test]
     fn the_file_read_least_recently_is_closed_first() {
         let pool = pool(&OpenFiles::new(3));
@@ -189,15 +146,6 @@ mod tests {
         assert_eq!(held, [true, false, true, true]);
         pool.remove(3);
         assert_eq!((pool.open_files(), pool.get_if_open(3).is_none()), (2, true));
-    }
-
-    #[test]
-    fn other_errors_are_not_retried() {
-        let pool = pool(&OpenFiles::new(8));
-        pool.get(1, || Ok(file())).unwrap();
-        let error = pool.get(2, || Err(io::ErrorKind::PermissionDenied.into())).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        assert_eq!(pool.open_files(), 1);
     }
 
     #[test]

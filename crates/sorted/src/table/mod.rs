@@ -64,7 +64,8 @@ pub use salvage::{Hole, SalvageCursor, SalvageTable};
 
 use crate::cache::{BlockCache, CacheOwner};
 use crate::compress::Compression;
-use crate::files::{FilePool, Graveyard, Janitor, OpenFiles, ReadMode};
+use crate::error::{self, IoContext};
+use crate::files::{FilePool, Graveyard, Janitor, OpenFiles, ReadMode, ThriftyFileSystem};
 use crate::format::key::SeqNo;
 use crate::format::span::KeySpan;
 use crate::memory::budget::MemoryBudget;
@@ -211,6 +212,7 @@ impl TableResources {
 
 /// What all tables of a store share.
 pub struct TableContext {
+    thrifty: Arc<ThriftyFileSystem>,
     cache: Arc<BlockCache>,
     cache_owner: Arc<CacheOwner>,
     /// Memory of the resident parts of open tables.
@@ -238,6 +240,8 @@ impl TableContext {
         read_mode: ReadMode,
     ) -> TableContext {
         let TableResources { cache, files, memory, budget } = resources;
+        let thrifty = Arc::new(ThriftyFileSystem::new(fs, files, dir));
+        let fs: Arc<dyn FileSystem> = thrifty.clone();
         let graveyard = Arc::<Graveyard>::default();
         let janitor = Arc::new(Janitor::new(Arc::clone(&fs), dir.to_owned(), Arc::clone(&graveyard)));
         let (cache, files) = (Arc::clone(cache), Arc::new(FilePool::new(fs, dir, read_mode, files)));
@@ -245,6 +249,7 @@ impl TableContext {
             values: ValueFiles::new(&files, &janitor, budget),
             janitor,
             graveyard,
+            thrifty,
             cache_owner: cache.new_owner(),
             cache,
             memory: Arc::clone(memory),
@@ -269,6 +274,11 @@ impl TableContext {
 
     pub fn events(&self) -> &Events {
         &self.events
+    }
+
+    /// Keeps the directory open, so that a sync of it needs no file descriptor.
+    pub fn hold_dir(&self) -> error::Result<()> {
+        self.thrifty.hold().during("open", &self.files.dir)
     }
 
     pub fn fs(&self) -> &dyn FileSystem {

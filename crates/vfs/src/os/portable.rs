@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::regular;
-pub(super) use super::standard::{remove, rename, sync_dir, try_lock, try_lock_shared, unlock};
+pub(super) use super::standard::{hold_dir, remove, rename, sync_dir, try_lock, try_lock_shared, unlock};
 use tamis_base::sync::Mutex;
 
 /// Held while a file's position is in use: threads may share the file.

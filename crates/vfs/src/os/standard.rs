@@ -5,6 +5,8 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;
 
+use crate::HeldDir;
+
 pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
@@ -16,6 +18,16 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 /// Makes the names in a directory durable.
 pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
+}
+
+pub(super) fn hold_dir(dir: &Path) -> io::Result<Option<Box<dyn HeldDir>>> {
+    Ok(Some(Box::new(File::open(dir)?)))
+}
+
+impl HeldDir for File {
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
 }
 
 /// Takes the exclusive lock on `file`, unless another handle holds any.

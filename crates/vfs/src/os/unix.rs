@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, OFlags};
 use rustix::io::Errno;
 
 use super::regular;
-pub(super) use super::standard::{remove, rename, sync_dir, try_lock, try_lock_shared, unlock};
+pub(super) use super::standard::{hold_dir, remove, rename, sync_dir, try_lock, try_lock_shared, unlock};
 
 /// Opens a regular file.
 pub(super) fn open_for_reads(path: &Path) -> io::Result<File> {

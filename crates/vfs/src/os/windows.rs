@@ -112,6 +112,11 @@ pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
+/// A sync needs no handle.
+pub(super) fn hold_dir(_: &Path) -> io::Result<Option<Box<dyn HeldDir>>> {
+    Ok(None)
+}
+
 /// Takes the exclusive lock on `file`, unless another handle holds any.
 pub(super) fn try_lock(file: &File) -> io::Result<bool> {
     try_lock_with(file, LOCKFILE_EXCLUSIVE_LOCK)
