@@ -9,6 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tamis::vfs::{FileLock, FileSystem, HeldDir, ReadableFile, SimFileSystem, WritableFile};
 use tamis::{Db, Executor, KeyspaceOptions, Options, SteppedExecutor, WriteOptions};
 
+use crate::support::OpenedBy;
+
+/// EMFILE.
+fn no_descriptor() -> io::Error {
+    io::Error::from_raw_os_error(24)
+}
+
 /// Descriptors of a process: those in use, and the most.
 #[derive(Debug)]
 struct Descriptors {
@@ -38,8 +45,7 @@ impl Descriptors {
 
     fn hold<T>(self: &Arc<Self>, open: impl FnOnce() -> io::Result<T>) -> io::Result<Held<T>> {
         if self.used() >= self.most.load(Ordering::SeqCst) {
-            // EMFILE.
-            return Err(io::Error::from_raw_os_error(24));
+            return Err(no_descriptor());
         }
         let opened = open()?;
         self.used.fetch_add(1, Ordering::SeqCst);
@@ -264,24 +270,47 @@ fn a_lack_of_descriptors_fails_what_needs_one_and_nothing_after() {
     }
 }
 
-/// A table that cannot be read for a moment keeps its filter.
-#[test]
-fn a_filter_that_could_not_be_read_is_read_later() {
-    let Store { db, fs, executor, .. } = &Store::new();
-    db.clone().close().unwrap();
-    for left in 0..12 {
-        let db = Store::options(fs, executor).open("/db").unwrap();
-        fs.1.leave(left);
-        for number in 1..=600 {
-            let _ = db.get(Store::key(number));
+/// A table of which a read fails for a moment.
+#[derive(Debug)]
+struct Failing(Arc<dyn ReadableFile>, Arc<AtomicUsize>);
+
+impl ReadableFile for Failing {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        // Counts down: the read that comes to 0 fails.
+        match self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(1))) {
+            Ok(1) => Err(no_descriptor()),
+            _ => self.0.read_at(buf, offset),
         }
-        fs.1.leave(1000);
-        let before = db.stats().reads();
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+}
+
+#[test]
+fn a_filter_that_could_not_be_read_for_a_moment_is_read_later() {
+    let Store { db, fs, .. } = Store::new();
+    db.close().unwrap();
+    let mut failures = 0;
+    for failing in 1..8 {
+        let left = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&left);
+        let opened = OpenedBy::new(fs.0.clone(), move |file| {
+            Arc::new(Failing(file, Arc::clone(&counted))) as Arc<dyn ReadableFile>
+        });
+        let db = Options::new().file_system(Arc::new(opened)).cache_size(0).open("/db").unwrap();
+        left.store(failing, Ordering::SeqCst);
+        failures += usize::from(db.get(Store::key(1)).is_err());
+        left.store(0, Ordering::SeqCst);
+        assert!(db.get(Store::key(1)).unwrap().is_some());
+        let before = db.stats().reads().block_reads;
         for number in 1_000_000..1_001_000 {
             assert!(db.get(Store::key(number)).unwrap().is_none());
         }
-        let reads = db.stats().reads();
-        assert!(reads.block_reads - before.block_reads < 100, "{left} were left: {reads:?}");
+        let blocks = db.stats().reads().block_reads - before;
+        assert!(blocks < 100, "{blocks} blocks for 1000 absent keys after read {failing} failed");
         db.close().unwrap();
     }
+    assert!(failures >= 3, "{failures} gets failed");
 }

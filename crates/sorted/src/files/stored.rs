@@ -1,5 +1,6 @@
 //! [`StoredFile`]: how bytes of a table's file or of a value file are read.
 
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +9,14 @@ use super::{FilePool, ReadMode};
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::sync::OnceLock;
-use crate::vfs::{PageReader, ReadableFile};
+use crate::vfs::{PageReader, ReadableFile, is_out_of_descriptors};
+
+/// Whether the reason for a failed read passes: the process lacks descriptors or memory. It says
+/// nothing of the file.
+pub fn is_passing(error: &Error) -> bool {
+    let passes = |source: &io::Error| is_out_of_descriptors(source) || source.kind() == io::ErrorKind::OutOfMemory;
+    matches!(error, Error::Io { source, .. } if passes(source))
+}
 
 /// A complete file of tables or of values.
 pub struct StoredFile {

@@ -16,7 +16,7 @@ use crate::block::{Block, BorrowedFrame};
 use crate::cache::BlockSlots;
 use crate::compress::Compression;
 use crate::error::{Error, Result};
-use crate::files::ReadMode;
+use crate::files::{ReadMode, is_passing};
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash, PrefixExtractor};
 use crate::format::Decoded;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
@@ -106,7 +106,7 @@ impl Resident {
         let mut charges = uses.map(|of| MemoryCharge::new(fetcher.context.budget(), of, 0));
         let index = read_index(fetcher, meta.number, footer.index, &mut charges[0])?;
         let block = footer.filter.map_or(0, |handle| handle.len as usize);
-        let filter = TableFilter::read(fetcher, &footer, &properties, charges[1].try_resize(block));
+        let filter = TableFilter::read(fetcher, &footer, &properties, charges[1].try_resize(block))?;
         charges[1].resize(filter.memory());
         let extras = footer.filter.map_or(Some(index.data_end()), BlockHandle::end);
         let extras = extras.ok_or_else(|| fetcher.corrupt(footer_offset, "the filter ends beyond the file"))?;
@@ -302,28 +302,31 @@ fn filter_contradiction(properties: &Properties, info: &FilterInfo) -> Option<&'
 impl TableFilter {
     /// A filter that is sound in itself is still rejected unless it is the one that the properties
     /// describe. Without `room`, its lines do not stay in memory, if it can be asked in pages.
-    fn read(fetcher: &Fetcher, footer: &Footer, properties: &Properties, room: bool) -> TableFilter {
+    ///
+    /// Fails only for a reason that passes. The caller forgets that it has tried.
+    fn read(fetcher: &Fetcher, footer: &Footer, properties: &Properties, room: bool) -> Result<TableFilter> {
         let Some(handle) = footer.filter else {
-            return TableFilter::None;
+            return Ok(TableFilter::None);
         };
         let block = match fetcher.meta_block(handle) {
             Ok(block) => block,
-            Err(error) => return TableFilter::Degraded(error),
+            Err(error) if is_passing(&error) => return Err(error),
+            Err(error) => return Ok(TableFilter::Degraded(error)),
         };
         if properties.filter_hash.is_some_and(|hash| hash != filter_hash(&block)) {
             let rule = "the hash of the filter is not the one in the properties";
-            return TableFilter::Degraded(fetcher.corrupt(handle.offset, rule));
+            return Ok(TableFilter::Degraded(fetcher.corrupt(handle.offset, rule)));
         }
         let of = (properties.number, footer.seed);
         let filter = Filter::open_in(Some(&fetcher.context.memory), &block, footer.seed);
         let mismatch = || filter.info().and_then(|info| filter_contradiction(properties, info));
-        match filter.degraded().or_else(mismatch) {
+        Ok(match filter.degraded().or_else(mismatch) {
             Some(reason) => TableFilter::Degraded(fetcher.corrupt(handle.offset, reason)),
             None => match filter.outline().filter(|_| !room) {
                 Some(outline) => TableFilter::Paged(Box::new(PagedFilter::new(fetcher, of, handle, &block, outline))),
                 None => TableFilter::Usable(filter),
             },
-        }
+        })
     }
 
     /// The whole filter, if there is one, read anew if only pages of it are in memory. Fails if it
@@ -333,7 +336,7 @@ impl TableFilter {
             TableFilter::None => Ok(None),
             TableFilter::Degraded(error) => Err(error.clone()),
             TableFilter::Usable(filter) => Ok(Some(WholeBlock::Resident(filter))),
-            TableFilter::Paged(_) => match TableFilter::read(fetcher, &resident.footer, &resident.properties, true) {
+            TableFilter::Paged(_) => match TableFilter::read(fetcher, &resident.footer, &resident.properties, true)? {
                 TableFilter::Usable(filter) => Ok(Some(WholeBlock::Read(Box::new(filter)))),
                 TableFilter::Degraded(error) => Err(error),
                 TableFilter::None | TableFilter::Paged(_) => Ok(None),

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,13 +10,13 @@ use super::record::{StoredRecord, decode_record};
 use crate::compress::Compression;
 use crate::compress::{decompress_into, from_code, highest_code, raw_len};
 use crate::error::{Error, Result};
-use crate::files::{FilePool, Janitor, StoredFile};
+use crate::files::{FilePool, Janitor, StoredFile, is_passing};
 use crate::format::filename::FileKind;
 use crate::format::pointer::ValuePointer;
 use crate::memory::budget::MemoryBudget;
 use crate::operator::ReadValue;
 use crate::sync::{Mutex, OnceLock};
-use crate::vfs::{ReadableFile, is_out_of_descriptors};
+use crate::vfs::ReadableFile;
 
 /// The rule that a file breaks which is shorter than a record.
 pub(super) const SHORT: &str = "the file ends inside a value";
@@ -130,11 +129,9 @@ impl ValueFiles {
         }
     }
 
-    /// Notes that a compaction could not read a value in a file, unless the reason passes: that
-    /// the process lacks descriptors or memory.
+    /// Notes that a compaction could not read a value in a file, unless the reason passes.
     pub fn note_unreadable(&self, number: u64, error: &Error) {
-        let passes = |source: &io::Error| is_out_of_descriptors(source) || source.kind() == io::ErrorKind::OutOfMemory;
-        if !matches!(error, Error::Io { source, .. } if passes(source)) {
+        if !is_passing(error) {
             self.unreadable.lock().insert(number);
         }
     }
