@@ -14,7 +14,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::view::{Block, BlockHeader, PREFETCH_LINES, prefetch_lines};
 use crate::format::Decoded;
@@ -45,15 +45,19 @@ struct FrameHeader {
     block: BlockHeader,
     /// Length of the frame in cache lines, this header included.
     lines: u32,
-    /// The reference bit: readers set it, eviction clears it.
-    referenced: AtomicBool,
+    /// The reference bit, which readers set and eviction clears, and above it the block's position
+    /// in the cache.
+    place: AtomicU32,
     /// Explicit padding, so that every byte of the header is initialised: an arena may later cut
     /// the same memory into other frames, whose bytes then include it.
     _filled: [u8; FILLED_LEN],
 }
 
 /// Pads the header to 48 bytes, also where `count` and `arena` take 4 bytes each.
-const FILLED_LEN: usize = 3 + 2 * (8 - size_of::<usize>());
+const FILLED_LEN: usize = 2 * (8 - size_of::<usize>());
+
+/// The reference bit of a block's place.
+const REFERENCED: u32 = 1;
 
 impl FramedBlock {
     #[inline]
@@ -76,18 +80,30 @@ impl FramedBlock {
     #[inline]
     pub fn set_referenced(&self) {
         // Store only if clear, so that readers of one block keep sharing its cache line.
-        if !self.header.referenced.load(Ordering::Relaxed) {
-            self.header.referenced.store(true, Ordering::Relaxed);
+        if self.header.place.load(Ordering::Relaxed) & REFERENCED == 0 {
+            self.header.place.fetch_or(REFERENCED, Ordering::Relaxed);
         }
     }
 
     /// Clears the reference bit and returns its former value.
     pub fn take_referenced(&self) -> bool {
-        let referenced = self.header.referenced.load(Ordering::Relaxed);
+        let referenced = self.header.place.load(Ordering::Relaxed) & REFERENCED != 0;
         if referenced {
-            self.header.referenced.store(false, Ordering::Relaxed);
+            self.header.place.fetch_and(!REFERENCED, Ordering::Relaxed);
         }
         referenced
+    }
+
+    /// Notes the block's position in the cache, and clears the reference bit. Returns whether a
+    /// position so great can be noted.
+    pub fn set_position(&self, position: usize) -> bool {
+        let place = u32::try_from(position).ok().filter(|place| place.leading_zeros() > 0).map(|place| place << 1);
+        place.inspect(|place| self.header.place.store(*place, Ordering::Relaxed)).is_some()
+    }
+
+    /// The position noted last.
+    pub fn position(&self) -> usize {
+        (self.header.place.load(Ordering::Relaxed) >> 1) as usize
     }
 }
 
@@ -126,8 +142,8 @@ impl FramePtr {
     unsafe fn init(start: NonNull<u8>, lines: u32, arena: *const FrameArena) -> FramePtr {
         let start = start.cast::<FrameHeader>();
         let block = BlockHeader::default();
-        let (count, referenced) = (AtomicUsize::new(1), AtomicBool::new(false));
-        let header = FrameHeader { count, arena, block, lines, referenced, _filled: [0; FILLED_LEN] };
+        let (count, place) = (AtomicUsize::new(1), AtomicU32::new(0));
+        let header = FrameHeader { count, arena, block, lines, place, _filled: [0; FILLED_LEN] };
         // SAFETY: a header fits into a line and needs no more than its alignment.
         unsafe { start.write(header) };
         FramePtr(start)
@@ -247,7 +263,7 @@ impl Frame {
         // SAFETY: nothing else refers to the frame.
         let block = unsafe { &mut *self.0.block() };
         block.header.block = BlockHeader::decode(&block.frame[..len.min(block.frame.len())])?;
-        *block.header.referenced.get_mut() = false;
+        *block.header.place.get_mut() = 0;
         Ok(BlockRef(ManuallyDrop::new(self).0))
     }
 }
@@ -258,7 +274,7 @@ impl Frame {
         // SAFETY: nothing else refers to the frame.
         let block = unsafe { &mut *self.0.block() };
         block.header.block = BlockHeader::default();
-        *block.header.referenced.get_mut() = false;
+        *block.header.place.get_mut() = 0;
         BlockRef(ManuallyDrop::new(self).0)
     }
 }
@@ -302,6 +318,11 @@ impl BlockRef {
             (*frame.0.as_ptr()).count = AtomicUsize::new(1);
         }
         Some(Frame(frame))
+    }
+
+    /// Where the frame is in memory. Does not read it.
+    pub fn address(&self) -> usize {
+        self.0.0.addr().get()
     }
 
     /// The pointer, which takes over this reference's count.
@@ -390,7 +411,7 @@ const _: () = {
     assert!(size_of::<FrameHeader>() + super::HEADER_LEN == LINE);
     // No padding but `_filled`.
     assert!(size_of::<BlockHeader>() == 24);
-    assert!(size_of::<FrameHeader>() == 2 * size_of::<usize>() + 24 + 4 + 1 + FILLED_LEN);
+    assert!(size_of::<FrameHeader>() == 2 * size_of::<usize>() + 24 + 4 + 4 + FILLED_LEN);
 };
 
 #[cfg(test)]

@@ -23,7 +23,6 @@
 //! store; other stores that share the cache go on.
 
 use std::cmp::Reverse;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -134,6 +133,10 @@ impl CacheShard {
         if !self.has_space(charge) {
             return;
         }
+        let position = self.empty.last().copied().unwrap_or(self.ring.len());
+        if !block.set_position(position) {
+            return;
+        }
         let Some(linked) = slots.link(i, block.clone()) else { return };
         self.used += charge;
         slots.owner().used.fetch_add(charge, Ordering::Relaxed);
@@ -186,12 +189,16 @@ impl CacheShard {
         taken
     }
 
-    /// Takes the blocks of `excess` bytes from the ring that are last in memory.
-    fn take_last(&mut self, mut excess: usize) -> Vec<Linked> {
-        let address = |linked: &Linked| ptr::from_ref(linked.block()).addr();
-        let blocks =
-            self.ring.iter().enumerate().filter_map(|(position, linked)| Some((address(linked.as_ref()?), position)));
-        let mut blocks: Vec<(usize, usize)> = if excess > 0 { blocks.collect() } else { Vec::new() };
+    /// Takes the blocks of `excess` bytes from the ring that are last in memory, and a part of all:
+    /// each time, all are put in order.
+    fn take_last(&mut self, excess: usize) -> Vec<Linked> {
+        if excess == 0 {
+            return Vec::new();
+        }
+        let mut excess = excess.max(self.used / BATCH_FRACTION);
+        let ring = self.ring.iter().enumerate();
+        let blocks = ring.filter_map(|(position, linked)| Some((linked.as_ref()?.address(), position)));
+        let mut blocks: Vec<(usize, usize)> = blocks.collect();
         blocks.sort_unstable_by_key(|block| Reverse(*block));
         let mut taken = Vec::new();
         for (_, position) in blocks {
@@ -301,14 +308,13 @@ impl CacheShard {
         Some(frame)
     }
 
-    /// Evicts the blocks of a table, of which there are `count` at most.
-    pub(super) fn forget(&mut self, slots: &BlockSlots, count: usize) {
-        let mut evicted = Vec::with_capacity(count);
-        for (position, entry) in self.ring.iter_mut().enumerate() {
-            if evicted.len() == count {
-                break;
-            }
-            if let Some(linked) = entry.take_if(|linked| linked.is_in(slots)) {
+    /// Evicts those of the blocks at these positions that are of a table. Others may have taken
+    /// their places.
+    pub(super) fn forget(&mut self, slots: &BlockSlots, positions: impl ExactSizeIterator<Item = usize>) {
+        let mut evicted = Vec::with_capacity(positions.len());
+        for position in positions {
+            let entry = self.ring.get_mut(position);
+            if let Some(linked) = entry.and_then(|entry| entry.take_if(|linked| linked.is_in(slots))) {
                 self.empty.push(position);
                 evicted.push(linked);
             }

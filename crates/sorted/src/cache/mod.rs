@@ -199,14 +199,17 @@ impl BlockCache {
     }
 
     /// Evicts all blocks of a table that has no readers any more. Looks only into shards that have
-    /// some: a shard's ring has the blocks of all stores.
+    /// some, and there only at these.
     pub(super) fn forget(&self, slots: &BlockSlots) {
-        let mut counts = [0; MAX_SHARDS];
-        for i in slots.linked() {
-            counts[self.shard_of(slots, i)] += 1;
-        }
-        for (at, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
-            self.in_shard(at, |shard| shard.forget(slots, count));
+        // With their shards.
+        let mut positions: Vec<(usize, usize)> = slots.owner().epoch.pin(|pin| {
+            let blocks = slots.linked(pin);
+            blocks.map(|(i, block)| (self.shard_of(slots, i), block.framed().position())).collect()
+        });
+        positions.sort_unstable();
+        for of_shard in positions.chunk_by(|(a, _), (b, _)| a == b) {
+            let positions = of_shard.iter().map(|(_, position)| *position);
+            self.in_shard(of_shard[0].0, |shard| shard.forget(slots, positions));
         }
     }
 

@@ -85,11 +85,10 @@ impl BlockSlots {
         }
     }
 
-    /// Positions of the blocks that are in memory. Blocks may leave meanwhile; without readers of
+    /// The blocks that are in memory, by position. Blocks may leave meanwhile; without readers of
     /// the table, none come.
-    pub(super) fn linked(&self) -> impl Iterator<Item = usize> {
-        let slots = self.slots.iter().enumerate();
-        slots.filter(|(_, slot)| block_in(slot.load(Ordering::Relaxed)).is_some()).map(|(i, _)| i)
+    pub(super) fn linked<'p>(&'p self, pin: &'p Pin<'_>) -> impl Iterator<Item = (usize, BorrowedFrame<'p>)> {
+        (0..self.slots.len()).filter_map(|i| Some((i, self.get(i, pin)?)))
     }
 
     /// Marks the block at position `i`, unless it is in memory, and returns its former mark. A mark
@@ -134,6 +133,11 @@ impl Linked {
     /// The store of the block.
     pub(super) fn owner(&self) -> &Arc<CacheOwner> {
         &self.slots.owner
+    }
+
+    /// Where the block is in memory.
+    pub(super) fn address(&self) -> usize {
+        self.block.address()
     }
 
     pub(super) fn is_in(&self, slots: &BlockSlots) -> bool {

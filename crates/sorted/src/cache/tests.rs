@@ -98,7 +98,7 @@ fn usage_stays_within_the_capacity() {
 fn a_block_that_wants_free_space_evicts_none() {
     let blocks = if cfg!(miri) { 60 } else { 400 };
     let (fixture, block) = (Fixture::new(blocks / 2 * 4100, 2, blocks), block(4000));
-    let resident = |table: usize| fixture.slots[table].linked().count();
+    let resident = |table: usize| fixture.epoch.pin(|pin| fixture.slots[table].linked(pin).count());
     let scan = |table: usize| (0..blocks).for_each(|i| _ = fixture.miss_of(Place::Free, table, i, &block));
     // Some may have to wait for memory that is being prepared.
     (0..50).for_each(|_| scan(0));
@@ -312,6 +312,30 @@ fn forgetting_a_table_evicts_its_blocks() {
     assert!(!fixture.hit(0, 0) && fixture.hit(1, 1));
     fixture.cache.forget(&fixture.slots[1]);
     assert_eq!(fixture.cache.usage(), 0);
+}
+
+/// Blocks move to places that others have left: those of a table are found wherever they are.
+#[test]
+fn a_table_is_forgotten_among_others_that_come_and_go() {
+    let (tables, blocks) = (6, 40);
+    let fixture = Fixture::new(80 * (4096 + 256), tables, blocks);
+    let (block, mut rng) = (block(4000), fastrand::Rng::with_seed(1));
+    let linked = |table: usize| fixture.epoch.pin(|pin| fixture.slots[table].linked(pin).count());
+    let mut most = 0;
+    for _ in 0..if cfg!(miri) { 5 } else { 200 } {
+        for _ in 0..100 {
+            fixture.read_until_hit(2, rng.usize(..tables), rng.usize(..blocks), &block);
+        }
+        let (table, before) = (rng.usize(..tables), fixture.cache.usage());
+        let others: usize = (0..tables).filter(|other| *other != table).map(linked).sum();
+        let own = linked(table);
+        fixture.cache.forget(&fixture.slots[table]);
+        assert_eq!((linked(table), (0..tables).map(linked).sum::<usize>()), (0, others));
+        let freed = before - fixture.cache.usage();
+        assert!(freed >= own * (block.memory() + OVERHEAD), "{freed} bytes for {own} blocks");
+        most = most.max(own);
+    }
+    assert!(most > 10, "{most} blocks of a table");
 }
 
 #[test]
