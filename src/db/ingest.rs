@@ -477,6 +477,7 @@ impl Store {
     /// Flushes what has keys of the tables, so that little of it is left when writers have to wait.
     fn flush_keys_of(self: &Arc<Self>, keyspace: u32, name: &str, tables: &[NewTable]) -> Result<Searched> {
         self.await_recovered()?;
+        self.admit(|| std::iter::once(keyspace))?;
         if self.workers.pressure() >= 1.0 {
             let compacted = || self.wait_for_progress(Waiting::Compaction, || self.workers.pressure() < 1.0);
             self.writer.measure(Cause::Compaction, compacted)?;

@@ -5,9 +5,10 @@
 //! room for them; `logs` keeps the log files; `sync` and `turns` make them durable; `stalls` counts
 //! how long writers wait.
 //!
-//! Of workers, writers ask four things: to begin what is due (`Store::schedule`), also what has
-//! failed (`Store::retry_failed`), to wait for it (`Store::wait_for_progress`), and to run a job of
-//! an executor that runs none by itself (`Store::step`).
+//! Of workers, writers ask five things: to begin what is due (`Store::schedule`), also what has
+//! failed (`Store::retry_failed`), to wait for it (`Store::wait_for_progress`), also in a keyspace
+//! in which it fails (`Store::await_unclogged`), and to run a job of an executor that runs none by
+//! itself (`Store::step`).
 
 pub(crate) mod commit;
 mod dropping;

@@ -237,6 +237,37 @@ fn what_fails_ends_with_its_keyspace() {
     assert_eq!(words, expected.repeat(2));
 }
 
+/// A requested compaction that failed is not tried again, so writers must not look for it for ever.
+#[test]
+fn what_fails_and_is_not_due_is_forgotten_by_the_next_writes() {
+    let fs = SimFileSystem::new();
+    let (options, told) = listening(stepped_options(&fs).0);
+    let db = options.open("/db").unwrap();
+    for _ in 0..2 {
+        (0..100u32).for_each(|n| _ = db.put(n.to_be_bytes(), [7; 100]).unwrap());
+        db.flush().unwrap();
+    }
+    fs.set_capacity(Some(1 << 40));
+    let used = (1 << 40) - fs.free_space("/".as_ref()).unwrap();
+    fs.set_capacity(Some(used + 6_000));
+    assert!(db.compact_range(..).unwrap_err().is_no_space());
+    fs.set_capacity(None);
+    // After a back-off.
+    let mut writes = 0;
+    while db.stats().background_error.is_some() {
+        db.put("key", "value").unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        writes += 1;
+        assert!(writes < 60_000, "the failure is not forgotten");
+    }
+    db.close().unwrap();
+    let mut words = words(&told);
+    words.retain(|word| !word.starts_with("flush ") && !word.starts_with("compaction "));
+    let expected =
+        ["compactions of keyspace default fail", "full: true", "compactions of keyspace default recovered", "space"];
+    assert_eq!(words, expected);
+}
+
 #[test]
 fn a_listener_may_write_and_close_the_store() {
     let fs = SimFileSystem::new();

@@ -4,12 +4,17 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tamis::operator::CompactionDecision;
 use tamis::vfs::{ReadableFile, SimFileSystem};
-use tamis::{Compression, Db, Executor, FilterPolicy, KeyspaceOptions, Options, SteppedExecutor, ThreadPool};
+use tamis::{
+    Compression, Db, Error, Executor, FilterPolicy, Keyspace, KeyspaceOptions, Options, SteppedExecutor, ThreadPool,
+    WriteBatch,
+};
 
 use crate::support::{Delaying, OpenedBy, stepped_options};
 
@@ -319,4 +324,79 @@ fn a_store_that_takes_few_writes_is_merged_as_an_idle_one() {
     db.close().unwrap();
     look.into_iter().for_each(|(_, look)| look());
     assert!(executor.take_delayed().is_empty());
+}
+
+/// One that fails stops writes to itself, once its level 0 is full, and to no other.
+#[test]
+fn a_keyspace_whose_compactions_fail_stops_no_writes_to_others() {
+    let (options, executor) = stepped_options(&SimFileSystem::new());
+    let db = with_memtables_of(options, 4 << 10).open(DIR).unwrap();
+    let is_failing = Arc::new(AtomicBool::new(true));
+    let fails = Arc::clone(&is_failing);
+    let filter = move |_: &[u8], _: &[u8]| {
+        assert!(!fails.load(Ordering::Relaxed), "a panic that is part of the test");
+        CompactionDecision::Keep
+    };
+    let failing = db.keyspace_with("failing", KeyspaceOptions::new().compaction_filter(filter)).unwrap();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut put = |keyspace: &Keyspace| {
+        while executor.step() {}
+        keyspace.put(rng.u64(..).to_be_bytes(), [7; 500])
+    };
+    let stops = 4 * TRIGGER;
+    let runs = |name: &str| {
+        let stats = db.stats();
+        stats.keyspaces.iter().find(|keyspace| *keyspace.name == *name).unwrap().levels[0].tables.len()
+    };
+    let (mut accepted, mut refused) = (0, 0);
+    while refused < 20 {
+        match put(&failing) {
+            Ok(_) => accepted += 1,
+            Err(error) => {
+                assert!(matches!(error, Error::CompactionFilter { .. }), "{error}");
+                refused += 1;
+            }
+        }
+        assert!(accepted < 8 * stops + 20, "{} runs", runs("failing"));
+        let full = refused == 0 || runs("failing") >= stops;
+        assert!(full, "refused with {} runs", runs("failing"));
+    }
+    // Other keyspaces are written to as ever, and compacted.
+    for _ in 0..8 * 2 * stops {
+        put(db.default_keyspace()).unwrap();
+    }
+    assert!(runs("default") < 2 * TRIGGER && db.stats().write_pressure == 0.0);
+    let mut batch = WriteBatch::new();
+    batch.put("key", "of the healthy one");
+    batch.put_in(&failing, "key", "of the failing one");
+    assert!(matches!(db.write(batch), Err(Error::CompactionFilter { .. })));
+    assert_eq!(db.get("key").unwrap(), None);
+    is_failing.store(false, Ordering::Relaxed);
+    put(&failing).unwrap();
+    db.wait_for_compactions().unwrap();
+    assert!(runs("failing") < TRIGGER && db.stats().background_error.is_none());
+    db.close().unwrap();
+}
+
+/// A writer that waits for one keyspace does not fail with another.
+#[test]
+fn a_stalled_writer_fails_by_no_other_keyspace() {
+    let (options, executor) = stepped_options(&SimFileSystem::new());
+    let db = with_memtables_of(options, 4 << 10).open(DIR).unwrap();
+    let filter = |_: &[u8], _: &[u8]| -> CompactionDecision { panic!("a panic that is part of the test") };
+    let failing = db.keyspace_with("failing", KeyspaceOptions::new().compaction_filter(filter)).unwrap();
+    let mut rng = fastrand::Rng::with_seed(1);
+    for n in 0..2 * TRIGGER * 8 {
+        failing.put(rng.u64(..).to_be_bytes(), [7; 500]).unwrap();
+        // Only flushes are done, and what a writer waits for.
+        if n % 8 == 0 {
+            db.flush().unwrap();
+        }
+    }
+    for _ in 0..6 * TRIGGER * 8 {
+        db.put(rng.u64(..).to_be_bytes(), [7; 500]).unwrap();
+    }
+    while executor.step() {}
+    assert!(matches!(db.stats().background_error, Some(Error::CompactionFilter { .. })));
+    db.close().unwrap();
 }

@@ -78,9 +78,9 @@ impl Store {
 
     /// Makes `edit` durable, then visible, together with what `change` does to the view.
     ///
-    /// Without disk space for the edit, or file descriptors, nothing changes, and the files of new tables are removed.
-    /// Any failure to write it poisons the store: whether the manifest holds the edit is unknown
-    /// until it is read again.
+    /// Without disk space for the edit, or file descriptors, nothing changes, and the files of new
+    /// tables are removed. Any failure to write it poisons the store: whether the manifest holds
+    /// the edit is unknown until it is read again.
     pub(crate) fn install(&self, edit: VersionEdit, change: impl FnOnce(&mut ReadView)) -> Result<()> {
         self.install_locked(self.shape.catalog.lock()?, edit, change)
     }
@@ -150,7 +150,7 @@ impl Store {
         self.check_free(self.shape.catalog().ample_space().saturating_add(beyond))
     }
 
-    /// Fails if there is not what it takes to write an edit, or to begin a manifest: disk space, and
+    /// Fails if there is not what it takes to write an edit, or to begin a manifest: disk space and
     /// file descriptors.
     fn check_means(&self, manifest: &mut LockedManifest<'_>, edit: Option<&VersionEdit>) -> Result<()> {
         self.check_free(manifest.space_for(edit))?;

@@ -213,9 +213,24 @@ impl Agenda {
         self.runs.iter().rev().copied()
     }
 
+    /// Runs in level 0 of a keyspace.
+    pub(super) fn runs(&self, keyspace: u32) -> usize {
+        self.keyspaces.get(&keyspace).map_or(0, |found| found.runs)
+    }
+
+    /// Whether a keyspace may have work now.
+    pub(super) fn has_work(&self, keyspace: u32) -> bool {
+        self.keyspaces.get(&keyspace).is_some_and(|found| matches!(found.due, Due::Now(_) | Due::Undecided))
+    }
+
     /// Bytes to be compacted.
     pub(super) fn debt(&self) -> Debt {
         self.debt
+    }
+
+    /// Bytes to be compacted in a keyspace.
+    pub(super) fn debt_of(&self, keyspace: u32) -> Debt {
+        self.keyspaces.get(&keyspace).map_or_else(Debt::default, |found| found.debt)
     }
 
     /// The least of the greatest numbers of tables with garbage that a snapshot numbered `oldest`

@@ -140,7 +140,9 @@ pub(super) type RequestResult = Arc<Mutex<Option<Result<u64>>>>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiting {
     Flush,
+    /// Compactions of any keyspace. One that fails makes no writer wait any more.
     Compaction,
+    CompactionOf(u32),
     /// The end of all flushes and compactions.
     All,
     /// Requested work, whose `RequestResult` says how it ended.
@@ -176,6 +178,14 @@ impl Jobs {
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let after = |failure: &Failure| LONGEST_RETRY.min(RETRY_AFTER * 2_u32.saturating_pow(failure.before.min(20)));
         self.failed.values().map(after).min()
+    }
+
+    /// The keyspaces whose compactions fail.
+    pub(super) fn failing(&self) -> impl Iterator<Item = u32> {
+        self.failed.keys().filter_map(|kind| match kind {
+            WorkKind::Compaction(keyspace) => Some(*keyspace),
+            WorkKind::Flush | WorkKind::Survey => None,
+        })
     }
 
     /// Number of running compactions.

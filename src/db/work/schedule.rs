@@ -131,12 +131,38 @@ impl Store {
         self.executor().spawn_after(delay, Box::new(begin));
     }
 
-    /// Retries failed work after its back-off. Every write calls this, so it costs one load while
-    /// nothing has failed.
-    pub(crate) fn retry_failed(self: &Arc<Self>) {
-        if self.workers.background.retry_wanted.load(Ordering::Relaxed) {
-            self.schedule();
+    /// Retries failed work after its back-off. Returns one of `keyspaces` whose compactions fail
+    /// and whose level 0 has as many runs as it may: what one keyspace cannot do stops writes to
+    /// that keyspace alone. Every write calls this, so it costs one load while nothing has failed.
+    pub(crate) fn retry_failed<I: Iterator<Item = u32>>(
+        self: &Arc<Self>,
+        keyspaces: impl FnOnce() -> I,
+    ) -> Option<u32> {
+        if !self.workers.background.retry_wanted.load(Ordering::Relaxed) {
+            return None;
         }
+        self.retry();
+        let jobs = self.workers.background.lock();
+        let is_clogged = |id: &u32| jobs.agenda.runs(*id) >= throttle::L0_STOP;
+        let clogged: Vec<u32> = jobs.failing().filter(is_clogged).collect();
+        drop(jobs);
+        if clogged.is_empty() { None } else { keyspaces().find(|id| clogged.contains(id)) }
+    }
+
+    /// Waits until level 0 of a keyspace has room for a run, or its compaction has failed once
+    /// more.
+    pub(crate) fn await_unclogged(self: &Arc<Self>, keyspace: u32) -> Result<()> {
+        let has_room = |jobs: &Jobs| jobs.agenda.runs(keyspace) < throttle::L0_STOP;
+        self.wait_for_jobs(Waiting::CompactionOf(keyspace), has_room)
+    }
+
+    fn retry(self: &Arc<Self>) {
+        self.schedule();
+        // Requested work, or work that is not due any more, is not tried again.
+        self.forget_failures(|jobs, keyspace| {
+            let is_over = !jobs.agenda.has_work(keyspace) && jobs.running(keyspace).is_empty();
+            is_over && !jobs.is_backing_off(WorkKind::Compaction(keyspace))
+        });
     }
 
     fn begin_work(&self) -> Option<Work> {
@@ -178,7 +204,7 @@ impl Store {
         // A thread that waits for a flush must not begin longer work. A writer that waits for
         // compactions may: there may be no free thread for them, as another store's work can hold
         // an executor that stores share.
-        let may_relieve = matches!(waiting, Waiting::Request | Waiting::Compaction);
+        let may_relieve = matches!(waiting, Waiting::Request | Waiting::Compaction | Waiting::CompactionOf(_));
         let may_survey = matches!(waiting, Waiting::All);
         self.run_queued(|_, work| matches!(work, Work::Flush))
             || may_relieve && self.run_queued(|_, work| matches!(work, Work::Relief(..)))
@@ -533,11 +559,15 @@ impl Store {
 
     /// Forgets the failures of keyspaces that have been dropped: no work of theirs will succeed.
     pub(crate) fn forget_failures_of_dropped(&self) {
-        let mut jobs = self.workers.background.lock();
         let view = self.shape.view();
-        let is_over =
-            |kind: &WorkKind| matches!(kind, WorkKind::Compaction(keyspace) if view.tree(*keyspace).is_none());
-        let over: Vec<WorkKind> = jobs.failed.keys().copied().filter(is_over).collect();
+        self.forget_failures(|_, keyspace| view.tree(keyspace).is_none());
+    }
+
+    /// Forgets the failures of keyspaces whose work is over.
+    fn forget_failures(&self, is_over: impl Fn(&Jobs, u32) -> bool) {
+        let mut jobs = self.workers.background.lock();
+        let over = jobs.failing().filter(|keyspace| is_over(&jobs, *keyspace)).map(WorkKind::Compaction);
+        let over: Vec<WorkKind> = over.collect();
         over.iter().for_each(|kind| drop(jobs.failed.remove(kind)));
         self.note_failures(&jobs);
         drop(jobs);
@@ -573,7 +603,7 @@ impl Store {
         }
         self.do_after(delay, |store| {
             store.workers.background.retry_planned.store(false, Ordering::Release);
-            store.schedule();
+            store.retry();
             // What still backs off, and would otherwise be forgotten.
             let jobs = store.workers.background.lock();
             let is_left = jobs.unfinished == 0 && !jobs.failed.is_empty();
@@ -595,9 +625,9 @@ impl Store {
         check_may_wait();
         let is_awaited = |kind: &WorkKind| match waiting {
             Waiting::Flush => *kind == WorkKind::Flush,
-            Waiting::Compaction => *kind != WorkKind::Flush,
+            Waiting::CompactionOf(keyspace) => *kind == WorkKind::Compaction(keyspace),
             Waiting::All => true,
-            Waiting::Request => false,
+            Waiting::Compaction | Waiting::Request => false,
         };
         let failures_before = {
             let mut jobs = self.workers.background.lock();
@@ -699,8 +729,11 @@ impl Store {
     fn update_pressure(&self) {
         let mut jobs = self.workers.background.lock();
         let Outlook { view, .. } = self.agenda(&mut jobs);
-        let runs = jobs.agenda.longest().next().map_or(0, |(runs, _)| runs);
-        let debt = jobs.agenda.debt().data;
+        // Those whose compactions fail stop writes to themselves only.
+        let fails = |id: u32| jobs.failed.contains_key(&WorkKind::Compaction(id));
+        let runs = jobs.agenda.longest().find(|(_, id)| !fails(*id)).map_or(0, |(runs, _)| runs);
+        let failing = jobs.failing().map(|id| jobs.agenda.debt_of(id).data).fold(0, u64::saturating_add);
+        let debt = jobs.agenda.debt().data.saturating_sub(failing);
         drop(jobs);
         let pressure = throttle::pressure(runs, debt, self.base_size());
         self.workers.throttle.set_pressure(pressure);

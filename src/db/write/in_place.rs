@@ -67,7 +67,7 @@ impl Store {
         // Updates of the key that have met conflicts go first.
         let mut turn = None;
         self.writer.retries.of_key(hash, 1, &mut turn);
-        self.retry_failed();
+        self.admit(|| std::iter::once(keyspace))?;
         self.delay(len);
         let mut commit = match self.try_commit() {
             Some(commit) => commit,

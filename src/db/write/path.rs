@@ -333,7 +333,7 @@ impl Store {
         mut encoded: Encoded<'_>,
         premise: Option<&Premise<'_>>,
     ) -> Result<Outcome> {
-        self.retry_failed();
+        self.admit(|| encoded.keyspaces())?;
         self.delay(encoded.payload.len());
         let sync = encoded.sync;
         if sync {

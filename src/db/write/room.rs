@@ -83,6 +83,19 @@ impl Store {
         Ok(None)
     }
 
+    /// Has failed work retried. A write to a keyspace that it has clogged is stopped, and fails
+    /// with it.
+    pub(crate) fn admit<I: Iterator<Item = u32>>(self: &Arc<Self>, keyspaces: impl FnOnce() -> I) -> Result<()> {
+        self.retry_failed(keyspaces).map_or(Ok(()), |clogged| self.stop_for_clogged(clogged))
+    }
+
+    #[cold]
+    fn stop_for_clogged(self: &Arc<Self>, keyspace: u32) -> Result<()> {
+        let wait = || self.await_unclogged(keyspace);
+        let stop = || self.report.notices().stop_writes(StallCause::Compaction, wait);
+        self.writer.stalls.measure(Cause::Compaction, stop)
+    }
+
     /// Waits, without the commit lock, until there may be room for a queued write, or another
     /// thread has committed it.
     pub(super) fn await_room(self: &Arc<Self>, before: Before, queued: &QueuedWrite) -> Result<()> {

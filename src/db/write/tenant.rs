@@ -52,6 +52,6 @@ impl Tenant for Store {
     }
 
     fn retry(self: Arc<Self>) {
-        self.retry_failed();
+        let _ = self.retry_failed(std::iter::empty);
     }
 }
