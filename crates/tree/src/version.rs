@@ -442,6 +442,13 @@ impl Version {
         !self.ranges.is_empty() && self.surveyed.load(Ordering::Acquire) < self.survey_limit(oldest_snapshot)
     }
 
+    /// The number from which on the oldest snapshot must be greater for a survey to be due; `None`
+    /// if all is surveyed.
+    pub fn survey_waits_for(&self) -> Option<SeqNo> {
+        let surveyed = self.surveyed.load(Ordering::Acquire);
+        (!self.ranges.is_empty() && surveyed < self.ranges.largest_seqno()).then_some(surveyed)
+    }
+
     /// Notes what range deletes numbered up to `limit` have deleted.
     pub fn set_deleted(&self, limit: SeqNo, deleted: DeletedBytes) {
         *self.deleted.lock() = Arc::new(deleted);

@@ -14,12 +14,13 @@
 //! when more is flushed or the oldest snapshot has ended.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::db::shape::view::ReadView;
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
 use crate::tree::compaction::picker::Debt;
+use crate::tree::version::Version;
 
 /// What of the whole store decides which compactions its keyspaces need.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,7 +58,7 @@ pub(super) enum Due {
 }
 
 /// What is known of a keyspace.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Findings {
     pub(super) due: Due,
     pub(super) debt: Debt,
@@ -65,7 +66,12 @@ pub(super) struct Findings {
     pub(super) runs: usize,
     /// The greatest number in each table with garbage.
     pub(super) garbage: BTreeSet<SeqNo>,
+    /// Of which version all this is.
+    pub(super) version: Weak<Version>,
     pub(super) has_ranges: bool,
+    /// The number that the oldest snapshot must exceed for range deletes to delete more for all
+    /// readers.
+    pub(super) survey_waits_for: Option<SeqNo>,
     /// Whether it is not known how much range deletes have deleted.
     pub(super) is_unknown: bool,
     /// Whether it is not known how much tables hide, which an idle store finds out.
@@ -91,6 +97,9 @@ pub(super) struct Agenda {
     /// Those with range deletes that the upkeep has not looked at since they changed; and those
     /// that have lost theirs.
     untidied: BTreeSet<u32>,
+    /// Those whose range deletes delete more for all readers once the oldest snapshot exceeds a
+    /// number.
+    unsurveyed: BTreeSet<(SeqNo, u32)>,
     /// Those of which it is not known how much range deletes have deleted.
     unknown: BTreeSet<u32>,
     /// Those of which it is not known how much their tables hide.
@@ -119,8 +128,7 @@ impl Agenda {
     pub(super) fn note_conditions(&mut self, conditions: Conditions) {
         if conditions.oldest_snapshot > self.conditions.oldest_snapshot {
             self.touch_all(Due::Held);
-            // Of theirs, more may be deleted for all readers.
-            self.stale.extend(&self.ranges);
+            self.stale.extend(self.unsurveyed.range(..(conditions.oldest_snapshot, 0)).map(|(_, id)| *id));
         }
         if conditions.flushed > self.conditions.flushed {
             self.touch_all(Due::Unflushed);
@@ -154,7 +162,9 @@ impl Agenda {
 
     /// Notes what a keyspace has answered; `None` if it was dropped.
     pub(super) fn note(&mut self, id: u32, found: Option<Findings>) {
-        if let Some(former) = self.keyspaces.remove(&id) {
+        let former = self.keyspaces.remove(&id);
+        let former_version = former.as_ref().map(|former| former.version.clone());
+        if let Some(former) = former {
             self.due.remove(&(former.due, id));
             self.unknown.remove(&id);
             self.unsampled.remove(&id);
@@ -166,7 +176,8 @@ impl Agenda {
             };
             former.garbage.iter().for_each(|seqno| _ = self.garbage.remove(&(*seqno, id)));
             former.deadline.inspect(|at| _ = self.deadlines.remove(&(*at, id)));
-            if self.ranges.remove(&id) {
+            former.survey_waits_for.inspect(|from| _ = self.unsurveyed.remove(&(*from, id)));
+            if self.ranges.remove(&id) && !found.as_ref().is_some_and(|found| found.has_ranges) {
                 self.untidied.insert(id);
             }
         }
@@ -182,9 +193,12 @@ impl Agenda {
         self.unsampled.extend(found.is_unsampled.then_some(id));
         self.expiring.extend(found.expires.then_some(id));
         self.deadlines.extend(found.deadline.map(|at| (at, id)));
+        self.unsurveyed.extend(found.survey_waits_for.map(|from| (from, id)));
         if found.has_ranges {
             self.ranges.insert(id);
-            self.untidied.insert(id);
+            if !former_version.is_some_and(|former| former.ptr_eq(&found.version)) {
+                self.untidied.insert(id);
+            }
         }
         self.keyspaces.insert(id, found);
     }
@@ -285,5 +299,69 @@ impl Agenda {
         let mut untidied = std::mem::take(&mut self.untidied);
         untidied.extend(&self.unknown);
         untidied
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::Db;
+    use crate::options::Options;
+    use crate::vfs::SimFileSystem;
+
+    /// Keyspaces that have range deletes, which they need, cost the others nothing.
+    #[test]
+    fn only_keyspaces_that_have_changed_are_looked_at() {
+        let options = Options::new().file_system(Arc::new(SimFileSystem::new()));
+        let db: Db = options.executor(Arc::new(crate::exec::SteppedExecutor::new())).open("/db").unwrap();
+        let name = |n: usize| format!("k{n:02}");
+        for n in 0..20 {
+            let keyspace = db.keyspace(&name(n)).unwrap();
+            (0..100u8).for_each(|key| _ = keyspace.put([key], [7; 100]).unwrap());
+            keyspace.delete_range([3]..[9]).unwrap();
+        }
+        db.flush().unwrap();
+        db.wait_for_compactions().unwrap();
+        let store = &db.default_keyspace().handle.store;
+        let looked_at = || {
+            let mut jobs = store.workers.background.lock();
+            store.agenda(&mut jobs);
+            let untidied = jobs.agenda.take_untidied();
+            jobs.agenda.untidied.extend(&untidied);
+            untidied.len()
+        };
+        assert_eq!(looked_at(), 0, "after the upkeep");
+        let changed = db.keyspace(&name(7)).unwrap();
+        for _ in 0..3 {
+            changed.put("key", "value").unwrap();
+            // The oldest read point moves on.
+            drop(db.begin());
+            store.schedule();
+            assert_eq!(looked_at(), 0, "nothing has changed in tables");
+        }
+        let view = store.shape.view();
+        db.flush().unwrap();
+        assert_eq!(looked_at(), 0, "after the upkeep");
+        let is_same = |id: u32| {
+            let now = store.shape.view();
+            Arc::ptr_eq(&view.tree(id).unwrap().version, &now.tree(id).unwrap().version)
+        };
+        let ids: Vec<u32> = (0..20).map(|n| db.keyspace(&name(n)).unwrap().id()).collect();
+        assert_eq!(ids.iter().filter(|id| !is_same(**id)).count(), 1, "one keyspace has a new table");
+        db.close().unwrap();
+    }
+
+    #[test]
+    fn a_snapshot_that_ends_concerns_those_whose_ranges_it_held() {
+        let mut agenda = Agenda::default();
+        for (id, survey_waits_for) in [(1, None), (2, Some(5)), (3, Some(9))] {
+            agenda.note(id, Some(Findings { has_ranges: true, survey_waits_for, ..Findings::default() }));
+            agenda.decide(id, Due::Never);
+        }
+        for (oldest_snapshot, concerned) in [(5, &[][..]), (6, &[2]), (7, &[2]), (20, &[2, 3])] {
+            agenda.note_conditions(Conditions { oldest_snapshot, ..Conditions::default() });
+            let stale: Vec<u32> = std::iter::from_fn(|| agenda.next_stale()).collect();
+            assert_eq!(stale, concerned, "{oldest_snapshot}");
+        }
     }
 }

@@ -74,13 +74,15 @@ impl Store {
                     continue;
                 }
                 let upkeep = tidying.entry(keyspace).or_default();
-                let tidied = self.drop_covered(keyspace).and_then(|()| self.forget_ranges(keyspace, upkeep));
-                let is_tidy = tidied.is_ok();
+                let dropped = self.drop_covered(keyspace);
+                let is_tidy = matches!(dropped, Ok(true));
+                let tidied = dropped.and_then(|_| self.forget_ranges(keyspace, upkeep));
+                let is_tidy = is_tidy && tidied.is_ok();
                 // What fails in one keyspace need not fail in the others.
                 result = result.and(tidied);
-                self.survey(keyspace, upkeep);
+                let has_found = self.survey(keyspace, upkeep);
                 let mut jobs = self.workers.background.lock();
-                jobs.agenda.touch([keyspace]);
+                jobs.agenda.touch(has_found.then_some(keyspace));
                 if !is_tidy {
                     jobs.agenda.untidy(keyspace);
                 }
@@ -98,14 +100,15 @@ impl Store {
         });
     }
 
-    /// Removes the tables all of whose entries are deleted.
-    fn drop_covered(&self, keyspace: u32) -> Result<()> {
-        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(()) };
+    /// Removes the tables all of whose entries are deleted. Returns whether that is all of them:
+    /// some may be part of a running compaction.
+    fn drop_covered(&self, keyspace: u32) -> Result<bool> {
+        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return Ok(true) };
         let levels = tree.version.metas();
         // What is covered once stays so.
         let covered = covered_tables(&levels, tree.version.ranges(), &self.shape.snapshots().all());
         if covered.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let claims = self.workers.claim(keyspace, |running| {
             // A task that ended before has left its outputs in this view.
@@ -117,8 +120,9 @@ impl Store {
             let there = covered.iter().copied().filter(is_there);
             there.map(|(level, meta)| Task::of_table(level, meta)).filter(is_free).collect()
         });
+        let is_all = claims.tasks().len() == covered.len();
         if claims.tasks().is_empty() {
-            return Ok(());
+            return Ok(is_all);
         }
         let inputs = claims.tasks().iter().flat_map(|claim| &claim.inputs);
         let removed = inputs.map(|&(level, number)| (keyspace, level, number));
@@ -126,20 +130,20 @@ impl Store {
         if result.is_ok() {
             self.report.counters().add(Count::CoveredTables, claims.tasks().len() as u64);
         }
-        result
+        result.map(|()| is_all)
     }
 
-    /// Finds how much range deletes have deleted of the tables that are left.
-    fn survey(&self, keyspace: u32, upkeep: &mut RangeUpkeep) {
-        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return };
+    /// Finds how much range deletes have deleted of the tables that are left. Returns whether that
+    /// was not known.
+    fn survey(&self, keyspace: u32, upkeep: &mut RangeUpkeep) -> bool {
+        let Some(tree) = self.shape.view().tree(keyspace).cloned() else { return false };
         let oldest = self.shape.snapshots().oldest();
         if !tree.version.is_survey_due(oldest) {
-            return;
+            return false;
         }
         let limit = tree.version.survey_limit(oldest);
-        if let Some(deleted) = upkeep.survey(&tree.version, limit, || self.workers.is_stopping()) {
-            tree.version.set_deleted(limit, deleted);
-        }
+        let deleted = upkeep.survey(&tree.version, limit, || self.workers.is_stopping());
+        deleted.map(|deleted| tree.version.set_deleted(limit, deleted)).is_some()
     }
 
     /// If the store is idle, finds out how much tables hide of older ones.

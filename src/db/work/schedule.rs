@@ -354,7 +354,9 @@ impl Store {
                     .filter(|meta| has_garbage(meta) || hides(meta))
                     .map(|meta| meta.largest_seqno)
                     .collect(),
+                version: Arc::downgrade(&tree.version),
                 has_ranges: !tree.version.ranges().is_empty(),
+                survey_waits_for: tree.version.survey_waits_for(),
                 is_unknown,
                 is_unsampled: !self.gate.is_read_only() && tree.version.is_sampling_due(),
                 expires: expiry.is_some(),
