@@ -10,6 +10,7 @@
 //!           so many operations of keyspaces without a log; they are not here
 //! ```
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 use std::time::SystemTime;
@@ -34,9 +35,9 @@ pub struct WriteBatch {
     /// The store whose keyspace ids the operations use; `None` if all are in the default keyspace.
     origin: Option<u64>,
     /// Ids of the keyspaces that operations use, without the default one.
-    keyspaces: Vec<u32>,
-    /// Ids of the keyspaces in which operations merge.
-    merged: Vec<u32>,
+    keyspaces: IdList,
+    /// Whether an operation merges.
+    merges: bool,
     /// What a reader of the operations needs; see [`OpKind::features`].
     features: u32,
     /// Whether puts without a deadline never expire.
@@ -44,6 +45,55 @@ pub struct WriteBatch {
     /// The first limit that an operation broke. Later operations are dropped: the batch will be
     /// refused.
     violation: Option<Error>,
+}
+
+/// Ids in the order in which they came, each once.
+#[derive(Clone, Default)]
+pub(crate) struct IdList {
+    ids: Vec<u32>,
+    /// Those of a long list.
+    known: Option<Box<HashSet<u32>>>,
+}
+
+/// A longer list is not searched from one end to the other.
+const SHORT_LIST: usize = 32;
+
+impl IdList {
+    fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Returns whether the list did not have it.
+    #[inline]
+    pub(crate) fn insert(&mut self, id: u32) -> bool {
+        self.ids.last() != Some(&id) && self.insert_other(id)
+    }
+
+    fn insert_other(&mut self, id: u32) -> bool {
+        let is_new = match &mut self.known {
+            Some(known) => known.insert(id),
+            None => !self.ids.contains(&id),
+        };
+        if is_new {
+            self.ids.push(id);
+            if self.known.is_none() && self.ids.len() > SHORT_LIST {
+                self.known = Some(Box::new(self.ids.iter().copied().collect()));
+            }
+        }
+        is_new
+    }
+
+    /// Removes the ids after the first `len`.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        let gone = self.ids.drain(len.min(self.ids.len())..);
+        match &mut self.known {
+            Some(known) if len > SHORT_LIST => gone.for_each(|id| _ = known.remove(&id)),
+            _ => {
+                drop(gone);
+                self.known = None;
+            }
+        }
+    }
 }
 
 impl WriteBatch {
@@ -122,8 +172,8 @@ impl WriteBatch {
         self.payload.clear();
         self.count = 0;
         self.origin = None;
-        self.keyspaces.clear();
-        self.merged.clear();
+        self.keyspaces.truncate(0);
+        self.merges = false;
         self.features = 0;
         self.keeps_deadlines = false;
         self.violation = None;
@@ -164,12 +214,10 @@ impl WriteBatch {
             self.violation = Some(error);
             return;
         }
-        if keyspace != 0 && !self.keyspaces.contains(&keyspace) {
-            self.keyspaces.push(keyspace);
+        if keyspace != 0 {
+            self.keyspaces.insert(keyspace);
         }
-        if matches!(write, Write::Merge(_)) && !self.merged.contains(&keyspace) {
-            self.merged.push(keyspace);
-        }
+        self.merges |= matches!(write, Write::Merge(_));
         self.features |= write.kind().features();
         self.count += 1;
     }
@@ -195,12 +243,7 @@ impl WriteBatch {
 
     /// Ids of the keyspaces that operations use, without the default one.
     pub(crate) fn keyspaces(&self) -> &[u32] {
-        &self.keyspaces
-    }
-
-    /// Ids of the keyspaces in which operations merge.
-    pub(crate) fn merged(&self) -> &[u32] {
-        &self.merged
+        self.keyspaces.ids()
     }
 
     /// The [`features`](crate::format::header::features) that a reader of the batch needs.
@@ -214,12 +257,12 @@ impl WriteBatch {
     }
 
     /// The batch with a deadline for each put that has none and whose keyspace is in the list;
-    /// `None` if that changes nothing.
+    /// `None` if that changes nothing. The list is ordered by keyspace.
     pub(crate) fn with_deadlines(&self, deadlines: &[(u32, Deadline)]) -> Option<WriteBatch> {
         let all = BatchMark::default();
         let deadline_of = |keyspace, kind| {
-            let mut of_puts = deadlines.iter().filter(|_| kind == OpKind::Put);
-            of_puts.find(|(id, _)| *id == keyspace).map(|(_, deadline)| *deadline)
+            let at = deadlines.binary_search_by_key(&keyspace, |(id, _)| *id).ok();
+            at.filter(|_| kind == OpKind::Put).map(|at| deadlines[at].1)
         };
         let is_due = |(keyspace, _, kind, _): (u32, &[u8], OpKind, Range<usize>)| deadline_of(keyspace, kind).is_some();
         if self.keeps_deadlines || !self.writes_from(&all).any(is_due) {
@@ -269,7 +312,7 @@ pub(crate) struct BatchMark {
     bytes: usize,
     count: u32,
     keyspaces: usize,
-    merged: usize,
+    merges: bool,
     features: u32,
     origin: Option<u64>,
     is_violated: bool,
@@ -281,8 +324,8 @@ impl WriteBatch {
         BatchMark {
             bytes: self.payload.len(),
             count: self.count,
-            keyspaces: self.keyspaces.len(),
-            merged: self.merged.len(),
+            keyspaces: self.keyspaces.ids().len(),
+            merges: self.merges,
             features: self.features,
             origin: self.origin,
             is_violated: self.violation.is_some(),
@@ -295,7 +338,7 @@ impl WriteBatch {
         self.payload.truncate(mark.bytes);
         self.count = mark.count;
         self.keyspaces.truncate(mark.keyspaces);
-        self.merged.truncate(mark.merged);
+        self.merges = mark.merges;
         self.features = mark.features;
         self.origin = mark.origin;
         if !mark.is_violated {
@@ -318,11 +361,11 @@ impl WriteBatch {
         })
     }
 
-    /// Keys and operands of the merges in a keyspace.
-    pub(crate) fn operands_of(&self, keyspace: u32) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let merges = self.writes_from(&BatchMark::default());
-        let merges = merges.filter(move |(of, _, kind, _)| *of == keyspace && *kind == OpKind::Merge);
-        merges.map(|(_, key, _, at)| (key, self.bytes(at)))
+    /// Keyspaces, keys and operands of the merges.
+    pub(crate) fn merges(&self) -> impl Iterator<Item = (u32, &[u8], &[u8])> {
+        let writes = if self.merges { Some(self.writes_from(&BatchMark::default())) } else { None };
+        let merges = writes.into_iter().flatten().filter(|(_, _, kind, _)| *kind == OpKind::Merge);
+        merges.map(|(keyspace, key, _, at)| (keyspace, key, self.bytes(at)))
     }
 
     /// A part of the payload.
@@ -534,7 +577,7 @@ mod tests {
         whole.put_expiring_raw(0, b"c", b"three", 5);
         batch.append(&other);
         assert_eq!((batch.payload(), batch.mark()), (whole.payload(), whole.mark()));
-        assert_eq!((batch.keyspaces(), batch.merged()), (whole.keyspaces(), whole.merged()));
+        assert_eq!(batch.keyspaces(), whole.keyspaces());
         assert!(batch.validate(7).is_ok() && batch.validate(8).is_err());
         batch.append(&WriteBatch::new());
         assert_eq!((batch.payload(), batch.mark()), (whole.payload(), whole.mark()));
@@ -561,6 +604,23 @@ mod tests {
     }
 
     #[test]
+    fn a_list_of_ids_has_each_once_however_long_it_is() {
+        let (mut list, mut expected, mut rng) = (IdList::default(), Vec::new(), fastrand::Rng::with_seed(1));
+        for _ in 0..3000 {
+            let id = rng.u32(..200);
+            let is_new = !expected.contains(&id);
+            expected.extend(is_new.then_some(id));
+            assert_eq!(list.insert(id), is_new);
+            if rng.u8(..) < 4 {
+                let len = rng.usize(..=expected.len() + 1);
+                expected.truncate(len);
+                list.truncate(len);
+            }
+            assert_eq!(list.ids(), expected);
+        }
+    }
+
+    #[test]
     fn a_batch_lists_what_follows_a_mark_and_rewinds_to_it() {
         let mut batch = WriteBatch::new();
         let start = batch.mark();
@@ -581,7 +641,7 @@ mod tests {
         for _ in 0..2 {
             batch.rewind(&mark);
             assert_eq!((batch.payload(), batch.len()), (before.payload(), 2));
-            assert_eq!((batch.keyspaces(), batch.merged()), (&[7][..], &[][..]));
+            assert_eq!((batch.keyspaces(), batch.merges().count()), (&[7][..], 0));
         }
         assert_eq!((batch.payload(), batch.mark()), (before.payload(), mark));
     }

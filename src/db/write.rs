@@ -10,6 +10,7 @@
 //! in which it fails (`Store::await_unclogged`), and to run a job of an executor that runs none by
 //! itself (`Store::step`).
 
+mod checks;
 pub(crate) mod commit;
 mod dropping;
 pub(crate) mod in_place;

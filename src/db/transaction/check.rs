@@ -22,7 +22,7 @@ use super::read_set::{Expiring, ReadIn, ReadSet};
 use super::retry::STALE_ROUNDS;
 use crate::batch::WriteBatch;
 use crate::db::read::tree_of;
-use crate::db::shape::view::{ReadView, Tree};
+use crate::db::shape::view::ReadView;
 use crate::db::store::Store;
 use crate::db::write::commit::{Encoded, Outcome};
 use crate::db::write::path::WriteOptions;
@@ -126,10 +126,9 @@ impl Store {
         let is_newer = |seqno: SeqNo| since < seqno && seqno <= until;
         let memtables = || view.memtables().filter(|memtable| memtable.last_seqno() > since);
         let mode = ReadFlags { filters: FilterMode::Use, fill_cache: true, values: true };
-        let trees = reads.keyspaces().iter().map(|of| tree_of(view, of.keyspace, &of.name));
-        let trees: Vec<&Tree> = trees.collect::<Result<_>>()?;
+        reads.keyspaces().iter().try_for_each(|of| tree_of(view, of.keyspace, &of.name).map(drop))?;
         for read in reads.keys() {
-            let Some(tree) = trees.iter().find(|tree| tree.id == read.keyspace) else { continue };
+            let Some(tree) = view.tree(read.keyspace) else { continue };
             if memtables().any(|memtable| is_newer(read.newest_in(memtable))) {
                 return Ok(Some(Refusal::of(read)));
             }

@@ -4,6 +4,7 @@
 //! there one by one. Otherwise, each entry written is looked up in the set, which is therefore
 //! sorted by hash before the lock is taken, and by key once range deletes may come.
 
+use crate::batch::IdList;
 use crate::db::name::KeyspaceName;
 use crate::filter::KeyHash;
 use crate::format::deadline::Deadline;
@@ -33,6 +34,8 @@ pub(super) struct ReadSet {
     bytes: Vec<u8>,
     /// The keyspaces of `keys`, each once.
     keyspaces: Vec<ReadIn>,
+    /// Their ids.
+    ids: IdList,
     /// Positions among `keys` in the order of keyspace and key, once a range delete may ask for it.
     by_key: OnceLock<Vec<usize>>,
     ranges: Vec<(ReadIn, KeySpan<Vec<u8>>)>,
@@ -112,7 +115,7 @@ impl ReadSet {
     }
 
     fn add_keyspace(&mut self, of: &ReadIn) {
-        if self.keyspaces.iter().all(|known| known.keyspace != of.keyspace) {
+        if self.ids.insert(of.keyspace) {
             self.keyspaces.push(of.clone());
         }
     }
@@ -174,7 +177,7 @@ impl ReadSet {
     /// A copy of the keys.
     pub(super) fn keys_only(&self) -> ReadSet {
         let (keys, bytes, keyspaces) = (self.keys.clone(), self.bytes.clone(), self.keyspaces.clone());
-        ReadSet { keys, bytes, keyspaces, ..ReadSet::default() }
+        ReadSet { keys, bytes, keyspaces, ids: self.ids.clone(), ..ReadSet::default() }
     }
 
     /// Removes all reads, and keeps the memory of a few keys.
@@ -183,6 +186,7 @@ impl ReadSet {
             self.keys.clear();
             self.bytes.clear();
             self.keyspaces.clear();
+            self.ids.truncate(0);
             self.by_key = OnceLock::new();
             self.expiring = None;
         } else {

@@ -46,7 +46,7 @@ pub(crate) struct Commit {
     pub(crate) horizons: EndedHorizons,
     /// The number of the last ingest, which is in no memtable; 0 if there was none.
     pub(crate) ingested: SeqNo,
-    /// Keyspaces that are being dropped.
+    /// Keyspaces that are being dropped, in order.
     pub(super) dropping: Vec<u32>,
     /// Threads that wait without the lock for what must come before their writes. Later writers
     /// queue behind them.

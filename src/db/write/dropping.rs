@@ -21,7 +21,8 @@ use crate::sync::atomic::Ordering;
 pub(crate) struct Dropping<'a>(pub(super) &'a Writer);
 
 impl Dropping<'_> {
-    pub(super) fn note(&self, ids: Vec<u32>) {
+    pub(super) fn note(&self, mut ids: Vec<u32>) {
+        ids.sort_unstable();
         let mut commit = self.0.commit.lock();
         if let Some(commit) = commit.as_mut() {
             commit.dropping = ids;
@@ -71,7 +72,7 @@ impl Store {
             return Ok(());
         }
         let view = self.shape.view();
-        let is_dropped = |id: &u32| view.tree(*id).is_none() || commit.dropping.contains(id);
+        let is_dropped = |id: &u32| view.tree(*id).is_none() || commit.dropping.binary_search(id).is_ok();
         let read = premise.into_iter().flat_map(Premise::keyspaces);
         match encoded.keyspaces().chain(read).find(is_dropped) {
             Some(id) => Err(match view.tree(id) {

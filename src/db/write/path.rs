@@ -31,7 +31,7 @@ use crate::format::record::MAX_RECORD_HEADER_LEN;
 use crate::format::span::KeySpan;
 use crate::log::LogWriter;
 use crate::log::wal;
-use crate::operator::{Fold, NamedOperator};
+use crate::operator::Fold;
 use crate::sorted::memtable::{Memtable, MemtableWriter, any_in};
 use crate::sync::atomic::Ordering;
 use crate::sync::{self, Mutex, thread};
@@ -154,11 +154,6 @@ fn unlogged_sync() -> Error {
     Error::invalid("a write to a keyspace without a log cannot be synced; Db::flush makes it durable")
 }
 
-fn check_operand(operator: Option<&NamedOperator>, key: &[u8], operand: &[u8]) -> Result<()> {
-    let checked = operator.map_or(Ok(()), |operator| operator.check(key, operand));
-    checked.map_err(|reason| Error::invalid(format_args!("an operand of key {}: {reason}", key.escape_ascii())))
-}
-
 impl Store {
     /// Writes a batch; returns the sequence number of its last operation.
     pub(crate) fn write(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
@@ -204,22 +199,6 @@ impl Store {
         }
     }
 
-    /// Fails if the batch cannot be written.
-    pub(crate) fn check_batch(&self, batch: &WriteBatch) -> Result<()> {
-        self.check_form(batch)?;
-        batch.merged().iter().try_for_each(|id| {
-            let operator = self.operator_of(*id)?;
-            batch.operands_of(*id).try_for_each(|(key, operand)| check_operand(operator.as_ref(), key, operand))
-        })
-    }
-
-    /// Fails if the batch cannot be written whatever its operands are.
-    pub(crate) fn check_form(&self, batch: &WriteBatch) -> Result<()> {
-        self.gate.check_writable()?;
-        batch.validate(self.gate.id())?;
-        self.check_keyspaces(batch.keyspaces())
-    }
-
     /// Writes a single operation.
     pub(crate) fn write_one(
         self: &Arc<Self>,
@@ -237,7 +216,7 @@ impl Store {
             if let Expiry::At(_) | Expiry::After(_) = options.expiry {
                 return Err(Error::invalid("a merge cannot expire: only puts have deadlines"));
             }
-            check_operand(self.operator_of(keyspace)?.as_ref(), key, operand)?;
+            self.check_operand(keyspace, key, operand)?;
         }
         let operation = self.with_deadline(keyspace, operation, options);
         let logged = self.logged_part_of_one(keyspace, options, as_of)?;
@@ -275,7 +254,8 @@ impl Store {
         let now = OnceCell::new();
         let now = || *now.get_or_init(|| self.clock.now());
         let of = |id| Some((id, self.default_deadline(id, options, now)?));
-        let deadlines: Vec<(u32, Deadline)> = keyspaces().filter(|id| may_have_one(*id)).filter_map(of).collect();
+        let mut deadlines: Vec<(u32, Deadline)> = keyspaces().filter(|id| may_have_one(*id)).filter_map(of).collect();
+        deadlines.sort_unstable();
         if deadlines.is_empty() { None } else { batch.with_deadlines(&deadlines) }
     }
 
@@ -362,33 +342,6 @@ impl Store {
             check_may_wait();
             self.writer.stalls.measure(Cause::Slowed, || thread::sleep(wait));
         }
-    }
-
-    pub(super) fn check_keyspaces(&self, keyspaces: &[u32]) -> Result<()> {
-        if keyspaces.is_empty() {
-            return Ok(());
-        }
-        let view = self.shape.view();
-        match keyspaces.iter().find(|id| view.tree(**id).is_none()) {
-            Some(&id) => Err(self.shape.keyspace_dropped(id)),
-            None => Ok(()),
-        }
-    }
-
-    /// The merge operator of a keyspace, `None` if the keyspace is gone. Fails unless it is known:
-    /// what nobody can read is not written.
-    fn operator_of(&self, keyspace: u32) -> Result<Option<NamedOperator>> {
-        self.shape.with_view(|view, _| {
-            let Some(tree) = view.tree(keyspace) else { return Ok(None) };
-            match &tree.options.merge_operator {
-                Some(operator) if operator.is_known() => Ok(Some(operator.clone())),
-                Some(operator) => Err(Error::MergeOperatorMissing {
-                    keyspace: tree.name.to_string(),
-                    operator: operator.name().to_owned(),
-                }),
-                None => Err(Error::invalid(format_args!("the keyspace {:?} has no merge operator", tree.name))),
-            }
-        })
     }
 
     /// Inserts an operation of a batch into the memtable.
