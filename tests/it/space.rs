@@ -159,3 +159,28 @@ fn an_edit_that_finds_no_space_changes_nothing() {
     }
     assert!(refused > 40, "{refused} were refused");
 }
+
+/// Each flush seals a memtable: those that fail must not add up.
+#[test]
+fn flushes_that_fail_seal_few_memtables() {
+    let fs = SimFileSystem::new();
+    let db = stepped_options(&fs).0.open("/db").unwrap();
+    db.put("key", "value").unwrap();
+    fs.set_capacity(Some(1 << 40));
+    let used = (1 << 40) - fs.free_space("/".as_ref()).unwrap();
+    // Enough for logs, and too little for tables beside them.
+    fs.set_capacity(Some(used + (200 << 10)));
+    let keyspace = db.default_keyspace();
+    let mut failed = 0;
+    for n in 0..60_u64 {
+        db.put(n.to_be_bytes(), "value").unwrap();
+        failed += usize::from(if n % 2 == 0 { db.flush() } else { keyspace.flush() }.is_err());
+        let logs = fs.list("/db".as_ref()).unwrap().iter().filter(|name| name.ends_with(".wal")).count();
+        assert!(logs <= 4, "{logs} logs after {n} flushes");
+    }
+    assert_eq!(failed, 60);
+    fs.set_capacity(None);
+    db.flush().unwrap();
+    assert_eq!(db.keys(..).count(), 61);
+    db.close().unwrap();
+}

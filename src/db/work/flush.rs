@@ -19,6 +19,7 @@ use crate::db::read::tree_of;
 use crate::db::shape::view::{ReadView, Tree};
 use crate::db::stats::counters::Count;
 use crate::db::store::Store;
+use crate::db::work::throttle::MAX_SEALED;
 use crate::error::{Error, IoContext, Result};
 use crate::format::filename::FileKind;
 use crate::operator::CompactionHook;
@@ -61,6 +62,7 @@ impl Store {
     /// Writes all memtables to tables, and waits for that.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
         self.gate.check_writable()?;
+        self.await_few_sealed()?;
         let last = {
             let mut commit = self.writer.lock();
             let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
@@ -82,6 +84,7 @@ impl Store {
         // Lists most of its entries before the lock is taken.
         holds(&view.active);
         drop(view);
+        self.await_few_sealed()?;
         let last = {
             let mut commit = self.writer.lock();
             let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
@@ -96,6 +99,13 @@ impl Store {
             }
         };
         self.await_flush_before(last)
+    }
+
+    /// Waits until a caller may seal a memtable: one more than writers may. While flushes fail,
+    /// callers would seal ever more.
+    fn await_few_sealed(self: &Arc<Self>) -> Result<()> {
+        let are_few = || self.shape.view().sealed.len() <= MAX_SEALED;
+        if are_few() { Ok(()) } else { self.wait_for_progress(Waiting::Flush, are_few) }
     }
 
     /// Waits until the memtables of logs before `log` are in tables.
