@@ -76,8 +76,8 @@ pub(super) struct Findings {
     pub(super) is_unknown: bool,
     /// Whether it is not known how much tables hide, which an idle store finds out.
     pub(super) is_unsampled: bool,
-    /// Whether entries in tables have deadlines.
-    pub(super) expires: bool,
+    /// The times at which more of a table has expired.
+    pub(super) expiry_steps: BTreeSet<Deadline>,
     /// When a table becomes due because of what has expired by then.
     pub(super) deadline: Option<Deadline>,
 }
@@ -104,7 +104,7 @@ pub(super) struct Agenda {
     unknown: BTreeSet<u32>,
     /// Those of which it is not known how much their tables hide.
     unsampled: BTreeSet<u32>,
-    expiring: BTreeSet<u32>,
+    expiry_steps: BTreeSet<(Deadline, u32)>,
     deadlines: BTreeSet<(Deadline, u32)>,
     /// When keyspaces were asked last.
     conditions: Conditions,
@@ -168,13 +168,13 @@ impl Agenda {
             self.due.remove(&(former.due, id));
             self.unknown.remove(&id);
             self.unsampled.remove(&id);
-            self.expiring.remove(&id);
             self.runs.remove(&(former.runs, id));
             self.debt = Debt {
                 data: self.debt.data.wrapping_sub(former.debt.data),
                 garbage: self.debt.garbage.wrapping_sub(former.debt.garbage),
             };
             former.garbage.iter().for_each(|seqno| _ = self.garbage.remove(&(*seqno, id)));
+            former.expiry_steps.iter().for_each(|at| _ = self.expiry_steps.remove(&(*at, id)));
             former.deadline.inspect(|at| _ = self.deadlines.remove(&(*at, id)));
             former.survey_waits_for.inspect(|from| _ = self.unsurveyed.remove(&(*from, id)));
             if self.ranges.remove(&id) && !found.as_ref().is_some_and(|found| found.has_ranges) {
@@ -191,7 +191,7 @@ impl Agenda {
         self.garbage.extend(found.garbage.iter().map(|seqno| (*seqno, id)));
         self.unknown.extend(found.is_unknown.then_some(id));
         self.unsampled.extend(found.is_unsampled.then_some(id));
-        self.expiring.extend(found.expires.then_some(id));
+        self.expiry_steps.extend(found.expiry_steps.iter().map(|at| (*at, id)));
         self.deadlines.extend(found.deadline.map(|at| (at, id)));
         self.unsurveyed.extend(found.survey_waits_for.map(|from| (from, id)));
         if found.has_ranges {
@@ -258,9 +258,9 @@ impl Agenda {
         self.deadlines.range((now.saturating_add(1), 0)..).next().map(|(at, _)| *at)
     }
 
-    /// The keyspaces with deadlines in tables.
-    pub(super) fn expiring(&self) -> impl Iterator<Item = u32> {
-        self.expiring.iter().copied()
+    /// Whether more of a table has expired at `now` than at `least`.
+    pub(super) fn has_expired_between(&self, least: Deadline, now: Deadline) -> bool {
+        least < now && self.expiry_steps.range((least.saturating_add(1), 0)..=(now, u32::MAX)).next().is_some()
     }
 
     /// Whether of a keyspace it is not known how much range deletes have deleted.
@@ -306,6 +306,7 @@ impl Agenda {
 mod tests {
     use super::*;
     use crate::db::Db;
+    use crate::format::deadline::NEVER;
     use crate::options::Options;
     use crate::vfs::SimFileSystem;
 
@@ -363,5 +364,21 @@ mod tests {
             let stale: Vec<u32> = std::iter::from_fn(|| agenda.next_stale()).collect();
             assert_eq!(stale, concerned, "{oldest_snapshot}");
         }
+    }
+
+    #[test]
+    fn what_expires_between_two_times_is_known_without_a_look_at_tables() {
+        let mut agenda = Agenda::default();
+        let steps =
+            |steps: &[Deadline]| Findings { expiry_steps: steps.iter().copied().collect(), ..Findings::default() };
+        agenda.note(1, Some(steps(&[10, 30])));
+        agenda.note(2, Some(steps(&[20, 30])));
+        let cases = [(9, 10), (10, 19), (10, 20), (29, 30), (30, 40), (30, 30), (NEVER, 50)];
+        let held = |agenda: &Agenda| cases.map(|(least, now)| agenda.has_expired_between(least, now));
+        assert_eq!(held(&agenda), [true, false, true, true, false, false, false]);
+        agenda.note(2, None);
+        assert_eq!(held(&agenda), [true, false, false, true, false, false, false]);
+        agenda.note(1, Some(steps(&[40])));
+        assert_eq!(held(&agenda), [false, false, false, false, true, false, false]);
     }
 }

@@ -359,7 +359,9 @@ impl Store {
                 survey_waits_for: tree.version.survey_waits_for(),
                 is_unknown,
                 is_unsampled: !self.gate.is_read_only() && tree.version.is_sampling_due(),
-                expires: expiry.is_some(),
+                expiry_steps: expiry
+                    .map(|_| metas().flat_map(|meta| meta.deadlines.steps()).collect())
+                    .unwrap_or_default(),
                 deadline: expiry.and_then(next_due),
             }
         });
@@ -717,14 +719,10 @@ impl Store {
     fn note_held_garbage(&self) -> bool {
         // Locked, so that the last thread to write the note has seen the newest view.
         let mut jobs = self.workers.background.lock();
-        let Outlook { view, conditions } = self.agenda(&mut jobs);
+        let Outlook { conditions, .. } = self.agenda(&mut jobs);
         let held_until = jobs.agenda.held_garbage(conditions.oldest_snapshot).unwrap_or(SeqNo::MAX);
         let (least, now) = (self.shape.snapshots().least_time(), self.clock.mark());
-        let expired = |meta: &TableMeta, at| meta.deadlines.expired(meta.entries, at);
-        let is_held = |meta: &TableMeta| expired(meta, least) < expired(meta, now);
-        let mut expiring = jobs.agenda.expiring().filter(|_| least < now).filter_map(|id| view.tree(id));
-        let is_any_held = expiring.any(|tree| tree.version.tables().any(|(_, table)| is_held(table.meta())));
-        let held_by_time = if is_any_held { least + 1 } else { NEVER };
+        let held_by_time = if jobs.agenda.has_expired_between(least, now) { least + 1 } else { NEVER };
         self.shape.snapshots().hold_garbage(held_until, held_by_time)
     }
 

@@ -67,6 +67,12 @@ impl Deadlines {
         }
     }
 
+    /// The times at which [`expired`](Deadlines::expired) may change.
+    pub fn steps(&self) -> impl Iterator<Item = Deadline> {
+        let steps = [self.first, self.quarter, self.last].into_iter();
+        steps.filter(|at| self.count > 0 && *at < NEVER)
+    }
+
     /// The least and the greatest deadline, if there is one.
     pub fn range(&self) -> Option<(SystemTime, SystemTime)> {
         (self.count > 0).then(|| (time_of(self.first), time_of(self.last)))
@@ -193,6 +199,16 @@ mod tests {
         assert_eq!([0, 1, 3, 4].map(|now| all.next_due(4, now)), [Some(1), Some(4), Some(4), None]);
         assert_eq!([9, 30].map(|now| quarter.next_due(8, now)), [Some(30), None]);
         assert_eq!((eighth.next_due(8, 0), Deadlines::default().next_due(0, 0)), (None, None));
+    }
+
+    #[test]
+    fn what_has_expired_changes_at_steps_only() {
+        let tables = [of(8, []), of(8, [30]), of(8, [30, 10]), of(4, [4, 3, 2, 1]), of(100, 40..70)];
+        for (deadlines, entries) in tables.iter().zip([8, 8, 8, 4, 100]) {
+            let changes = (1..100).filter(|at| deadlines.expired(entries, at - 1) != deadlines.expired(entries, *at));
+            assert!(changes.into_iter().all(|at| deadlines.steps().any(|step| step == at)), "{deadlines:?}");
+            assert_eq!(deadlines.steps().next().is_some(), deadlines.count > 0);
+        }
     }
 
     #[test]
