@@ -10,7 +10,7 @@
 //!           so many operations of keyspaces without a log; they are not here
 //! ```
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::time::SystemTime;
@@ -51,8 +51,8 @@ pub struct WriteBatch {
 #[derive(Clone, Default)]
 pub(crate) struct IdList {
     ids: Vec<u32>,
-    /// Those of a long list.
-    known: Option<Box<HashSet<u32>>>,
+    /// Those of a list longer than [`SHORT_LIST`].
+    known: BTreeSet<u32>,
 }
 
 /// A longer list is not searched from one end to the other.
@@ -70,14 +70,11 @@ impl IdList {
     }
 
     fn insert_other(&mut self, id: u32) -> bool {
-        let is_new = match &mut self.known {
-            Some(known) => known.insert(id),
-            None => !self.ids.contains(&id),
-        };
+        let is_new = if self.known.is_empty() { !self.ids.contains(&id) } else { self.known.insert(id) };
         if is_new {
             self.ids.push(id);
-            if self.known.is_none() && self.ids.len() > SHORT_LIST {
-                self.known = Some(Box::new(self.ids.iter().copied().collect()));
+            if self.known.is_empty() && self.ids.len() > SHORT_LIST {
+                self.known.extend(&self.ids);
             }
         }
         is_new
@@ -86,12 +83,11 @@ impl IdList {
     /// Removes the ids after the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         let gone = self.ids.drain(len.min(self.ids.len())..);
-        match &mut self.known {
-            Some(known) if len > SHORT_LIST => gone.for_each(|id| _ = known.remove(&id)),
-            _ => {
-                drop(gone);
-                self.known = None;
-            }
+        if len > SHORT_LIST {
+            gone.for_each(|id| _ = self.known.remove(&id));
+        } else {
+            drop(gone);
+            self.known.clear();
         }
     }
 }

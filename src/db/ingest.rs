@@ -591,7 +591,7 @@ impl Store {
         let first = commit.last_seqno() + 1;
         let NumberedTables { tables: logged, payload, features, count } = NumberedTables::of(keyspace, tables, first)?;
         // The log records the ingest, and prepares as much space again, before the manifest does.
-        self.check_ample_space(4 * payload.len() as u64)?;
+        self.check_ample_means(4 * payload.len() as u64)?;
         let seqno = first + u64::from(count) - 1;
         let encoded = Encoded::new(payload.into(), count, features, Logging::default(), true);
         let appended = self.append_alone(commit, &encoded, lead);

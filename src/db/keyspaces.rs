@@ -201,7 +201,7 @@ impl Store {
         }
         let edit = VersionEdit { dropped: dropped.keys().copied().collect(), ..VersionEdit::default() };
         // From here on, writes are told that the keyspaces are gone.
-        self.check_space_of(&edit)?;
+        self.check_means_of(&edit)?;
         let dropping = self.writer.begin_dropping(dropped.keys().copied().collect());
         self.install(edit, |view| dropped.keys().for_each(|id| view.trees.remove(*id)))?;
         self.shape.note_dropped(&dropped);

@@ -39,6 +39,7 @@ use crate::format::key::SeqNo;
 use crate::format::random_bits;
 use crate::options::Options;
 use crate::report::delivery::Events;
+use crate::sorted::files::ThriftyFileSystem;
 use crate::sorted::memtable::Memtable;
 use crate::sorted::range_table::RangeTable;
 use crate::sorted::table::{Table, TableContext, TableMeta};
@@ -52,6 +53,7 @@ impl Store {
     pub(super) fn open(dir: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let mut phases = Phases::begin();
+        let options = thrifty(options, dir);
         let (dir, lock) = create_and_lock(dir, &options)?;
         let mut start = StartState::load(&dir, &options)?;
         let files = list_files(&options, &dir)?;
@@ -63,6 +65,7 @@ impl Store {
         let events = environment.delivery().connect(&options.listener);
         let tables = new_tables(&options, &environment, &dir, &events);
         tables.hold_dir()?;
+        let options = Options { file_system: tables.shared_fs(), ..options };
         let sources = Sources { dir: &dir, manifest: start.found, files: &files, tables: &tables };
         sources.check_tables(&start.state)?;
         let manifest_time = phases.next();
@@ -92,10 +95,10 @@ impl Store {
         };
         let view = view_of(&start.state, &clock, &tables, Arc::clone(&memtable), sealed)?;
         let tables_time = phases.next();
-        let manifest = start.put_in_force(tables.fs(), &dir, recovered.flushed, min_log)?;
-        remove_void(tables.fs(), &dir, &void)?;
+        let manifest = start.put_in_force(&*options.file_system, &dir, recovered.flushed, min_log)?;
+        remove_void(&*options.file_system, &dir, &void)?;
         logs.take_before(manifest.state.min_log);
-        remove_unneeded(tables.fs(), &dir, &files, &manifest, &logs, &tables)?;
+        remove_unneeded(&*options.file_system, &dir, &files, &manifest, &logs, &tables)?;
         let next_file = manifest.state.next_file_number;
         let opening = OpeningStats {
             manifest: manifest_time,
@@ -302,6 +305,15 @@ pub(super) fn environment_of(options: &Options, background_threads: usize) -> En
         let own = options.own.clone().background_threads(background_threads);
         Environment::of_one_store(own, options.memtable_size)
     })
+}
+
+/// Also what opens a store has files closed that others of its environment do not use.
+pub(super) fn thrifty(mut options: Options, dir: &Path) -> Options {
+    if let Some(environment) = &options.environment {
+        let fs = ThriftyFileSystem::new(options.file_system, &environment.tables().files, dir);
+        options.file_system = Arc::new(fs);
+    }
+    options
 }
 
 pub(super) fn new_tables(

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tamis::vfs::{FileLock, FileSystem, HeldDir, ReadableFile, SimFileSystem, WritableFile};
-use tamis::{Db, Executor, KeyspaceOptions, Options, SteppedExecutor, WriteOptions};
+use tamis::{
+    Db, Environment, EnvironmentOptions, Executor, IngestOptions, KeyspaceOptions, Options, SstWriter, SteppedExecutor,
+    WriteOptions,
+};
 
 use crate::support::OpenedBy;
 
@@ -168,6 +171,14 @@ impl Store {
         store
     }
 
+    /// The store after a clean close: the first edit begins a manifest.
+    fn reopened(self) -> Store {
+        let Store { db, fs, executor, written } = self;
+        db.close().unwrap();
+        let db = Store::options(&fs, &executor).open("/db").unwrap();
+        Store { db, fs, executor, written }
+    }
+
     fn options(fs: &Scarce, executor: &Arc<SteppedExecutor>) -> Options {
         let (fs, executor) = (Arc::new(fs.clone()), Arc::clone(executor) as Arc<dyn Executor>);
         Options::new().file_system(fs).executor(executor).memtable_size(16 << 10).table_size(8 << 10).max_open_files(8)
@@ -195,7 +206,7 @@ impl Store {
 type Deed = fn(&mut Store) -> tamis::Result<()>;
 
 /// What needs descriptors.
-const DEEDS: [(&str, Deed); 10] = [
+const DEEDS: [(&str, Deed); 11] = [
     ("synced put", |store| store.put(WriteOptions::new().sync(true))),
     ("put into a new log", |store| {
         store.db.flush()?;
@@ -219,6 +230,15 @@ const DEEDS: [(&str, Deed); 10] = [
         store.db.flush()
     }),
     ("renew filters", |store| store.db.remake_filters(|_| ()).map(drop)),
+    ("ingest", |store| {
+        store.written += 1;
+        let (path, format) = (format!("/in{}", store.written), store.db.sst_format().unwrap());
+        // Another process writes the file.
+        let mut writer = SstWriter::create_in(Arc::new(store.fs.0.clone()), &path, &format).unwrap();
+        writer.put(Store::key(store.written), [7; 100]).unwrap();
+        writer.finish().unwrap();
+        store.db.ingest([path], IngestOptions::new()).map(drop)
+    }),
     ("checkpoint", |store| {
         store.put(WriteOptions::new())?;
         store.db.checkpoint(format!("/copy{}", store.written)).map(drop)
@@ -242,8 +262,11 @@ fn files_of_tables_are_closed_for_what_needs_a_descriptor() {
 #[test]
 fn a_lack_of_descriptors_fails_what_needs_one_and_nothing_after() {
     for (name, deed) in DEEDS {
-        for left in 0..6 {
+        for (left, is_reopened) in (0..6).flat_map(|left| [(left, false), (left, true)]) {
             let mut store = Store::new();
+            if is_reopened {
+                store = store.reopened();
+            }
             store.fs.1.leave(left);
             let result = deed(&mut store);
             store.work();
@@ -258,15 +281,37 @@ fn a_lack_of_descriptors_fails_what_needs_one_and_nothing_after() {
             store.db.wait_for_compactions().unwrap_or_else(scene);
             assert!(store.db.stats().background_error.is_none(), "{name}");
             store.read_all();
-            let Store { db, fs, executor, written } = store;
-            db.close().unwrap();
-            assert_eq!(fs.1.used(), 0, "{name} with {left}: descriptors are kept");
-            let db = Store::options(&fs, &executor).open("/db").unwrap();
-            let store = Store { db, fs, executor, written };
+            let store = store.reopened();
             store.read_all();
-            assert!(store.db.get(Store::key(written)).unwrap().is_some(), "{name} with {left}");
+            assert!(store.db.get(Store::key(store.written)).unwrap().is_some(), "{name} with {left}");
             store.db.close().unwrap();
+            assert_eq!(store.fs.1.used(), 0, "{name} with {left}: descriptors are kept");
         }
+    }
+}
+
+/// Files that a store of the environment does not use are closed for another one that opens.
+#[test]
+fn a_store_is_opened_although_another_has_all_descriptors() {
+    for is_read_only in [false, true] {
+        let Store { db, fs, executor, .. } = Store::new();
+        db.put("in the log", "value").unwrap();
+        let killed = Scarce(fs.0.kill(), Arc::clone(&fs.1));
+        drop(db);
+        let environment = Environment::new(EnvironmentOptions::new().max_open_files(100)).unwrap();
+        let options = || Store::options(&killed, &executor).environment(&environment);
+        let other = options().table_size(4 << 10).open("/other").unwrap();
+        (0..1000).for_each(|number| _ = other.put(Store::key(number), [7; 100]).unwrap());
+        other.compact_range(..).unwrap();
+        let used = killed.1.used();
+        assert!((0..1000).all(|number| other.get(Store::key(number)).unwrap().is_some()));
+        assert!(killed.1.used() >= used + 20, "{} files are open", killed.1.used() - used);
+        killed.1.leave(0);
+        let opened = if is_read_only { options().open_read_only("/db") } else { options().open("/db") };
+        let opened = opened.unwrap_or_else(|error| panic!("read-only: {is_read_only}: {error}"));
+        assert!(opened.get("in the log").unwrap().is_some() && opened.get(Store::key(1)).unwrap().is_some());
+        opened.close().unwrap();
+        other.close().unwrap();
     }
 }
 

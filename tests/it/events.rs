@@ -4,10 +4,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tamis::operator::CompactionDecision;
 use tamis::vfs::{Fault, FaultMode, FileSystem, SimFileSystem};
 use tamis::{
-    BackgroundWork, Change, CompactionReason, Db, Error, Event, Executor, IngestOptions, Options, Severity, SstWriter,
-    StallCause, ThreadPool, Transaction,
+    BackgroundWork, Change, CompactionReason, Db, Error, Event, Executor, IngestOptions, KeyspaceOptions, Options,
+    Severity, SstWriter, StallCause, ThreadPool, Transaction,
 };
 
 use crate::support::stepped_options;
@@ -266,6 +267,32 @@ fn what_fails_and_is_not_due_is_forgotten_by_the_next_writes() {
     let expected =
         ["compactions of keyspace default fail", "full: true", "compactions of keyspace default recovered", "space"];
     assert_eq!(words, expected);
+}
+
+/// What an idle store cannot do goes on to fail while the store is not idle.
+#[test]
+fn a_failure_that_waits_for_the_store_to_be_idle_is_not_recovered() {
+    let (options, executor) = stepped_options(&SimFileSystem::new());
+    let (options, told) = listening(options);
+    let filter = |_: &[u8], _: &[u8]| -> CompactionDecision { panic!("a panic that is part of the test") };
+    let keyspace = KeyspaceOptions::new().compaction_filter(filter);
+    let db = options.memtable_size(4096).default_keyspace(keyspace).open("/db").unwrap();
+    for n in 0..4u32 {
+        (0..30u32).for_each(|key| _ = db.put((key * 7919 + n).to_be_bytes(), [7; 100]).unwrap());
+        db.flush().unwrap();
+    }
+    while executor.step() {}
+    assert!(db.stats().background_error.is_some());
+    for _ in 0..20 {
+        db.put("key", "value").unwrap();
+        // Longer than a back-off, in all.
+        std::thread::sleep(Duration::from_millis(10));
+        while executor.step() {}
+    }
+    assert!(db.stats().background_error.is_some());
+    db.close().unwrap();
+    let recovered = words(&told).iter().any(|word| word.contains("recovered"));
+    assert!(!recovered, "{:?}", words(&told));
 }
 
 #[test]

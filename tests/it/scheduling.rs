@@ -130,7 +130,7 @@ fn a_flush_waits_for_no_compaction_issue_13() {
 
 /// Gives background work time, a minute at most.
 #[track_caller]
-fn wait_until(is_so: impl Fn() -> bool) {
+fn wait_until(mut is_so: impl FnMut() -> bool) {
     for _ in 0..60_000 {
         if is_so() {
             return;
@@ -372,9 +372,44 @@ fn a_keyspace_whose_compactions_fail_stops_no_writes_to_others() {
     assert!(matches!(db.write(batch), Err(Error::CompactionFilter { .. })));
     assert_eq!(db.get("key").unwrap(), None);
     is_failing.store(false, Ordering::Relaxed);
-    put(&failing).unwrap();
+    // Once it has backed off.
+    wait_until(|| put(&failing).is_ok());
     db.wait_for_compactions().unwrap();
     assert!(runs("failing") < TRIGGER && db.stats().background_error.is_none());
+    db.close().unwrap();
+}
+
+/// While a writer has the failing compaction tried again, others write.
+#[test]
+fn an_attempt_that_will_fail_stops_no_writes_to_others() {
+    let options = Options::new().executor(Arc::new(ThreadPool::new(2))).hash_seed(7);
+    let db = with_memtables_of(options, 4 << 10).file_system(Arc::new(SimFileSystem::new())).open(DIR).unwrap();
+    let hold = Arc::new(Mutex::new(None::<Box<dyn FnOnce() + Send>>));
+    let held = Arc::clone(&hold);
+    let filter = move |_: &[u8], _: &[u8]| -> CompactionDecision {
+        let wait = held.lock().take();
+        if let Some(wait) = wait {
+            wait();
+        }
+        panic!("a panic that is part of the test")
+    };
+    let failing = db.keyspace_with("failing", KeyspaceOptions::new().compaction_filter(filter)).unwrap();
+    let mut rng = fastrand::Rng::with_seed(1);
+    while failing.put(rng.u64(..).to_be_bytes(), [7; 500]).is_ok() {}
+    let (enter, entered, release) = gate();
+    *hold.lock() = Some(Box::new(enter));
+    std::thread::scope(|scope| {
+        // Until one is refused that has waited for an attempt.
+        let writer = scope.spawn(|| while hold.lock().is_some() && failing.put("key", "value").is_err() {});
+        entered.recv().unwrap();
+        let flushes = db.stats().flushes;
+        for _ in 0..1000 {
+            db.put(rng.u64(..).to_be_bytes(), [7; 500]).unwrap();
+        }
+        assert!(db.stats().flushes > flushes + 50 && db.stats().write_pressure < 1.0);
+        release.send(()).unwrap();
+        writer.join().unwrap();
+    });
     db.close().unwrap();
 }
 

@@ -17,7 +17,7 @@ use super::Follower;
 use super::reader_stats::ReaderStats;
 use crate::db::Db;
 use crate::db::clock::Clock;
-use crate::db::open::{Phases, environment_of, new_tables};
+use crate::db::open::{Phases, environment_of, new_tables, thrifty};
 use crate::db::sequence::Sequence;
 use crate::db::shape::Shape;
 use crate::db::shape::view::ReadView;
@@ -65,7 +65,7 @@ impl Store {
     pub(crate) fn open_read_only(given: &Path, options: Options) -> Result<Arc<Store>> {
         options.validate()?;
         let environment = environment_of(&options, 1);
-        let options = options.fitted(&environment);
+        let options = thrifty(options.fitted(&environment), given);
         let events = environment.delivery().connect(&options.listener);
         let fs = &*options.file_system;
         let mut phases = Phases::begin();
@@ -74,6 +74,7 @@ impl Store {
         }
         let dir = fs.absolute(given).during("resolve", given)?;
         let tables = new_tables(&options, &environment, &dir, &events);
+        let options = Options { file_system: tables.shared_fs(), ..options };
         let mut follower = Follower::new(dir.clone(), options.clone(), environment.clone(), Arc::clone(&tables));
         advance(&mut follower, &dir, PATIENCE, || Ok(()))?;
         let clock = Arc::new(Clock::new(options.clock.clone(), follower.expired_by()));

@@ -100,7 +100,7 @@ impl Store {
             let state = &self.shape.catalog().lock()?.state;
             (state.durable_seqno(), state.expired_by)
         };
-        let unnamed = self.writer.logs().part(last).filter(|_| last > synced && self.check_ample_space(0).is_ok());
+        let unnamed = self.writer.logs().part(last).filter(|_| last > synced && self.check_ample_means(0).is_ok());
         let edit = VersionEdit {
             synced_log: unnamed.map(|part| SyncedLog { number: part.number, seqno: last }),
             expired_by: Some(mark).filter(|mark| self.clock.has_deadlines() && *mark > expired_by),

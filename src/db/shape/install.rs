@@ -25,6 +25,9 @@ use crate::tree::compaction::filters::hand_on;
 use crate::tree::manifest::{ManifestState, RANGE_LEVEL, UnfinishedTask, VersionEdit};
 use crate::vfs::is_out_of_descriptors;
 
+/// Descriptors that beginning a manifest takes: its own, and that of the file that names it.
+const OF_MANIFEST: usize = 2;
+
 /// The tables that an edit removes from a keyspace, and those that it adds, with their levels.
 #[derive(Default)]
 struct ChangedTables {
@@ -137,31 +140,32 @@ impl Store {
         Ok(())
     }
 
-    /// Fails if the disk is known to have no space for an edit, before what it would be awkward to
+    /// Fails if there is not what it takes to write an edit, before what it would be awkward to
     /// take back.
-    pub(crate) fn check_space_of(&self, edit: &VersionEdit) -> Result<()> {
-        let needed = self.shape.catalog.lock()?.space_for(Some(edit));
-        self.check_free(needed)
+    pub(crate) fn check_means_of(&self, edit: &VersionEdit) -> Result<()> {
+        self.check_means(&mut self.shape.catalog.lock()?, Some(edit))
     }
 
-    /// Fails if the disk is known to have too little space for an edit that must not fail, or that
-    /// can be left out, and `beyond` that many bytes.
-    pub(crate) fn check_ample_space(&self, beyond: u64) -> Result<()> {
-        self.check_free(self.shape.catalog().ample_space().saturating_add(beyond))
+    /// Fails if there may not be what it takes to write an edit that must not fail, or that can be
+    /// left out, with `beyond` that many bytes of disk space. A log may be created before it.
+    pub(crate) fn check_ample_means(&self, beyond: u64) -> Result<()> {
+        self.check_free(self.shape.catalog().ample_space().saturating_add(beyond))?;
+        self.check_descriptors::<{ 1 + OF_MANIFEST }>()
     }
 
     /// Fails if there is not what it takes to write an edit, or to begin a manifest: disk space and
     /// file descriptors.
     fn check_means(&self, manifest: &mut LockedManifest<'_>, edit: Option<&VersionEdit>) -> Result<()> {
         self.check_free(manifest.space_for(edit))?;
-        if manifest.begins_anew(edit) {
-            // A manifest that begins, and the file that names it, are open at the same time.
-            let current = FileKind::Current.path(self.dir());
-            let opened = [(); 2].map(|()| self.fs().open(&current));
-            let lacking = opened.into_iter().find_map(|file| file.err().filter(is_out_of_descriptors));
-            lacking.map_or(Ok(()), Err).during("open", &current)?;
-        }
-        Ok(())
+        if manifest.begins_anew(edit) { self.check_descriptors::<OF_MANIFEST>() } else { Ok(()) }
+    }
+
+    /// Fails if there are not so many descriptors.
+    fn check_descriptors<const COUNT: usize>(&self) -> Result<()> {
+        let current = FileKind::Current.path(self.dir());
+        let opened = [(); COUNT].map(|()| self.fs().open(&current));
+        let lacking = opened.into_iter().find_map(|file| file.err().filter(is_out_of_descriptors));
+        lacking.map_or(Ok(()), Err).during("open", &current)
     }
 
     /// Fails if the disk is known to have less space than that.

@@ -237,6 +237,11 @@ impl Agenda {
         self.keyspaces.get(&keyspace).is_some_and(|found| matches!(found.due, Due::Now(_) | Due::Undecided))
     }
 
+    /// Whether a keyspace has no work until something changes.
+    pub(super) fn has_none(&self, keyspace: u32) -> bool {
+        self.keyspaces.get(&keyspace).is_none_or(|found| found.due == Due::Never)
+    }
+
     /// Bytes to be compacted.
     pub(super) fn debt(&self) -> Debt {
         self.debt

@@ -111,6 +111,10 @@ pub(super) struct Failure {
     /// Failures of this kind in a row before this one.
     before: u32,
     pub(super) number: u64,
+    /// Whether the work does not back off: a caller waits for it.
+    pub(super) forgiven: bool,
+    /// Whether a caller had requested the work: it is not tried again by itself.
+    pub(super) was_requested: bool,
 }
 
 /// One piece of background work.
@@ -171,7 +175,7 @@ impl Work {
 
 impl Jobs {
     pub(super) fn is_backing_off(&self, kind: WorkKind) -> bool {
-        self.failed.get(&kind).is_some_and(|failure| time::since(failure.at) < RETRY_AFTER)
+        self.failed.get(&kind).is_some_and(|failure| !failure.forgiven && time::since(failure.at) < RETRY_AFTER)
     }
 
     /// After which time failed work is tried again if no caller does so first.
@@ -205,15 +209,19 @@ impl Jobs {
         self.agenda.touch([keyspace]);
     }
 
-    /// Forgets the failures of some kinds of work: it may be tried again at once.
+    /// Has some kinds of failed work tried again at once. Until it succeeds, it goes on to fail.
     pub(super) fn forgive(&mut self, is_meant: impl Fn(&WorkKind) -> bool) {
-        let agenda = &mut self.agenda;
-        self.failed.retain(|kind, _| {
+        for (kind, failure) in self.failed.iter_mut().filter(|(kind, _)| is_meant(kind)) {
+            failure.forgiven = true;
             if let WorkKind::Compaction(keyspace) = kind {
-                agenda.touch(is_meant(kind).then_some(*keyspace));
+                self.agenda.touch([*keyspace]);
             }
-            !is_meant(kind)
-        });
+        }
+    }
+
+    /// Whether work of a kind fails, and nobody has had it tried again since.
+    pub(super) fn fails(&self, kind: WorkKind) -> bool {
+        self.failed.get(&kind).is_some_and(|failure| !failure.forgiven)
     }
 
     /// Has the rest of a compaction begun as soon as one may begin.
@@ -259,7 +267,9 @@ impl Jobs {
             Err(error) => {
                 self.failures += 1;
                 let before = self.failed.get(&work.kind()).map_or(0, |last| last.before.saturating_add(1));
-                let failure = Failure { error: error.clone(), at: time::now(), before, number: self.failures };
+                let (error, at, number) = (error.clone(), time::now(), self.failures);
+                let was_requested = matches!(work, Work::Requested(..));
+                let failure = Failure { error, at, before, number, forgiven: false, was_requested };
                 self.failed.insert(work.kind(), failure);
             }
         }

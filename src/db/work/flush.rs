@@ -62,16 +62,9 @@ impl Store {
     /// Writes all memtables to tables, and waits for that.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
         self.gate.check_writable()?;
-        self.await_few_sealed()?;
-        let last = {
-            let mut commit = self.writer.lock();
-            let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-            // An ingest leaves no entry, but a number.
-            if !commit.memtable.is_empty() || commit.memtable.last_seqno() > self.sequence.flushed() {
-                self.rotate(commit)?;
-            }
-            commit.memtable.log_number()
-        };
+        // An ingest leaves no entry, but a number.
+        let is_needed = |memtable: &Memtable| !memtable.is_empty() || memtable.last_seqno() > self.sequence.flushed();
+        let last = self.seal_if(is_needed)?;
         self.await_flush_before(last)
     }
 
@@ -84,28 +77,32 @@ impl Store {
         // Lists most of its entries before the lock is taken.
         holds(&view.active);
         drop(view);
-        self.await_few_sealed()?;
-        let last = {
-            let mut commit = self.writer.lock();
-            let Some(commit) = commit.as_mut() else { return Err(Error::Closed) };
-            if holds(&commit.memtable) {
-                self.rotate(commit)?;
-                commit.memtable.log_number()
-            } else {
-                match self.shape.view().sealed.iter().find(|memtable| holds(memtable)) {
-                    Some(memtable) => memtable.log_number() + 1,
-                    None => return Ok(()),
-                }
-            }
+        let active = self.seal_if(holds)?;
+        let last = match self.shape.view().sealed.iter().find(|memtable| holds(memtable)) {
+            Some(memtable) => (memtable.log_number() + 1).min(active),
+            None => return Ok(()),
         };
         self.await_flush_before(last)
     }
 
-    /// Waits until a caller may seal a memtable: one more than writers may. While flushes fail,
-    /// callers would seal ever more.
-    fn await_few_sealed(self: &Arc<Self>) -> Result<()> {
+    /// Seals the active memtable if that `is_needed`; returns the log number of the one that is
+    /// active then. No more than one more than writers may seal wait for their flush: while flushes
+    /// fail, callers would seal ever more.
+    fn seal_if(self: &Arc<Self>, is_needed: impl Fn(&Memtable) -> bool) -> Result<u64> {
         let are_few = || self.shape.view().sealed.len() <= MAX_SEALED;
-        if are_few() { Ok(()) } else { self.wait_for_progress(Waiting::Flush, are_few) }
+        loop {
+            let mut commit = self.writer.lock();
+            let Some(open) = commit.as_mut() else { return Err(Error::Closed) };
+            if !is_needed(&open.memtable) {
+                return Ok(open.memtable.log_number());
+            }
+            if are_few() {
+                self.rotate(open)?;
+                return Ok(open.memtable.log_number());
+            }
+            drop(commit);
+            self.wait_for_progress(Waiting::Flush, are_few)?;
+        }
     }
 
     /// Waits until the memtables of logs before `log` are in tables.

@@ -6,8 +6,9 @@
 //! seek reads a block of each. Thus a store counts as idle, too, once it has taken few writes for a
 //! while: it is *quiet*. Its memtable stays where it is.
 //!
-//! It stays quiet until the memtable is full. Each memtable therefore lets level 0 be merged early
-//! once, and no merge of an idle store writes more than eight times what it moves down.
+//! It stays quiet until the memtable is full. A memtable of writes therefore lets level 0 be merged
+//! early once, by the picker's rules for idle stores: mostly, such a merge writes at most eight
+//! times what it moves down.
 
 use std::sync::Arc;
 use std::time::Duration;

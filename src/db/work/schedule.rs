@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agenda::{Conditions, Due, Findings, Outlook};
-use super::background::{Jobs, LONGEST_RETRY, Request, RequestResult, Waiting, Work, WorkKind};
+use super::background::{Failure, Jobs, LONGEST_RETRY, Request, RequestResult, Waiting, Work, WorkKind};
 use super::throttle;
 use crate::db::locks::check_may_wait;
 use crate::db::shape::view::Tree;
@@ -132,21 +132,30 @@ impl Store {
     }
 
     /// Retries failed work after its back-off. Returns one of `keyspaces` whose compactions fail
-    /// and whose level 0 has as many runs as it may: what one keyspace cannot do stops writes to
-    /// that keyspace alone. Every write calls this, so it costs one load while nothing has failed.
+    /// and whose level 0 has as many runs as it may, with the failure if it backs off: what one
+    /// keyspace cannot do stops writes to that keyspace alone. Every write calls this, so it costs
+    /// one load while nothing has failed.
     pub(crate) fn retry_failed<I: Iterator<Item = u32>>(
         self: &Arc<Self>,
         keyspaces: impl FnOnce() -> I,
-    ) -> Option<u32> {
+    ) -> Option<(u32, Option<Error>)> {
         if !self.workers.background.retry_wanted.load(Ordering::Relaxed) {
             return None;
         }
         self.retry();
         let jobs = self.workers.background.lock();
         let is_clogged = |id: &u32| jobs.agenda.runs(*id) >= throttle::L0_STOP;
-        let clogged: Vec<u32> = jobs.failing().filter(is_clogged).collect();
+        let clogged = jobs.failing().filter(is_clogged).map(|id| {
+            let kind = WorkKind::Compaction(id);
+            let failure = jobs.failed.get(&kind).filter(|_| jobs.is_backing_off(kind));
+            (id, failure.map(|failure| failure.error.clone()))
+        });
+        let clogged: Vec<(u32, Option<Error>)> = clogged.collect();
         drop(jobs);
-        if clogged.is_empty() { None } else { keyspaces().find(|id| clogged.contains(id)) }
+        if clogged.is_empty() {
+            return None;
+        }
+        keyspaces().find_map(|id| clogged.iter().find(|(clogged, _)| *clogged == id)).cloned()
     }
 
     /// Waits until level 0 of a keyspace has room for a run, or its compaction has failed once
@@ -158,10 +167,14 @@ impl Store {
 
     fn retry(self: &Arc<Self>) {
         self.schedule();
-        // Requested work, or work that is not due any more, is not tried again.
-        self.forget_failures(|jobs, keyspace| {
-            let is_over = !jobs.agenda.has_work(keyspace) && jobs.running(keyspace).is_empty();
-            is_over && !jobs.is_backing_off(WorkKind::Compaction(keyspace))
+        // What has become needless is not tried again, and neither is requested work.
+        self.forget_failures(|jobs, kind| match kind {
+            WorkKind::Compaction(id) => {
+                let is_requested = jobs.failed.get(&kind).is_some_and(|failure| failure.was_requested);
+                let is_over = jobs.agenda.has_none(id) || is_requested && !jobs.agenda.has_work(id);
+                is_over && jobs.running(id).is_empty() && !jobs.is_backing_off(kind)
+            }
+            WorkKind::Flush | WorkKind::Survey => false,
         });
     }
 
@@ -460,7 +473,7 @@ impl Store {
         let Conditions { is_idle, flushed, oldest_snapshot } = conditions;
         let mut value_garbage = tree.version.value_garbage(is_idle);
         // A value or a table that cannot be moved must not keep other work from being done.
-        if value_garbage.is_urgent && jobs.failed.contains_key(&WorkKind::Compaction(tree.id)) {
+        if value_garbage.is_urgent && jobs.fails(WorkKind::Compaction(tree.id)) {
             value_garbage = Arc::new(value_garbage.not_urgent());
         }
         let run = self.table_options(tree, fixed(&tree.options, 0), Compression::None);
@@ -556,23 +569,35 @@ impl Store {
         self.report.notices().note_outcome(kind, words, outcome);
     }
 
-    /// Notes for [`Store::retry_failed`] whether there is anything to retry.
+    /// Notes for [`Store::retry_failed`] whether there is anything to retry, to refuse or to
+    /// forget: not while what has failed waits for the store to be idle, or for snapshots.
     fn note_failures(&self, jobs: &Jobs) {
-        self.workers.background.retry_wanted.store(!jobs.failed.is_empty(), Ordering::Relaxed);
+        let waits = |id: u32| !jobs.agenda.has_work(id) && !jobs.agenda.has_none(id) && jobs.running(id).is_empty();
+        let is_wanted = |(kind, failure): (&WorkKind, &Failure)| match kind {
+            WorkKind::Compaction(id) => {
+                failure.was_requested || !waits(*id) || jobs.agenda.runs(*id) >= throttle::L0_STOP
+            }
+            WorkKind::Flush | WorkKind::Survey => true,
+        };
+        self.workers.background.retry_wanted.store(jobs.failed.iter().any(is_wanted), Ordering::Relaxed);
     }
 
     /// Forgets the failures of keyspaces that have been dropped: no work of theirs will succeed.
     pub(crate) fn forget_failures_of_dropped(&self) {
         let view = self.shape.view();
-        self.forget_failures(|_, keyspace| view.tree(keyspace).is_none());
+        self.forget_failures(|_, kind| matches!(kind, WorkKind::Compaction(id) if view.tree(id).is_none()));
     }
 
-    /// Forgets the failures of keyspaces whose work is over.
-    fn forget_failures(&self, is_over: impl Fn(&Jobs, u32) -> bool) {
+    /// Forgets the failures of work that is over.
+    fn forget_failures(&self, is_over: impl Fn(&Jobs, WorkKind) -> bool) {
         let mut jobs = self.workers.background.lock();
-        let over = jobs.failing().filter(|keyspace| is_over(&jobs, *keyspace)).map(WorkKind::Compaction);
-        let over: Vec<WorkKind> = over.collect();
-        over.iter().for_each(|kind| drop(jobs.failed.remove(kind)));
+        let over: Vec<WorkKind> = jobs.failed.keys().copied().filter(|kind| is_over(&jobs, *kind)).collect();
+        for kind in &over {
+            jobs.failed.remove(kind);
+            if let WorkKind::Compaction(keyspace) = kind {
+                jobs.agenda.touch([*keyspace]);
+            }
+        }
         self.note_failures(&jobs);
         drop(jobs);
         over.into_iter().for_each(|kind| self.tell_outcome(kind, Ok(())));
@@ -636,7 +661,7 @@ impl Store {
         let failures_before = {
             let mut jobs = self.workers.background.lock();
             // A waiting caller wants a retry now, without back-off.
-            jobs.forgive(is_awaited);
+            jobs.forgive(|kind| is_awaited(kind) && !matches!(waiting, Waiting::CompactionOf(_)));
             self.note_failures(&jobs);
             jobs.failures
         };
@@ -671,7 +696,10 @@ impl Store {
         }
         // `wait_for_jobs` begins all due work just before it evaluates this, except work in
         // back-off. A job that ends begins the work that is due after it.
-        self.wait_for_jobs(Waiting::All, |jobs| jobs.unfinished == 0 && jobs.failed.is_empty())?;
+        let has_none_failed = |jobs: &Jobs| jobs.failed.values().all(|failure| failure.forgiven);
+        self.wait_for_jobs(Waiting::All, |jobs| jobs.unfinished == 0 && has_none_failed(jobs))?;
+        // Of what had failed, nothing was left to do.
+        self.forget_failures(|jobs, kind| !jobs.fails(kind));
         // On a stepped executor, removes jobs whose work other threads have done.
         while self.step() {}
         // A poisoned or closing store begins no more work, so due work may remain.

@@ -64,10 +64,13 @@ impl Store {
         if keyspace != 0 {
             self.check_keyspaces(&[keyspace])?;
         }
+        // The write, if there is one, is refused.
+        if self.retry_failed(|| std::iter::once(keyspace)).is_some() {
+            return Ok(InPlace::NotHere);
+        }
         // Updates of the key that have met conflicts go first.
         let mut turn = None;
         self.writer.retries.of_key(hash, 1, &mut turn);
-        self.admit(|| std::iter::once(keyspace))?;
         self.delay(len);
         let mut commit = match self.try_commit() {
             Some(commit) => commit,

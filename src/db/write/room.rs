@@ -83,10 +83,14 @@ impl Store {
         Ok(None)
     }
 
-    /// Has failed work retried. A write to a keyspace that it has clogged is stopped, and fails
-    /// with it.
+    /// Has failed work retried. A write to a keyspace that it has clogged is stopped for one more
+    /// attempt, and fails with it; while that backs off, it fails at once.
     pub(crate) fn admit<I: Iterator<Item = u32>>(self: &Arc<Self>, keyspaces: impl FnOnce() -> I) -> Result<()> {
-        self.retry_failed(keyspaces).map_or(Ok(()), |clogged| self.stop_for_clogged(clogged))
+        match self.retry_failed(keyspaces) {
+            None => Ok(()),
+            Some((_, Some(failure))) => Err(failure),
+            Some((keyspace, None)) => self.stop_for_clogged(keyspace),
+        }
     }
 
     #[cold]

@@ -99,7 +99,7 @@ impl Store {
     fn name_synced_log(&self, logs: &[LiveLog], target: SeqNo) -> Result<()> {
         let Some(log) = logs.iter().rfind(|log| log.first <= target) else { return Ok(()) };
         let is_needless = log.is_named.load(Ordering::Acquire) || self.sequence.flushed() >= target;
-        if is_needless || self.check_ample_space(0).is_err() {
+        if is_needless || self.check_ample_means(0).is_err() {
             return Ok(());
         }
         let synced_log = Some(SyncedLog { number: log.number, seqno: target });

@@ -10,7 +10,7 @@ mod writer;
 pub use graveyard::Graveyard;
 pub use janitor::Janitor;
 pub use pool::{FilePool, OpenFiles};
-pub use stored::{StoredFile, is_passing};
+pub use stored::{StoredFile, is_passing, lacks_descriptors};
 pub use thrifty::ThriftyFileSystem;
 pub use writer::{CHARGE_STEP, FileWriter, WRITE_LEN};
 

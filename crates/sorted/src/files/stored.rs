@@ -14,8 +14,13 @@ use crate::vfs::{PageReader, ReadableFile, is_out_of_descriptors};
 /// Whether the reason for a failed read passes: the process lacks descriptors or memory. It says
 /// nothing of the file.
 pub fn is_passing(error: &Error) -> bool {
-    let passes = |source: &io::Error| is_out_of_descriptors(source) || source.kind() == io::ErrorKind::OutOfMemory;
-    matches!(error, Error::Io { source, .. } if passes(source))
+    let lacks_memory = |source: &io::Error| source.kind() == io::ErrorKind::OutOfMemory;
+    lacks_descriptors(error) || matches!(error, Error::Io { source, .. } if lacks_memory(source))
+}
+
+/// Whether a read failed for want of descriptors.
+pub fn lacks_descriptors(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if is_out_of_descriptors(source))
 }
 
 /// A complete file of tables or of values.

@@ -132,9 +132,9 @@ mod tests {
     /// A pool of `count` files, and what opens files, once at most `most` are open.
     fn pool(count: u64, most: usize) -> (FilePool, Arc<OpenFiles>, impl Fn() -> io::Result<()>) {
         let (fs, path, shared) = (SimFileSystem::new(), Path::new("/file"), OpenFiles::new(20));
-        fs.create(path).unwrap();
+        fs.create(path).expect("created");
         let pool = FilePool::new(Arc::new(fs.clone()), Path::new("/db"), ReadMode::Pread, &shared);
-        (0..count).for_each(|number| _ = pool.get(number, || fs.open(path)).unwrap());
+        (0..count).for_each(|number| _ = pool.get(number, || fs.open(path)).expect("opened"));
         let files = Arc::clone(&shared);
         let open = move || if files.count() <= most { Ok(()) } else { Err(rustix::io::Errno::MFILE.into()) };
         (pool, shared, open)

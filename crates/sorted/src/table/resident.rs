@@ -16,7 +16,7 @@ use crate::block::{Block, BorrowedFrame};
 use crate::cache::BlockSlots;
 use crate::compress::Compression;
 use crate::error::{Error, Result};
-use crate::files::{ReadMode, is_passing};
+use crate::files::{ReadMode, lacks_descriptors};
 use crate::filter::{Filter, FilterInfo, FilterState, KeyHash, PrefixExtractor};
 use crate::format::Decoded;
 use crate::format::header::{FILE_HEADER_LEN, FileHeader, Magic, features};
@@ -303,14 +303,14 @@ impl TableFilter {
     /// A filter that is sound in itself is still rejected unless it is the one that the properties
     /// describe. Without `room`, its lines do not stay in memory, if it can be asked in pages.
     ///
-    /// Fails only for a reason that passes. The caller forgets that it has tried.
+    /// Fails only for want of descriptors. The caller forgets that it has tried.
     fn read(fetcher: &Fetcher, footer: &Footer, properties: &Properties, room: bool) -> Result<TableFilter> {
         let Some(handle) = footer.filter else {
             return Ok(TableFilter::None);
         };
         let block = match fetcher.meta_block(handle) {
             Ok(block) => block,
-            Err(error) if is_passing(&error) => return Err(error),
+            Err(error) if lacks_descriptors(&error) => return Err(error),
             Err(error) => return Ok(TableFilter::Degraded(error)),
         };
         if properties.filter_hash.is_some_and(|hash| hash != filter_hash(&block)) {

@@ -30,6 +30,7 @@ use windows_sys::Win32::System::IO::{OVERLAPPED, OVERLAPPED_0, OVERLAPPED_0_0};
 use windows_sys::Win32::System::SystemInformation::{GlobalMemoryStatusEx, MEMORYSTATUSEX};
 
 use super::{not_regular, regular};
+use crate::HeldDir;
 use tamis_base::sync::thread;
 
 /// How long renaming and removing are retried while another process holds the file.
