@@ -655,7 +655,7 @@ impl Follower {
             let gaps = match known {
                 Some(known) if self.changed.manifest || ingested.contains(&id) => Arc::new(known.gaps.emptied()),
                 Some(known) => Arc::clone(&known.gaps),
-                None => Arc::default(),
+                None => Arc::clone(&tree.gaps),
             };
             trees.set(Tree { gaps, ..tree });
         }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use super::shape::gaps::Gaps;
 use super::shape::view::{ReadView, Tree};
 use super::store::Store;
 use super::write::room::Stillness;
@@ -123,7 +124,7 @@ impl Store {
                     name: Arc::from(name),
                     options: options.unwrap_or_default(),
                     version: Arc::new(Version::default()),
-                    gaps: Arc::default(),
+                    gaps: Arc::new(Gaps::within(self.tables.values().budget())),
                     traffic: Arc::default(),
                     clock: Arc::clone(&self.clock),
                     values: Arc::clone(self.tables.values()),
@@ -224,6 +225,7 @@ fn check_name(name: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::Options;
+    use crate::memory::budget::MemoryUse;
     use crate::vfs::SimFileSystem;
 
     #[test]
@@ -238,5 +240,25 @@ mod tests {
         }
         assert!(db.store().shape.dropped_names() <= 20);
         assert!(kept.put("k", "v").unwrap_err().to_string().contains("kept"));
+    }
+
+    #[test]
+    fn what_scans_note_counts_in_keyspaces_that_are_new_and_in_readers() {
+        let fs = Arc::new(SimFileSystem::new());
+        let options = Options::new().file_system(fs).memory(64 << 20);
+        let db = options.clone().open("/db").unwrap();
+        let new = db.keyspace("new").unwrap();
+        for i in 0..1000_u32 {
+            new.put(i.to_be_bytes(), "value").unwrap();
+            new.delete(i.to_be_bytes()).unwrap();
+        }
+        db.flush().unwrap();
+        let reader = options.open_read_only("/db").unwrap();
+        for db in [&db, &reader] {
+            let keyspace = db.existing_keyspace("new").unwrap().unwrap();
+            assert_eq!(keyspace.keys(..).count(), 0);
+            let used = db.store().tables.budget().used(MemoryUse::Ranges);
+            assert!(used > 0, "read-only: {}", db.is_read_only());
+        }
     }
 }

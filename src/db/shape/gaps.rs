@@ -29,6 +29,7 @@ use std::sync::Arc;
 use super::live::NumberAndTime;
 use crate::format::deadline::Deadline;
 use crate::format::key::SeqNo;
+use crate::memory::budget::{MemoryBudget, MemoryCharge, MemoryUse};
 use crate::report::stats::ReadCounters;
 use crate::sync::Mutex;
 
@@ -48,9 +49,19 @@ pub(crate) struct Gaps {
 }
 
 impl Gaps {
+    /// A memo that notes what there is room for in `budget`.
+    pub(crate) fn within(budget: &Arc<MemoryBudget>) -> Gaps {
+        Gaps::of(Some(MemoryCharge::new(budget, MemoryUse::Ranges, 0)), Arc::default())
+    }
+
     /// A memo without claims, with the same counters.
     pub(crate) fn emptied(&self) -> Gaps {
-        Gaps { pieces: Mutex::default(), counters: Arc::clone(&self.counters) }
+        let charge = self.pieces.lock().charge.as_ref().map(MemoryCharge::another);
+        Gaps::of(charge, Arc::clone(&self.counters))
+    }
+
+    fn of(charge: Option<MemoryCharge>, counters: Arc<ReadCounters>) -> Gaps {
+        Gaps { pieces: Mutex::new(Pieces { charge, ..Pieces::default() }), counters }
     }
 }
 
@@ -81,9 +92,11 @@ pub(crate) struct Gap {
 }
 
 /// The key space, cut into pieces.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Pieces {
     list: Vec<GapPiece>,
+    /// For the list. The default takes what it needs.
+    charge: Option<MemoryCharge>,
     /// State of the random number generator.
     random_state: u64,
 }
@@ -209,12 +222,21 @@ impl Pieces {
                     }
                     None => self.forget_least_confirmed(),
                 }
-            } else if self.list.iter().map(|piece| piece.start.len() + PIECE_LEN).sum::<usize>() > MAX_LEN {
+            } else if !self.has_room() {
                 self.forget_one();
             } else {
                 return;
             }
         }
+    }
+
+    /// Whether the list has room as it is.
+    fn has_room(&mut self) -> bool {
+        if self.list.iter().all(|piece| piece.claim.is_none()) {
+            self.list = Vec::new();
+        }
+        let bytes = self.list.iter().map(|piece| piece.start.len() + PIECE_LEN).sum();
+        bytes <= MAX_LEN && self.charge.as_mut().is_none_or(|charge| charge.try_resize(bytes))
     }
 
     fn forget_least_confirmed(&mut self) {
@@ -265,6 +287,30 @@ mod tests {
             assert!(i < 12 || stale.is_some_and(|end| *end == key(i - 9)[..]), "{i}");
             assert!(gaps.pieces.lock().list.len() <= MAX_BORDERS + 3);
         }
+    }
+
+    #[test]
+    fn memos_of_many_keyspaces_share_the_memory_that_there_is() {
+        let budget = MemoryBudget::new(1 << 20);
+        let memos: Vec<Gaps> = (0..50).map(|_| Gaps::within(&budget)).collect();
+        let claim =
+            |gaps: &Gaps, i: u64| gaps.claim(&key(2 * i), Some(&key(2 * i + 1)), Claim { from: i, to: i, expired: 0 });
+        for i in 1..if cfg!(miri) { 20 } else { 300 } {
+            memos.iter().for_each(|gaps| claim(gaps, i));
+            assert!(budget.used(MemoryUse::Ranges) <= (1 << 20) / 2, "{} bytes", budget.used(MemoryUse::Ranges));
+        }
+        let pieces: usize = memos.iter().map(|gaps| gaps.pieces.lock().list.len()).sum();
+        let used = budget.used(MemoryUse::Ranges);
+        assert!(cfg!(miri) || used > 200 << 10 && used >= pieces * PIECE_LEN, "{used} bytes of {pieces} pieces");
+        let emptied: Vec<Gaps> = memos.iter().map(Gaps::emptied).collect();
+        drop(memos);
+        assert_eq!(budget.used(MemoryUse::Ranges), 0);
+        claim(&emptied[0], 7);
+        assert!(budget.used(MemoryUse::Ranges) > 0 && emptied[0].find(&key(14), (7, 0), true).is_some());
+        // Without any room, nothing is noted.
+        let _all = MemoryCharge::new(&budget, MemoryUse::Filters, 1 << 20);
+        claim(&emptied[1], 7);
+        assert_eq!(emptied[1].find(&key(14), (7, 0), true), None);
     }
 
     /// Puts (true) and deletes of keys, numbered from 1.

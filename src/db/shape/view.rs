@@ -285,7 +285,7 @@ impl Tree {
             name: Arc::from(keyspace.name.as_str()),
             options: keyspace.options.clone(),
             version: Arc::new(version),
-            gaps: Arc::default(),
+            gaps: Arc::new(Gaps::within(values.budget())),
             traffic: Arc::default(),
             clock: Arc::clone(clock),
             values: Arc::clone(values),

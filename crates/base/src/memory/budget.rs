@@ -46,7 +46,7 @@ pub enum MemoryUse {
     Indexes,
     /// Filters of open tables.
     Filters,
-    /// Range deletes in tables.
+    /// Range deletes in tables, and where scans have found nothing.
     Ranges,
     /// What scans have read ahead, and the blocks that they hold.
     Scans,
@@ -261,6 +261,11 @@ impl MemoryCharge {
         self.budget.add(self.of, bytes.saturating_sub(self.bytes));
         self.budget.sub(self.of, self.bytes.saturating_sub(bytes));
         self.bytes = bytes;
+    }
+
+    /// A charge of nothing, for the same use of the same budget.
+    pub fn another(&self) -> MemoryCharge {
+        MemoryCharge::new(&self.budget, self.of, 0)
     }
 
     /// Charges `bytes` in all, if they are no more than before or there is room for them.

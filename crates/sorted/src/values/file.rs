@@ -86,7 +86,8 @@ impl ValueFiles {
         Arc::new(ValueFiles { pool, janitor, budget, known, unreadable, reads, bytes_read })
     }
 
-    pub(super) fn budget(&self) -> &Arc<MemoryBudget> {
+    /// That of the store.
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
         &self.budget
     }
 
