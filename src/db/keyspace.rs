@@ -381,5 +381,16 @@ mod tests {
         assert!(kept.put("k", "v").is_ok() && db.drop_keyspace("kept").unwrap());
         assert_eq!(names(db.write(batch)), "kept");
         assert_ne!(id, kept.id);
+
+        // A handle keeps the name by which it was asked for.
+        let handles = ["one", "two", "three"].map(|name| {
+            let keyspace = db.keyspace("zero").unwrap();
+            db.rename_keyspace("zero", name).unwrap();
+            db.rename_keyspace(name, "zero").unwrap();
+            keyspace
+        });
+        db.rename_keyspace("zero", "last").unwrap();
+        assert!(db.drop_keyspace("last").unwrap());
+        assert_eq!(handles.map(|handle| names(handle.put("k", "v"))), ["zero"; 3].map(str::to_owned));
     }
 }

@@ -170,7 +170,7 @@ impl Store {
         check_name(new)?;
         let _defining = self.shape.keep_keyspaces();
         let view = self.shape.view();
-        let Some(id) = view.tree_named(name).map(|tree| tree.id) else {
+        let Some((id, former)) = view.tree_named(name).map(|tree| (tree.id, Arc::clone(&tree.name))) else {
             return Err(Error::invalid(format_args!("there is no keyspace {name:?}")));
         };
         if name == new {
@@ -183,7 +183,9 @@ impl Store {
             return Err(Error::invalid(format_args!("there is a keyspace {new:?} already")));
         }
         drop(view);
-        self.install_name(id, new)
+        self.install_name(id, new)?;
+        self.shape.note_renamed(id, &former);
+        Ok(())
     }
 
     /// Drops keyspaces and all their tables, in one edit; returns how many existed.

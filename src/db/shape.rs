@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::catalog::{Catalog, Manifest};
-use self::dropped::DroppedNames;
+use self::dropped::FormerNames;
 use self::live::LiveSnapshots;
 use self::view::ReadView;
 use super::locks::{LockRank, RankedGuard, RankedMutex};
@@ -42,8 +42,8 @@ pub(crate) struct Shape {
     range_edits: AtomicU64,
     /// Held while a keyspace is created, changed or dropped.
     defining: RankedMutex<()>,
-    /// Ids of dropped keyspaces, with their names as long as handles keep them.
-    dropped: Mutex<DroppedNames>,
+    /// What dropped and renamed keyspaces were called, as long as handles keep these names.
+    dropped: Mutex<FormerNames>,
 }
 
 impl Shape {
@@ -97,6 +97,11 @@ impl Shape {
     pub(crate) fn note_dropped(&self, keyspaces: &BTreeMap<u32, Arc<str>>) {
         let mut names = self.dropped.lock();
         keyspaces.iter().for_each(|(id, name)| names.add(*id, name));
+    }
+
+    /// Notes that a keyspace is getting another name than this one.
+    pub(crate) fn note_renamed(&self, id: u32, former: &Arc<str>) {
+        self.dropped.lock().add(id, former);
     }
 
     /// What a dropped keyspace was called, as long as somebody has a handle.
