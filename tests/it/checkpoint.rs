@@ -11,10 +11,10 @@ use tamis::inspect::{FileKind, Inspector};
 use tamis::vfs::{
     Fault, FaultMode, FileLock, FileSystem, MemoryFileSystem, OsFileSystem, ReadableFile, SimFileSystem, WritableFile,
 };
-use tamis::{Checkpoint, Db, Error, Executor, KeyspaceOptions, Options, StoreCopy, WriteBatch};
+use tamis::{Checkpoint, Db, Error, Executor, KeyspaceOptions, Options, RepairOptions, StoreCopy, WriteBatch};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::support::{Watchdog, for_each_seed, stepped_options};
+use crate::support::{Watchdog, count_entries, for_each_seed, stepped_options};
 
 mod kill;
 
@@ -82,6 +82,37 @@ fn check_files(fs: &SimFileSystem, dir: &str, checkpoint: &Checkpoint) {
         let bytes = fs.read(file.kind.path(Path::new(dir))).unwrap();
         let checksum = u32::try_from(xxh3_64(&bytes) & u64::from(u32::MAX)).unwrap();
         assert_eq!((bytes.len() as u64, Some(checksum)), (file.size, file.checksum), "{:?}", file.kind);
+    }
+}
+
+/// A copy draws a number of its own when it is opened for writing. Until then, it may be copied.
+#[test]
+fn a_copy_or_repaired_store_that_nobody_has_opened_can_be_copied() {
+    let fs = SimFileSystem::new();
+    let options = stepped_options(&fs).0;
+    let db = options.clone().open("/db").unwrap();
+    db.put("key", "value").unwrap();
+    db.flush().unwrap();
+    db.put("in the log", "value").unwrap();
+    db.checkpoint("/copied").unwrap();
+    db.checkpoint("/repaired").unwrap();
+    tamis::repair("/repaired", RepairOptions::new().file_system(Arc::new(fs.clone()))).unwrap();
+    for original in ["/copied", "/repaired"] {
+        let reader = options.clone().open_read_only(original).unwrap();
+        let (whole, part) = (format!("{original} whole"), format!("{original} part"));
+        reader.checkpoint(&whole).unwrap();
+        let image = reader.default_keyspace().image().unwrap();
+        StoreCopy::make(Arc::new(fs.clone()), &part, |copy| {
+            image.files().try_for_each(|file| copy.write(file.kind, |put| image.read(file.kind, put).map(drop)))
+        })
+        .unwrap();
+        for copy in [&whole, &part] {
+            let copy = options.clone().paranoid(true).open(copy).unwrap();
+            assert_eq!(count_entries(copy.iter()), 2, "{original}");
+            copy.put("another", "value").unwrap();
+            copy.close().unwrap();
+        }
+        reader.close().unwrap();
     }
 }
 

@@ -133,7 +133,10 @@ impl StoreImage {
         // Their tables are in no version, and what is in them is in their inputs.
         state.unfinished.clear();
         let (first, own_branch) = (state.next_file_number, state.own_branch());
-        state.branches.push(Branch::undrawn(first));
+        // A copy that nobody has opened for writing has not drawn its own.
+        if state.branches.last().is_none_or(|branch| branch.id != 0) {
+            state.branches.push(Branch::undrawn(first));
+        }
         let manifest = state.take_number();
         let mut files = Vec::new();
         let mut add = |kind, size, checksum, branch, content| {
