@@ -258,6 +258,13 @@ impl ChangeBatch {
         &self.payload
     }
 
+    /// [Ids](Keyspace::id) of the keyspaces of the operations, in the order of these, and those
+    /// that have been dropped among them. An id may come several times.
+    pub fn keyspace_ids(&self) -> impl Iterator<Item = u32> {
+        let operations = LogOps::new(&self.payload, self.count).filter_map(|operation| operation.ok());
+        operations.map(|operation| operation.keyspace())
+    }
+
     /// The operations, in order. Those of keyspaces that had been dropped when the feed gave out
     /// the batch are left out.
     pub fn operations(&self) -> impl Iterator<Item = Operation<'_>> {

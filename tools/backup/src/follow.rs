@@ -12,7 +12,7 @@
 //! written, unless the follower was busy with a generation. For that, a thread notes each second
 //! how far the store has been written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -122,7 +122,11 @@ pub struct Follow {
 #[derive(Debug)]
 struct Timeline {
     id: u64,
+    /// Of the store whose history this is.
+    branch: u64,
     keyspaces: Keyspaces,
+    /// Their ids.
+    ids: BTreeSet<u32>,
     changes: Changes,
     /// What was read from the feed and is not in the repository.
     segment: Segment,
@@ -169,6 +173,7 @@ enum End {
     Broken(&'static str),
 }
 
+const REDEFINED: &str = "keyspaces were created, dropped or given other options";
 const LOG_GONE: &str = "the log with what came next is gone";
 const OTHER_HISTORY: &str = "the store has another history now";
 
@@ -191,6 +196,11 @@ impl Follow {
     pub fn reopen(&mut self, db: &Db) -> Result<()> {
         self.db = db.clone();
         let Some(timeline) = &mut self.timeline else { return Ok(()) };
+        // A copy that has replaced the store may have given out the same numbers.
+        if db.image()?.branch() != timeline.branch {
+            self.end_timeline(OTHER_HISTORY);
+            return Ok(());
+        }
         match db.changes_since(timeline.changes.seqno()) {
             Ok(changes) => timeline.changes = changes,
             Err(Error::LogGone { .. }) => self.end_timeline(LOG_GONE),
@@ -240,9 +250,7 @@ impl Follow {
         let broken = match timeline.fill(wait, self.options.segment_bytes, is_stopped)? {
             End::Broken(reason) => Some(reason),
             // After the batches were read: what became of the keyspaces that they name was before.
-            End::Whole if keyspaces(&self.db)? != timeline.keyspaces => {
-                Some("keyspaces were created, dropped or given other options")
-            }
+            End::Whole if keyspaces(&self.db)? != timeline.keyspaces => Some(REDEFINED),
             End::Whole => None,
         };
         if let Some(reason) = broken {
@@ -296,9 +304,11 @@ impl Follow {
         self.status.seqno = made.seqno;
         let next_generation = Instant::now().checked_add(self.options.generation_every);
         let (segment, time) = (Segment::new(id, made.seqno), millis(made.time));
-        let (changes, keyspaces) = (made.changes, made.keyspaces);
+        let Made { branch, changes, keyspaces, .. } = made;
+        let ids = keyspaces.values().map(|(id, _)| *id).collect();
         let (is_full, making) = (false, None);
-        let timeline = Timeline { id, keyspaces, changes, segment, is_full, notes, time, next_generation, making };
+        let timeline =
+            Timeline { id, branch, keyspaces, ids, changes, segment, is_full, notes, time, next_generation, making };
         self.timeline = Some(timeline);
         made.pruned
     }
@@ -318,6 +328,10 @@ impl Timeline {
                 Err(Error::LogGone { .. }) => return Ok(End::Broken(LOG_GONE)),
                 Err(error) => return Err(error),
             };
+            // One that was created and dropped since the last step is in no list of keyspaces.
+            if batch.keyspace_ids().any(|id| !self.ids.contains(&id)) {
+                return Ok(End::Broken(REDEFINED));
+            }
             if ingests(&batch) {
                 return Ok(End::Broken("tables were ingested"));
             }
@@ -409,6 +423,8 @@ struct Made {
     number: u64,
     seqno: SeqNo,
     time: SystemTime,
+    /// Of the store.
+    branch: u64,
     keyspaces: Keyspaces,
     /// What comes after it.
     changes: Changes,
@@ -449,11 +465,12 @@ impl Repository {
             }
         };
         let (path, lock) = (db.path(), begun.as_deref());
+        let branch = image.branch();
         let made = self.back_up(&image, Occasion { time, path, timeline, lock, is_cancelled })?;
         drop((image, begun));
         // The generation is there, whether or not others can be removed.
         let pruned = options.keep.map_or(Ok(()), |keep| self.prune_store(made.store, keep.max(1)).map(drop));
-        Ok(Made { number: made.generation, seqno: made.seqno, time, keyspaces, changes, pruned })
+        Ok(Made { number: made.generation, seqno: made.seqno, time, branch, keyspaces, changes, pruned })
     }
 
     /// Follows a store that this process has open: makes a generation, and from then on keeps every

@@ -190,6 +190,74 @@ fn what_the_feed_does_not_tell_begins_a_timeline() {
     }
 }
 
+/// A keyspace that comes and goes between two steps is in no list of keyspaces.
+#[test]
+fn a_keyspace_that_was_there_between_two_steps_begins_a_timeline() {
+    for ingests in [false, true] {
+        let fs = SimFileSystem::new();
+        let db = options(&fs).0.open("/db").unwrap();
+        let repository = Repository::create_on(Arc::new(fs.clone()), "/backups").unwrap();
+        db.put("a", "1").unwrap();
+        let mut follow = Follow::begin(&repository, &db, only_segments()).unwrap();
+        // Takes file numbers, which are those of keyspaces, too.
+        for value in ["1", "2"] {
+            db.put("a", value).unwrap();
+            db.flush().unwrap();
+        }
+        db.keyspace("other").unwrap();
+        follow.step(Duration::ZERO).unwrap();
+        db.flush().unwrap();
+        let passing = db.keyspace("passing").unwrap();
+        if ingests {
+            let mut writer =
+                SstWriter::create_in(Arc::new(fs.clone()), "/file.sst", &passing.sst_format().unwrap()).unwrap();
+            writer.put("k", "v").unwrap();
+            writer.finish().unwrap();
+            passing.ingest(["/file.sst"], IngestOptions::new()).unwrap();
+        } else {
+            passing.put("k", "v").unwrap();
+        }
+        db.drop_keyspace("passing").unwrap();
+        let last = db.put("b", "2").unwrap();
+        db.sync().unwrap();
+        let before = follow.status().restarts;
+        while follow.status().seqno < last {
+            follow.step(Duration::ZERO).unwrap();
+        }
+        assert_eq!(follow.status().restarts, before + 1);
+        repository.restore_to(Point::Seqno(last), Base::OnlyStore, "/restored").unwrap();
+        assert_eq!(contents(&options(&fs).0.open("/restored").unwrap()), contents(&db));
+    }
+}
+
+/// A copy that was written to has numbers of its own, also where they follow those of its original.
+#[test]
+fn a_copy_in_the_place_of_a_store_begins_a_timeline() {
+    let fs = SimFileSystem::new();
+    let open = |dir: &str| options(&fs).0.keep_log(1 << 20, Duration::MAX).open(dir).unwrap();
+    let db = open("/db");
+    let repository = Repository::create_on(Arc::new(fs.clone()), "/backups").unwrap();
+    db.put("a", "1").unwrap();
+    db.checkpoint("/copy").unwrap();
+    let mut follow = Follow::begin(&repository, &db, only_segments()).unwrap();
+    db.put("b", "of the original").unwrap();
+    db.sync().unwrap();
+    follow.step(Duration::ZERO).unwrap();
+    let copy = open("/copy");
+    for key in ["c", "d", "e"] {
+        copy.put(key, "of the copy").unwrap();
+    }
+    copy.sync().unwrap();
+    follow.reopen(&copy).unwrap();
+    while follow.status().seqno < copy.last_seqno() {
+        follow.step(Duration::ZERO).unwrap();
+    }
+    assert_eq!(follow.status().restarts, 1);
+    let (last, base) = (Point::Seqno(copy.last_seqno()), Base::Generation(follow.status().generation));
+    repository.restore_to(last, base, "/restored").unwrap();
+    assert_eq!(contents(&options(&fs).0.open("/restored").unwrap()), contents(&copy));
+}
+
 /// A follower in the process that writes, or in another one.
 fn both(fs: &SimFileSystem, db: &Db) -> [Db; 2] {
     [db.clone(), options(fs).0.open_read_only("/db").unwrap()]

@@ -72,6 +72,8 @@ fn sample(fs: &SimFileSystem) -> (Db, Keyspace) {
             db.flush().unwrap();
         }
     }
+    // What each backup finds must not be merged meanwhile.
+    db.wait_for_compactions().unwrap();
     (db, users)
 }
 
