@@ -51,6 +51,7 @@ use crate::format::filename::FileKind;
 use crate::format::header::features;
 use crate::format::key::{MAX_SEQNO, SeqNo};
 use crate::format::span::KeySpan;
+use crate::log::wal;
 use crate::options::KeyspaceOptions;
 use crate::report::event::Event;
 use crate::sorted::iter::InternalCursor;
@@ -584,7 +585,8 @@ impl Store {
         // some on both sides, if that can be helped.
         let mut entries = tables.iter().filter(|table| table.ranges.is_none());
         let is_on_top = entries.any(|table| level_for(&table.meta, &tree.version, &[]) == 0);
-        if is_on_top && !commit.memtable.is_empty() {
+        // And a log must not grow for ever by ingests alone, which fill no memtable.
+        if is_on_top && !commit.memtable.is_empty() || commit.log_len() > wal::log_size(self.options.memtable_size) {
             self.rotate(commit)?;
         }
         drop(view);

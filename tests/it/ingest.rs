@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tamis::inspect::{Finding, FindingKind, Inspector};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{
-    Change, Db, Error, FilterPolicy, IngestMode, IngestOptions, Keyspace, KeyspaceOptions, OperationKind, Options,
-    ReadMode, SstFormat, SstWriter, WriteBatch,
+    Change, Db, Error, Executor, FilterPolicy, IngestMode, IngestOptions, Keyspace, KeyspaceOptions, OperationKind,
+    Options, ReadMode, SstFormat, SstWriter, WriteBatch,
 };
 
 use crate::support::{Watchdog, stepped_options};
@@ -473,4 +473,28 @@ fn racing_puts_and_scans_see_one_order() {
     db.close().unwrap();
     check_sound(&fs);
     check(&open(&fs));
+}
+
+/// Ingests fill no memtable, and their records must not fill a log for ever.
+#[test]
+fn logs_of_a_store_that_only_ingests_stay_short() {
+    let fs = SimFileSystem::new();
+    let (options, executor) = stepped_options(&fs);
+    let db = options.memtable_size(16 << 10).open("/db").unwrap();
+    fs.create_dir(Path::new("/in")).unwrap();
+    let logs = || {
+        let names = fs.list("/db".as_ref()).unwrap().into_iter().filter(|name| name.ends_with(".wal"));
+        names.map(|name| fs.file_len(Path::new("/db").join(name)).unwrap()).sum::<u64>()
+    };
+    let mut most = 0;
+    for n in 0..1000 {
+        ingest(&fs, db.default_keyspace(), &n.to_string(), [n]);
+        while executor.step() {}
+        most = most.max(logs());
+    }
+    assert!(most <= 3 * (20 << 10), "{most} bytes");
+    assert_eq!(db.keys(..).count(), 1000);
+    let killed = fs.kill();
+    drop(db);
+    assert_eq!(stepped_options(&killed).0.open("/db").unwrap().keys(..).count(), 1000);
 }

@@ -154,7 +154,7 @@ impl Commit {
         }
     }
 
-    pub(super) fn log_len(&self) -> u64 {
+    pub(crate) fn log_len(&self) -> u64 {
         self.log.as_ref().map_or(0, LogWriter::len)
     }
 
