@@ -68,11 +68,16 @@ fn is_below_lost(to: &Path, name: &str) -> bool {
 
 /// Carries out moves durably, then removes all lists, also those finished before.
 pub fn finish(fs: &dyn FileSystem, dir: &Path, moves: &[Move]) -> Result<()> {
+    let lost = dir.join(LOST);
+    if !moves.is_empty() {
+        // Somebody may have removed it since, if it was empty.
+        let uncertain = lost.join(UNCERTAIN);
+        fs.create_dir(&uncertain).during("create", &uncertain)?;
+    }
     for (kind, to) in moves {
         let (from, to) = (kind.path(dir), dir.join(to));
         fs.rename(&from, &to).during("move", &from)?;
     }
-    let lost = dir.join(LOST);
     if !moves.is_empty() {
         for synced in [lost.join(UNCERTAIN), lost.clone(), dir.to_owned()] {
             fs.sync_dir(&synced).during("sync", &synced)?;
@@ -187,6 +192,17 @@ mod tests {
             assert!(fs.file_len(TABLE.path(dir)).is_err() && fs.file_len(LOG.path(dir)).is_err());
             assert!(fs.file_len(OTHER.path(dir)).is_ok());
         }
+    }
+
+    #[test]
+    fn a_directory_that_somebody_has_removed_is_made_again() {
+        let (fs, dir) = (SimFileSystem::new(), Path::new("/db"));
+        fs.create_dir(&dir.join(LOST)).unwrap();
+        fs.create(&TABLE.path(dir)).unwrap();
+        let moves = [(TABLE, Path::new(LOST).join(TABLE.name()))];
+        write(&fs, dir, 130, &moves).unwrap();
+        finish(&fs, dir, &moves).unwrap();
+        assert!(fs.file_len(dir.join(LOST).join(TABLE.name())).is_ok());
     }
 
     #[test]
