@@ -156,6 +156,7 @@ impl Store {
                 memtables().find_map(|memtable| find_within(memtable.cursor(tree.id), range, is_newer).transpose());
             let found = match in_memory {
                 Some(found) => Some(found?),
+                None if tree.version.largest_seqno() <= since => None,
                 None => find_within(tree.version.cursor_newer(since, range), range, is_newer)?,
             };
             if let Some(key) = found {

@@ -1,6 +1,7 @@
 //! [`TransactionIter`]: a range of a snapshot with a transaction's own writes over it.
 
 use super::overlay::{Overlay, OwnKeyspace, OwnWrites};
+use super::read_set::ReadIn;
 use crate::db::iter::{Iter, copy_entry};
 use crate::error::Result;
 use crate::format::deadline::Deadline;
@@ -30,23 +31,24 @@ pub struct TransactionIter<'t> {
 /// The entries of the snapshot, with the next one of each end.
 struct Stored {
     iter: Iter,
-    first: Option<(Value, Value)>,
-    last: Option<(Value, Value)>,
+    first: Option<StoredEntry>,
+    last: Option<StoredEntry>,
 }
+
+/// Key, value, and when that expires.
+type StoredEntry = (Value, Value, Option<Deadline>);
 
 impl Stored {
     /// Ensures that `first`, or `last`, is the next entry of that end, if there is one.
-    fn fill(&mut self, forward: bool, note: impl FnOnce(&[u8], Deadline)) -> Result<()> {
+    fn fill(&mut self, forward: bool) -> Result<()> {
         let (iter, near, far) = match forward {
             true => (&mut self.iter, &mut self.first, &mut self.last),
             false => (&mut self.iter, &mut self.last, &mut self.first),
         };
         if near.is_none() {
             let next = iter.step(forward, |cursor| {
-                if let (Some(key), Some(deadline)) = (cursor.key(), cursor.expiry()) {
-                    note(key, deadline);
-                }
-                copy_entry(cursor)
+                let deadline = cursor.expiry();
+                copy_entry(cursor).map(|(key, value)| (key, value, deadline))
             });
             // The ends have met: the last entry may wait at the other one.
             *near = next.transpose()?.or_else(|| far.take());
@@ -54,8 +56,17 @@ impl Stored {
         Ok(())
     }
 
-    fn next(&mut self, forward: bool) -> &mut Option<(Value, Value)> {
+    fn next(&mut self, forward: bool) -> &mut Option<StoredEntry> {
         if forward { &mut self.first } else { &mut self.last }
+    }
+}
+
+impl Overlay {
+    /// Notes when the value of an entry expires that the transaction has been shown.
+    fn note_deadline(&self, of: &ReadIn, (key, _, deadline): &StoredEntry) {
+        if let Some(deadline) = *deadline {
+            self.reads.borrow_mut().add_deadline(of.keyspace, key, deadline);
+        }
     }
 }
 
@@ -131,12 +142,11 @@ impl<'t> TransactionIter<'t> {
     /// Moves one end over the next key, which may be one that the transaction has deleted. Returns
     /// its entry, or `None` for a deleted key.
     fn step(&mut self, own: &OwnWrites, forward: bool) -> Result<Option<(Value, Value)>> {
-        let (reads, keyspace) = (&self.overlay.reads, self.keyspace.of.keyspace);
-        self.stored.fill(forward, |key, deadline| reads.borrow_mut().add_deadline(keyspace, key, deadline))?;
+        self.stored.fill(forward)?;
         let stored = self.stored.next(forward);
         let next_own = own.at_end(self.keyspace.of.keyspace, &self.lower, self.upper.as_deref(), forward);
         let own_comes_first = match (next_own, &*stored) {
-            (Some((own, _)), Some((key, _))) => {
+            (Some((own, _)), Some((key, ..))) => {
                 if forward {
                     *own <= **key
                 } else {
@@ -148,15 +158,21 @@ impl<'t> TransactionIter<'t> {
         let (key, entry) = match next_own {
             Some((key, value)) if own_comes_first => {
                 // It replaces the stored entry of its key, or changes it.
-                let stored = stored.take_if(|(stored, _)| **stored == *key);
-                let stored = stored.as_ref().map(|(_, value)| &**value);
+                let stored = stored.take_if(|(stored, ..)| **stored == *key);
+                if value.needs_stored() {
+                    stored.iter().for_each(|stored| self.overlay.note_deadline(&self.keyspace.of, stored));
+                }
+                let stored = stored.as_ref().map(|(_, value, _)| &**value);
                 (Value::copy_of(key), self.overlay.value(value, &self.keyspace, key, stored)?)
             }
             _ => match stored.take() {
-                Some((key, value)) => match own.range_of(self.keyspace.of.keyspace, &key) {
-                    None => (key, Some(value)),
+                Some(stored) => match own.range_of(self.keyspace.of.keyspace, &stored.0) {
+                    None => {
+                        self.overlay.note_deadline(&self.keyspace.of, &stored);
+                        (stored.0, Some(stored.1))
+                    }
                     Some(deleted) => {
-                        self.pass_range(&key, deleted, forward);
+                        self.pass_range(&stored.0, deleted, forward);
                         return Ok(None);
                     }
                 },

@@ -111,7 +111,9 @@ impl Overlay {
     pub(super) fn deadline(&self, own: &OwnWrite) -> LeastDeadline {
         match &own.base {
             OwnBase::Written(ValueKind::ExpiringPut, at) => {
-                LeastDeadline(split_expiring(self.batch.bytes(at.clone())).0)
+                let deadline = split_expiring(self.batch.bytes(at.clone())).0;
+                // An expired value is none, and what is merged into it has no deadline.
+                if deadline > self.at { LeastDeadline(deadline) } else { LeastDeadline::default() }
             }
             _ => LeastDeadline::default(),
         }

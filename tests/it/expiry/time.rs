@@ -255,6 +255,57 @@ fn a_transaction_and_a_batch_put_for_a_time() {
     assert_eq!(expiry(&other, "d"), Some(at(1000)), "the put's own deadline");
 }
 
+/// What a transaction was not shown may expire; what it was shown may not.
+#[test]
+fn a_transaction_conflicts_with_the_deadlines_that_it_has_seen() {
+    let read: [(&str, bool, fn(&mut tamis::Transaction)); 6] = [
+        ("the key before", false, |tx| drop(tx.iter().next().unwrap().unwrap())),
+        ("an own put", false, |tx| {
+            tx.put("b", "own");
+            drop(tx.range("b"..).next().unwrap().unwrap());
+        }),
+        ("an own range delete", false, |tx| {
+            tx.delete_range("b".."c");
+            assert!(tx.range("b"..).next().is_none());
+        }),
+        ("the key", true, |tx| drop(tx.range("b"..).next().unwrap().unwrap())),
+        ("the key, from behind", true, |tx| drop(tx.iter().next_back().unwrap().unwrap())),
+        ("an own merge", true, |tx| {
+            tx.merge("b", "own");
+            drop(tx.range("b"..).next().unwrap().unwrap());
+        }),
+    ];
+    for (what, conflicts, read) in read {
+        let (fs, clock) = (SimFileSystem::new(), Clock::default());
+        let appends = KeyspaceOptions::new().merge_operator(Append);
+        let db = options(&fs, &clock).default_keyspace(appends).open("/db").unwrap();
+        db.put_with_expiry("b", "value", at(10)).unwrap();
+        let mut tx = db.begin();
+        tx.put("a", "own");
+        read(&mut tx);
+        clock.set(20);
+        assert_eq!(tx.commit().is_err_and(|error| error.is_conflict()), conflicts, "{what}");
+    }
+}
+
+#[test]
+fn what_is_merged_into_an_expired_value_of_a_transaction_has_no_deadline() {
+    let (fs, clock) = (SimFileSystem::new(), Clock::default());
+    let appends = KeyspaceOptions::new().merge_operator(Append);
+    let db = options(&fs, &clock).default_keyspace(appends).open("/db").unwrap();
+    for (deadline, left) in [(100, None), (101, Some(at(101)))] {
+        clock.set(100);
+        let mut tx = db.begin();
+        tx.put_with_expiry("key", "expires ", at(deadline));
+        tx.merge("key", "merged");
+        let seen = tx.get_with_expiry("key").unwrap().unwrap();
+        tx.commit().unwrap();
+        let stored = db.get_with_expiry("key").unwrap().unwrap();
+        assert_eq!((&*seen.0, seen.1), (&*stored.0, stored.1));
+        assert_eq!(stored.1, left);
+    }
+}
+
 #[test]
 fn a_follower_keeps_the_deadlines_of_its_source() {
     let fs = SimFileSystem::new();
