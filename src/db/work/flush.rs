@@ -86,8 +86,8 @@ impl Store {
     }
 
     /// Seals the active memtable if that `is_needed`; returns the log number of the one that is
-    /// active then. No more than one more than writers may seal wait for their flush: while flushes
-    /// fail, callers would seal ever more.
+    /// active then. While flushes fail, callers would seal ever more: then no more wait for their
+    /// flush than writers may seal, and one.
     fn seal_if(self: &Arc<Self>, is_needed: impl Fn(&Memtable) -> bool) -> Result<u64> {
         let are_few = || self.shape.view().sealed.len() <= MAX_SEALED;
         loop {
@@ -96,7 +96,7 @@ impl Store {
             if !is_needed(&open.memtable) {
                 return Ok(open.memtable.log_number());
             }
-            if are_few() {
+            if are_few() || !self.workers.fails_to_flush() {
                 self.rotate(open)?;
                 return Ok(open.memtable.log_number());
             }
