@@ -31,7 +31,7 @@ use crate::format::deadline::NEVER;
 use crate::format::key::{SeqNo, Window};
 use crate::format::span::KeySpan;
 use crate::options::FilterMode;
-use crate::sorted::iter::{InternalCursor, Stamped, is_within};
+use crate::sorted::iter::{MergeCursor, Stamped, is_within};
 use crate::sorted::table::{PointRead, ReadFlags};
 
 /// Most entries that a commit checks under the commit lock. If more were written since the check
@@ -152,12 +152,12 @@ impl Store {
             if is_deleted {
                 return Ok(Some(Refusal::Written(tree.id, lower.to_vec())));
             }
-            let in_memory =
-                memtables().find_map(|memtable| find_within(memtable.cursor(tree.id), range, is_newer).transpose());
+            let in_memory = memtables()
+                .find_map(|memtable| find_within(memtable.cursor(tree.id), range, since, is_newer).transpose());
             let found = match in_memory {
                 Some(found) => Some(found?),
                 None if tree.version.largest_seqno() <= since => None,
-                None => find_within(tree.version.cursor_newer(since, range), range, is_newer)?,
+                None => find_within(tree.version.cursor_newer(since, range), range, since, is_newer)?,
             };
             if let Some(key) = found {
                 return Ok(Some(Refusal::Written(tree.id, key)));
@@ -182,20 +182,29 @@ impl Store {
     }
 }
 
-/// The first key of `range` with an entry whose number `is_newer` wants.
+/// The first key of `range` with an entry whose number is above `since`, and `is_newer` wants it.
+/// Jumps over older ones: a queue has popped all that was before its first key.
 fn find_within(
-    mut entries: impl InternalCursor,
+    mut entries: impl MergeCursor,
     range: &KeySpan<Vec<u8>>,
+    since: SeqNo,
     is_newer: impl Fn(SeqNo) -> bool,
 ) -> Result<Option<Vec<u8>>> {
+    let upper = range.upper.as_deref();
     entries.seek(range.lower.as_deref().unwrap_or_default(), SeqNo::MAX)?;
-    while entries.valid() && is_within(entries.key(), range.upper.as_deref(), true) {
-        if is_newer(entries.seqno()) {
-            return Ok(Some(entries.key().to_vec()));
+    loop {
+        entries.jump(upper, since, true)?;
+        if !(entries.valid() && is_within(entries.key(), upper, true)) {
+            return Ok(None);
         }
+        let (key, seqno) = (entries.key().to_vec(), entries.seqno());
+        if is_newer(seqno) {
+            return Ok(Some(key));
+        }
+        // The jump may have left entries behind that come after this one.
+        entries.seek(&key, seqno)?;
         entries.next()?;
     }
-    Ok(None)
 }
 
 #[cfg(test)]
@@ -209,6 +218,7 @@ mod tests {
     use crate::format::span::KeySpan;
     use crate::memory::pool::MemtablePool;
     use crate::options::Options;
+    use crate::sorted::iter::InternalCursor;
     use crate::sorted::memtable::Memtable;
     use crate::sorted::ranges::steps;
     use crate::vfs::MemoryFileSystem;
@@ -237,6 +247,35 @@ mod tests {
         assert_eq!(Premise::on_set(moment, Arc::clone(&reads), 10).refusal(&commit.memtable, 0, before + 1), written);
         store.sequence.publish(before + 1);
         assert_eq!(newer(store.sequence.visible()), written);
+    }
+
+    #[test]
+    fn what_is_newer_is_found_among_older_and_later_writes() {
+        let memtable = Arc::new(Memtable::new(1, 1 << 20, 0, &MemtablePool::new(0)));
+        let (mut writer, mut rng, mut written) = (memtable.writer(), fastrand::Rng::with_seed(1), Vec::new());
+        for seqno in 1..=400 {
+            let key = rng.u8(..60);
+            writer.insert(0, &[key], seqno, ValueKind::Delete, b"");
+            written.push((key, seqno));
+            if rng.u8(..) < 8 {
+                // Reads sort what there is.
+                memtable.cursor(0).seek(b"", SeqNo::MAX).unwrap();
+            }
+        }
+        drop(writer);
+        let mut found = 0;
+        for _ in 0..2000 {
+            let (since, until) = (rng.u64(..=400), rng.u64(..=400));
+            let (lower, upper) = (rng.u8(..60), Some(rng.u8(..62)).filter(|upper| *upper < 61));
+            let is_newer = |seqno: SeqNo| since < seqno && seqno <= until;
+            let is_within = |key: u8| lower <= key && upper.is_none_or(|upper| key < upper);
+            let wanted = written.iter().filter(|(key, seqno)| is_within(*key) && is_newer(*seqno));
+            let wanted = wanted.map(|(key, _)| vec![*key]).min();
+            let range = KeySpan { lower: Some(vec![lower]), upper: upper.map(|upper| vec![upper]) };
+            assert_eq!(find_within(memtable.cursor(0), &range, since, is_newer).unwrap(), wanted);
+            found += usize::from(wanted.is_some());
+        }
+        assert!(found > 300, "{found}");
     }
 
     /// Law 2: the steps of a commit beside `ranges` range deletes of other keys in the memtable,
