@@ -531,6 +531,7 @@ impl Transaction {
         let entry = entry.transpose()?;
         if let Some((key, _)) = &entry {
             self.own_batch(of).delete_raw(of.keyspace, key);
+            self.overlay.note_emptied(of.keyspace, key, first);
         }
         Ok(entry)
     }

@@ -1,9 +1,11 @@
 //! Are transactions serialisable, and do they see what they should?
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tamis::operator::Append;
 use tamis::vfs::SimFileSystem;
-use tamis::{Change, Db, Error, Options, Transaction, Value};
+use tamis::{Change, Db, Error, KeyspaceOptions, Options, Transaction, Value};
 
 use crate::support::open_plain;
 
@@ -467,4 +469,56 @@ fn a_snapshot_of_one_store_does_not_read_for_the_keyspace_of_another() {
     assert!(matches!(read.iter().next(), Some(Err(Error::KeyspaceDropped(_)))));
     assert!(matches!(read.multi_get(&["k"]), Err(Error::KeyspaceDropped(_))));
     assert!(matches!(read.cursor().err(), Some(Error::KeyspaceDropped(_))));
+}
+
+/// What pops have emptied is passed at once, and is no different from what it was.
+#[test]
+fn pops_beside_other_writes_of_their_transaction_see_what_is_there() {
+    for seed in 0..20 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let appends = KeyspaceOptions::new().merge_operator(Append);
+        let options = Options::new().file_system(Arc::new(SimFileSystem::new())).default_keyspace(appends);
+        let db = options.open("/db").unwrap();
+        let mut expected = BTreeMap::new();
+        for key in 0..60u8 {
+            db.put([key], [key]).unwrap();
+            expected.insert(vec![key], vec![key]);
+        }
+        let mut tx = db.begin();
+        let mut savepoint = (tx.savepoint(), expected.clone());
+        for _ in 0..200 {
+            let key = vec![rng.u8(..60)];
+            match rng.u8(..10) {
+                0..3 => {
+                    let popped = tx.pop_first().unwrap().map(|(key, value)| (key.to_vec(), value.to_vec()));
+                    assert_eq!(popped, expected.pop_first());
+                }
+                3..5 => {
+                    let popped = tx.pop_last().unwrap().map(|(key, value)| (key.to_vec(), value.to_vec()));
+                    assert_eq!(popped, expected.pop_last());
+                }
+                5 => {
+                    tx.put(&key, "put");
+                    expected.insert(key, b"put".to_vec());
+                }
+                6 => {
+                    tx.merge(&key, "+");
+                    expected.entry(key).or_default().push(b'+');
+                }
+                7 => assert_eq!(tx.get(&key).unwrap().map(|value| value.to_vec()), expected.get(&key).cloned()),
+                8 => {
+                    let seen = tx.iter().map(|entry| entry.unwrap());
+                    assert!(seen.map(|(key, value)| (key.to_vec(), value.to_vec())).eq(expected.clone()));
+                }
+                _ if rng.bool() => savepoint = (tx.savepoint(), expected.clone()),
+                _ => {
+                    tx.rollback_to(&savepoint.0).unwrap();
+                    expected = savepoint.1.clone();
+                }
+            }
+        }
+        tx.commit().unwrap();
+        let left = db.iter().map(|entry| entry.unwrap()).map(|(key, value)| (key.to_vec(), value.to_vec()));
+        assert!(left.eq(expected), "seed {seed}");
+    }
 }

@@ -130,6 +130,17 @@ impl Overlay {
         }
     }
 
+    /// Notes that the transaction sees nothing up to `key`, or from it on: it has popped that key.
+    /// The next pop passes all of that at once.
+    pub(super) fn note_emptied(&mut self, keyspace: u32, key: &[u8], first: bool) {
+        let own = self.own.get_mut();
+        own.index(&self.batch);
+        match first {
+            true => own.delete_range(keyspace, b"", Some(&[key, &[0]].concat())),
+            false => own.delete_range(keyspace, key, None),
+        }
+    }
+
     /// Takes back the writes after `mark`, which none that remains has passed.
     pub(super) fn rewind(&mut self, mark: &BatchMark) {
         self.batch.rewind(mark);
@@ -182,8 +193,8 @@ type OwnRanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 #[derive(Default)]
 pub(super) struct OwnWrites {
     keyspaces: BTreeMap<u32, BTreeMap<Vec<u8>, OwnWrite>>,
-    /// The ranges that the batch deletes, by keyspace and start; they are disjoint. Writes there
-    /// are later ones.
+    /// The ranges that the batch deletes, or has emptied, by keyspace and start; they are disjoint.
+    /// Writes there are later ones.
     ranges: BTreeMap<u32, OwnRanges>,
     /// Up to here the batch is indexed.
     indexed: BatchMark,
