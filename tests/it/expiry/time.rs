@@ -8,8 +8,8 @@ use std::time::Duration;
 use tamis::operator::Append;
 use tamis::vfs::SimFileSystem;
 use tamis::{
-    Db, Error, Executor, Expiry, KeyspaceOptions, OperationKind, Options, RepairOptions, WriteBatch, WriteOptions,
-    repair,
+    Db, Error, Executor, Expiry, KeyspaceOptions, OperationKind, Options, RepairOptions, Transaction, WriteBatch,
+    WriteOptions, repair,
 };
 
 use super::{ALL, Clock, at, check, options, put_all, store, tables, text};
@@ -255,10 +255,12 @@ fn a_transaction_and_a_batch_put_for_a_time() {
     assert_eq!(expiry(&other, "d"), Some(at(1000)), "the put's own deadline");
 }
 
+type ReadIn = fn(&mut Transaction);
+
 /// What a transaction was not shown may expire; what it was shown may not.
 #[test]
 fn a_transaction_conflicts_with_the_deadlines_that_it_has_seen() {
-    let read: [(&str, bool, fn(&mut tamis::Transaction)); 6] = [
+    let reads: [(&str, bool, ReadIn); 6] = [
         ("the key before", false, |tx| drop(tx.iter().next().unwrap().unwrap())),
         ("an own put", false, |tx| {
             tx.put("b", "own");
@@ -275,7 +277,7 @@ fn a_transaction_conflicts_with_the_deadlines_that_it_has_seen() {
             drop(tx.range("b"..).next().unwrap().unwrap());
         }),
     ];
-    for (what, conflicts, read) in read {
+    for (what, conflicts, read) in reads {
         let (fs, clock) = (SimFileSystem::new(), Clock::default());
         let appends = KeyspaceOptions::new().merge_operator(Append);
         let db = options(&fs, &clock).default_keyspace(appends).open("/db").unwrap();
