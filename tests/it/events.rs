@@ -11,7 +11,7 @@ use tamis::{
     Severity, SstWriter, StallCause, ThreadPool, Transaction,
 };
 
-use crate::support::stepped_options;
+use crate::support::{stepped_options, taken};
 
 type Told = Arc<Mutex<Vec<Event>>>;
 
@@ -216,9 +216,7 @@ fn what_fails_ends_with_its_keyspace() {
             (0..100u32).for_each(|n| _ = short.put(n.to_be_bytes(), [7; 100]).unwrap());
             db.flush().unwrap();
         }
-        fs.set_capacity(Some(1 << 40));
-        let used = (1 << 40) - fs.free_space("/".as_ref()).unwrap();
-        fs.set_capacity(Some(used + 6_000));
+        fs.set_capacity(Some(taken(&fs) + 6_000));
         assert!(short.compact_range(..).unwrap_err().is_no_space());
         assert!(db.stats().background_error.is_some_and(|error| error.is_no_space()));
         db.drop_keyspace("short-lived").unwrap();
@@ -248,9 +246,7 @@ fn what_fails_and_is_not_due_is_forgotten_by_the_next_writes() {
         (0..100u32).for_each(|n| _ = db.put(n.to_be_bytes(), [7; 100]).unwrap());
         db.flush().unwrap();
     }
-    fs.set_capacity(Some(1 << 40));
-    let used = (1 << 40) - fs.free_space("/".as_ref()).unwrap();
-    fs.set_capacity(Some(used + 6_000));
+    fs.set_capacity(Some(taken(&fs) + 6_000));
     assert!(db.compact_range(..).unwrap_err().is_no_space());
     fs.set_capacity(None);
     // After a back-off.

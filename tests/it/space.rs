@@ -6,14 +6,7 @@ use std::time::{Duration, SystemTime};
 use tamis::vfs::{FileSystem, SimFileSystem};
 use tamis::{Db, FilterPolicy, KeyspaceOptions, Options, Result};
 
-use crate::support::{Scene, WAL_MODES, stepped_options};
-
-/// Bytes that the files take, including reserved ones.
-fn taken(fs: &SimFileSystem) -> u64 {
-    const CAPACITY: u64 = 1 << 40;
-    fs.set_capacity(Some(CAPACITY));
-    CAPACITY - fs.free_space(Path::new("/")).unwrap()
-}
+use crate::support::{Scene, WAL_MODES, stepped_options, taken};
 
 #[test]
 fn issue_13_space_is_reserved_in_proportion_to_what_is_written() {
@@ -166,10 +159,8 @@ fn flushes_that_fail_seal_few_memtables() {
     let fs = SimFileSystem::new();
     let db = stepped_options(&fs).0.open("/db").unwrap();
     db.put("key", "value").unwrap();
-    fs.set_capacity(Some(1 << 40));
-    let used = (1 << 40) - fs.free_space("/".as_ref()).unwrap();
     // Enough for logs, and too little for tables beside them.
-    fs.set_capacity(Some(used + (200 << 10)));
+    fs.set_capacity(Some(taken(&fs) + (200 << 10)));
     let keyspace = db.default_keyspace();
     let mut failed = 0;
     for n in 0..60_u64 {

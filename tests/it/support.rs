@@ -136,6 +136,13 @@ impl Executor for Delaying {
     }
 }
 
+/// Bytes that the files take, including reserved ones.
+pub fn taken(fs: &SimFileSystem) -> u64 {
+    const CAPACITY: u64 = 1 << 40;
+    fs.set_capacity(Some(CAPACITY));
+    CAPACITY - fs.free_space(Path::new("/")).unwrap()
+}
+
 /// A store in `/db` with memtables of 4 KiB, whose background work waits to be stepped.
 pub fn open_plain(fs: &SimFileSystem) -> tamis::Result<(Db, Arc<SteppedExecutor>)> {
     open_in_mode(fs, WalMode::Auto)

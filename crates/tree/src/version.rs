@@ -442,8 +442,7 @@ impl Version {
         !self.ranges.is_empty() && self.surveyed.load(Ordering::Acquire) < self.survey_limit(oldest_snapshot)
     }
 
-    /// The number from which on the oldest snapshot must be greater for a survey to be due; `None`
-    /// if all is surveyed.
+    /// A survey is due once the oldest snapshot exceeds this number; `None` if all is surveyed.
     pub fn survey_waits_for(&self) -> Option<SeqNo> {
         let surveyed = self.surveyed.load(Ordering::Acquire);
         (!self.ranges.is_empty() && surveyed < self.ranges.largest_seqno()).then_some(surveyed)

@@ -263,6 +263,18 @@ mod tests {
             }
         }
         drop(writer);
+        // The same in tables.
+        let (options, executor) = (Options::new(), Arc::new(crate::exec::SteppedExecutor::new()));
+        let db = options.file_system(Arc::new(MemoryFileSystem::new())).executor(executor).open("/db").unwrap();
+        for (key, seqno) in &written {
+            assert_eq!(db.put([*key], "value").unwrap(), *seqno);
+            if seqno % 90 == 0 {
+                db.flush().unwrap();
+            }
+        }
+        db.flush().unwrap();
+        let view = db.store().shape.view();
+        assert!(view.tree(0).unwrap().version.tables().count() > 1);
         let mut found = 0;
         for _ in 0..2000 {
             let (since, until) = (rng.u64(..=400), rng.u64(..=400));
@@ -274,6 +286,11 @@ mod tests {
             let range = KeySpan { lower: Some(vec![lower]), upper: upper.map(|upper| vec![upper]) };
             assert_eq!(find_within(memtable.cursor(0), &range, since, is_newer).unwrap(), wanted);
             found += usize::from(wanted.is_some());
+            // A flush leaves the newest version of each key.
+            let wanted = written.iter().filter(|(key, seqno)| is_within(*key) && *seqno > since);
+            let wanted = wanted.map(|(key, _)| vec![*key]).min();
+            let tables = view.tree(0).unwrap().version.cursor_newer(since, &range);
+            assert_eq!(find_within(tables, &range, since, |seqno| seqno > since).unwrap(), wanted);
         }
         assert!(found > 300, "{found}");
     }
